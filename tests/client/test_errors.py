@@ -15,7 +15,7 @@ from headrace.model.errors import (
 )
 from headrace.model.sources import SourceExists
 from headrace.model.tokens import TokenExists, UnknownToken
-from headrace.server.errors import Problem, TooManyWaiting, reply_of
+from headrace.server.errors import Problem, TooManyWaiting, error_response
 from headrace.server.errors import StaleAckIds as Stale
 
 URL = "http://server:7376"
@@ -23,7 +23,7 @@ URL = "http://server:7376"
 
 def _raised_for(error: Exception) -> HeadraceError:
     """Return the error that a client raises for one that the server's code raised."""
-    reply = reply_of(error)
+    reply = error_response(error)
     return error_of(URL, reply.status, "reason", reply.body)
 
 

@@ -48,11 +48,11 @@ class Api:
 
     async def refused(self, method: str, path: str, body: Any = None, *, status: int, **query: Any) -> dict[str, Any]:
         """Send a request that must fail, check the shape of the error, and return it."""
-        told: dict[str, Any] = await self.call(method, path, body, status, **query)
-        assert set(told) <= {"summary", "code", "validation_errors", "stale"}
-        assert told["summary"]
-        assert told["code"] == told["code"].lower()
-        return told
+        answer: dict[str, Any] = await self.call(method, path, body, status, **query)
+        assert set(answer) <= {"summary", "code", "validation_errors", "stale"}
+        assert answer["summary"]
+        assert answer["code"] == answer["code"].lower()
+        return answer
 
     # --- common beginnings of tests
 

@@ -11,12 +11,13 @@ import pytest_asyncio
 from headrace import App
 from headrace.model.specs import ConsumerSpec
 from headrace.server.asgi import Server
-from headrace.server.engine import Engine, KnownConsumer
+from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.engine import Engine
 from tests.server.calling import Api
 from tests.support import servers
 from tests.torture.http_servers import ServerProcess
 
-Consume = Callable[..., Awaitable[KnownConsumer]]
+Consume = Callable[..., Awaitable[CachedConsumer]]
 
 
 @pytest_asyncio.fixture
@@ -33,7 +34,7 @@ async def engine(dsn: str) -> AsyncIterator[Engine]:
 async def consume(engine: Engine) -> Consume:
     """Return a function that creates a consumer of `orders` with settings of `ConsumerSpec`."""
 
-    async def consume(name: str = "ship", **settings: object) -> KnownConsumer:
+    async def consume(name: str = "ship", **settings: object) -> CachedConsumer:
         await engine.app.admin.create_consumer(ConsumerSpec(stream="orders", name=name, **settings))  # type: ignore[arg-type]
         return await engine.consumer("orders", name)
 

@@ -15,7 +15,7 @@ from headrace.server.options import Options
 from headrace.server.transport.limits import Application, Limits
 from headrace.server.transport.listener import Address, Listener
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Timeout for an answer in seconds."""
 
 
@@ -49,7 +49,7 @@ class Client:
 
     async def answer(self) -> Answer:
         """Read the next answer."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])
@@ -64,7 +64,7 @@ class Client:
 
     async def end(self) -> bytes:
         """Read everything until the other side closes the connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             try:
                 return await self._reader.read()
             except ConnectionError:
@@ -91,9 +91,9 @@ async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterat
 async def listening(application: Application, limits: Limits, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Run an application behind limits, and yield its port."""
     listener = Listener(limits.around(application), limits, tls)
-    one = Address("127.0.0.1", 0).bind()
-    port = one.getsockname()[1]
-    await listener.open([one])
+    bound = Address("127.0.0.1", 0).bind()
+    port = bound.getsockname()[1]
+    await listener.open([bound])
     try:
         yield port
     finally:
@@ -111,15 +111,15 @@ def echo(limits: Limits) -> Any:
     """An application that answers a body with its length. It reads bodies as the server does."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        from headrace.server.errors import reply_of
-        from headrace.server.transport.http import Reply
+        from headrace.server.errors import error_response
+        from headrace.server.transport.http import Response
 
         try:
             body = await limits.read_body(scope, receive)
-            reply = Reply(200, b"%d" % len(body))
+            response = Response(200, b"%d" % len(body))
         except Exception as error:
-            reply = reply_of(error)
-        await reply.send(send)
+            response = error_response(error)
+        await response.send(send)
 
     return application
 

@@ -45,9 +45,9 @@ class Api:
         if body is not None:
             headers["Content-Type"] = "application/json"
             data = json.dumps(body).encode()
-        asked = urllib.request.Request(self._url + path, data, headers, method=method)
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
         try:
-            with self._opener.open(asked, timeout=30) as answer:
+            with self._opener.open(request, timeout=30) as answer:
                 return _decoded(answer.read())
         except urllib.error.HTTPError as error:
             with error:

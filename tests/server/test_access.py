@@ -18,14 +18,14 @@ from headrace import store
 from headrace.admin import Admin
 from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import NEEDS, Forbidden, Need, TokenExists, Unauthorized, UnknownToken, mint
-from headrace.server.access import scopes, token_cache
+from headrace.server.access import scopes
 from headrace.server.access.scopes import Access
 from headrace.server.errors import problem_of
 
 STREAMS = ("orders", "orders2", "order")
 
 
-class Door:
+class FakeDatabase:
     """A fake path to the database that can fail or block, and that counts its calls."""
 
     def __init__(self, database: Any) -> None:
@@ -56,15 +56,15 @@ class Door:
         return found
 
 
-class House:
+class Checks:
     """The access checks of a server on a real database, with clocks that the test controls."""
 
-    def __init__(self, database: store.Database) -> None:
+    def __init__(self, database: store.Database, **options: Any) -> None:
         self.admin = Admin(database)
-        self.door = Door(database)
+        self.database = FakeDatabase(database)
         self.now = 1000.0
         self.date = datetime.now(UTC).timestamp()
-        self.access = Access(lambda: self.door, clock=lambda: self.now, date=lambda: self.date)  # type: ignore[arg-type, return-value]
+        self.access = Access(lambda: self.database, clock=lambda: self.now, date=lambda: self.date, **options)  # type: ignore[arg-type, return-value]
 
     async def token(self, name: str, *scopes: str, **options: Any) -> str:
         """Create a token elsewhere and return the header with it."""
@@ -84,8 +84,8 @@ class House:
 
 
 @pytest.fixture
-def house(database: store.Database) -> House:
-    return House(database)
+def checks(database: store.Database) -> Checks:
+    return Checks(database)
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -102,197 +102,197 @@ def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_everything_passes_while_no_token_was_ever_made(house: House) -> None:
-    assert not house.access.open  # it isn't known yet
+async def test_everything_passes_while_no_token_was_ever_made(checks: Checks) -> None:
+    assert not checks.access.open  # it isn't known yet
     for header in (None, "Basic abc", f"Bearer {mint().text}"):
-        assert await house.passes(header, "admin", None)
-    assert house.access.open
-    assert house.door.passed == 1
+        assert await checks.passes(header, "admin", None)
+    assert checks.access.open
+    assert checks.database.passed == 1
 
 
 @pytest.mark.asyncio
-async def test_the_first_token_made_anywhere_closes_it_within_two_seconds(house: House) -> None:
-    assert await house.passes(None)
-    await house.token("ci", "consume")
-    house.now += 0.9
-    assert house.access.open
-    house.now += 1.1
-    assert not house.access.open
-    assert not await house.passes(None)
-    house.now += 1000
-    assert not house.access.open
+async def test_the_first_token_made_anywhere_closes_it_within_two_seconds(checks: Checks) -> None:
+    assert await checks.passes(None)
+    await checks.token("ci", "consume")
+    checks.now += 0.9
+    assert checks.access.open
+    checks.now += 1.1
+    assert not checks.access.open
+    assert not await checks.passes(None)
+    checks.now += 1000
+    assert not checks.access.open
 
 
 @pytest.mark.asyncio
-async def test_the_first_token_made_here_closes_it_at_once(house: House) -> None:
-    assert await house.passes(None)
-    made = await house.admin.create_token("ci", ["consume"])
-    house.access.changed(made.id)
-    assert not house.access.open
-    assert not await house.passes(None)
-    assert await house.passes(f"Bearer {made.token}")
+async def test_the_first_token_made_here_closes_it_at_once(checks: Checks) -> None:
+    assert await checks.passes(None)
+    created = await checks.admin.create_token("ci", ["consume"])
+    checks.access.changed(created.id)
+    assert not checks.access.open
+    assert not await checks.passes(None)
+    assert await checks.passes(f"Bearer {created.token}")
 
 
 @pytest.mark.asyncio
-async def test_revoking_the_last_token_does_not_open_it(house: House) -> None:
-    await house.token("ci", "consume")
-    await house.admin.revoke_token("ci")
-    assert not await house.passes(None)
+async def test_revoking_the_last_token_does_not_open_it(checks: Checks) -> None:
+    await checks.token("ci", "consume")
+    await checks.admin.revoke_token("ci")
+    assert not await checks.passes(None)
 
 
 @pytest.mark.asyncio
-async def test_an_expired_token_does_not_open_it(house: House) -> None:
-    await house.token("ci", "consume", expires_in="1ms")
-    assert not await house.passes(None)
+async def test_an_expired_token_does_not_open_it(checks: Checks) -> None:
+    await checks.token("ci", "consume", expires_in="1ms")
+    assert not await checks.passes(None)
 
 
 # --- tokens
 
 
 @pytest.mark.asyncio
-async def test_a_token_opens_what_its_scopes_name(house: House) -> None:
-    header = await house.token("shop", "publish:orders", "consume:parcels")
-    assert await house.passes(header, "publish", "orders")
-    assert await house.passes(header, "consume", "parcels")
+async def test_a_token_opens_what_its_scopes_name(checks: Checks) -> None:
+    header = await checks.token("shop", "publish:orders", "consume:parcels")
+    assert await checks.passes(header, "publish", "orders")
+    assert await checks.passes(header, "consume", "parcels")
     with pytest.raises(Forbidden, match=r"'shop' lacks .* 'publish:parcels', or 'publish'"):
-        await house.access.check(header, "publish", "parcels")
+        await checks.access.check(header, "publish", "parcels")
     with pytest.raises(Forbidden, match="'admin'"):
-        await house.access.check(header, "admin", None)
+        await checks.access.check(header, "admin", None)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
-async def test_the_scheme_may_be_written_as_one_likes(house: House, scheme: str) -> None:
-    token = (await house.token("ci", "consume")).partition(" ")[2]
-    assert await house.passes(f"{scheme} {token}")
+async def test_the_scheme_may_be_written_as_one_likes(checks: Checks, scheme: str) -> None:
+    token = (await checks.token("ci", "consume")).partition(" ")[2]
+    assert await checks.passes(f"{scheme} {token}")
 
 
 @pytest.mark.asyncio
-async def test_without_a_well_formed_token_it_says_what_header_is_wanted(house: House) -> None:
-    header = await house.token("ci", "consume")
+async def test_without_a_well_formed_token_it_says_what_header_is_wanted(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
     token = header.partition(" ")[2]
     broken = [
         None, "", "Bearer", "Bearer ", token, f"Basic {token}", f"Bearer{token}", f"{header} ", f"{header}\n", f" {header}",
         f"{header}, {header}", f"Bearer\t{token}", f"Bearer {token[:40]}", f"Bearer {token}{'a' * 64}", "Bearer " + "ſ" * 56,
     ]  # fmt: skip
     for one in broken:
-        assert "`Authorization: Bearer hr_…`" in await house.refusal(one), one
+        assert "`Authorization: Bearer hr_…`" in await checks.refusal(one), one
 
 
 @pytest.mark.asyncio
-async def test_unknown_revoked_and_wrong_tokens_get_the_same_answer(house: House) -> None:
-    good, gone = await house.token("good", "consume"), await house.token("gone", "consume")
-    await house.admin.revoke_token("gone")
-    assert await house.passes(good)
+async def test_unknown_revoked_and_wrong_tokens_get_the_same_answer(checks: Checks) -> None:
+    good, revoked = await checks.token("good", "consume"), await checks.token("gone", "consume")
+    await checks.admin.revoke_token("gone")
+    assert await checks.passes(good)
     wrong = good[:-1] + ("a" if good[-1] != "a" else "b")
-    told = {await house.refusal(one) for one in (f"Bearer {mint().text}", gone, wrong, good.upper())}
-    assert len(told) == 1
-    assert "unknown or revoked" in told.pop()
+    answer = {await checks.refusal(one) for one in (f"Bearer {mint().text}", revoked, wrong, good.upper())}
+    assert len(answer) == 1
+    assert "unknown or revoked" in answer.pop()
 
 
 @pytest.mark.asyncio
-async def test_the_id_of_one_token_with_the_secret_of_another_opens_nothing(house: House) -> None:
-    one, other = await house.token("one", "consume"), await house.token("other", "consume")
+async def test_the_id_of_one_token_with_the_secret_of_another_opens_nothing(checks: Checks) -> None:
+    one, other = await checks.token("one", "consume"), await checks.token("other", "consume")
     mixed = "_".join([*one.split("_")[:2], other.split("_")[2]])
-    assert "unknown" in await house.refusal(mixed)
+    assert "unknown" in await checks.refusal(mixed)
 
 
 @pytest.mark.asyncio
-async def test_a_token_that_expired_opens_nothing_and_says_so(house: House) -> None:
-    header = await house.token("brief", "consume", expires_in="1h")
-    house.date += 3590
-    assert await house.passes(header)
-    house.date += 20
-    assert "'brief' has expired" in await house.refusal(header)
-    assert "unknown" in await house.refusal(header[:-3] + "000")  # a wrong secret does not reveal the expiry
+async def test_a_token_that_expired_opens_nothing_and_says_so(checks: Checks) -> None:
+    header = await checks.token("brief", "consume", expires_in="1h")
+    checks.date += 3590
+    assert await checks.passes(header)
+    checks.date += 20
+    assert "'brief' has expired" in await checks.refusal(header)
+    assert "unknown" in await checks.refusal(header[:-3] + "000")  # a wrong secret does not reveal the expiry
 
 
 @pytest.mark.asyncio
-async def test_a_request_is_admitted_with_any_good_token_and_where_none_is_wanted(house: House) -> None:
-    token = await house.token("ci", "consume:parcels")
+async def test_a_request_is_admitted_with_any_good_token_and_where_none_is_wanted(checks: Checks) -> None:
+    token = await checks.token("ci", "consume:parcels")
     good, none = [(b"host", b"here"), (b"authorization", token.encode())], [(b"host", b"here")]
     for path in ("/v1/streams", "/api/streams/orders/messages", "/v1/nowhere", "/v1/webhooks"):
-        await house.access.admit(path, good)
+        await checks.access.admit(path, good)
         with pytest.raises(Unauthorized):
-            await house.access.admit(path, none)
+            await checks.access.admit(path, none)
     for path in ("/health", "/openapi.json", "/docs", "/", "/v1/webhook/shop", "/api/webhook/shop"):
-        await house.access.admit(path, none)
+        await checks.access.admit(path, none)
 
 
 @pytest.mark.asyncio
-async def test_everything_is_admitted_while_no_token_was_ever_made(house: House) -> None:
-    await house.access.admit("/v1/streams", [])
+async def test_everything_is_admitted_while_no_token_was_ever_made(checks: Checks) -> None:
+    await checks.access.admit("/v1/streams", [])
 
 
 # --- how soon a change has an effect
 
 
 @pytest.mark.asyncio
-async def test_a_known_token_is_judged_without_waiting_for_anything(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    passed = house.door.passed
-    at_once(house.access.check(header, "consume", "orders"))
-    assert house.door.passed == passed
+async def test_a_known_token_is_judged_without_waiting_for_anything(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    passed = checks.database.passed
+    at_once(checks.access.check(header, "consume", "orders"))
+    assert checks.database.passed == passed
 
 
 @pytest.mark.asyncio
-async def test_a_token_made_elsewhere_counts_at_once(house: House) -> None:
-    await house.token("first", "consume")
-    assert not await house.passes(None)
-    assert await house.passes(await house.token("second", "consume"))
+async def test_a_token_made_elsewhere_counts_at_once(checks: Checks) -> None:
+    await checks.token("first", "consume")
+    assert not await checks.passes(None)
+    assert await checks.passes(await checks.token("second", "consume"))
 
 
 @pytest.mark.asyncio
-async def test_a_revocation_elsewhere_counts_within_two_seconds(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    await house.admin.revoke_token("ci")
-    house.now += 0.9
-    assert await house.passes(header)
-    house.now += 1.1
-    assert not await house.passes(header)
+async def test_a_revocation_elsewhere_counts_within_two_seconds(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    await checks.admin.revoke_token("ci")
+    checks.now += 0.9
+    assert await checks.passes(header)
+    checks.now += 1.1
+    assert not await checks.passes(header)
 
 
 @pytest.mark.asyncio
-async def test_a_revocation_here_counts_at_once(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    revoked = await house.admin.revoke_token("ci")
-    house.access.changed(revoked.id)
-    assert not await house.passes(header)
+async def test_a_revocation_here_counts_at_once(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    revoked = await checks.admin.revoke_token("ci")
+    checks.access.changed(revoked.id)
+    assert not await checks.passes(header)
 
 
 @pytest.mark.asyncio
-async def test_a_revocation_here_counts_also_when_the_token_is_being_read(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    house.now += 1.5
-    house.door.arrived.clear()
-    house.door.open.clear()
-    reading = asyncio.create_task(house.passes(header))
-    await house.door.arrived.wait()  # it has read the unchanged token
-    house.access.changed((await house.admin.revoke_token("ci")).id)
-    house.door.open.set()
+async def test_a_revocation_here_counts_also_when_the_token_is_being_read(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    checks.now += 1.5
+    checks.database.arrived.clear()
+    checks.database.open.clear()
+    reading = asyncio.create_task(checks.passes(header))
+    await checks.database.arrived.wait()  # it has read the unchanged token
+    checks.access.changed((await checks.admin.revoke_token("ci")).id)
+    checks.database.open.set()
     assert not await reading
-    assert not await house.passes(header)
+    assert not await checks.passes(header)
 
 
 @pytest.mark.asyncio
-async def test_one_reads_anew_while_others_go_on_with_what_is_known(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    house.now += 1.5
-    house.door.arrived.clear()
-    house.door.open.clear()
-    reading = asyncio.create_task(house.passes(header))
-    await house.door.arrived.wait()
-    at_once(house.access.check(header, "consume", "orders"))
-    house.now += 0.5  # two seconds are too old
-    late = asyncio.create_task(house.passes(header))
+async def test_one_reads_anew_while_others_go_on_with_what_is_known(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    checks.now += 1.5
+    checks.database.arrived.clear()
+    checks.database.open.clear()
+    reading = asyncio.create_task(checks.passes(header))
+    await checks.database.arrived.wait()
+    at_once(checks.access.check(header, "consume", "orders"))
+    checks.now += 0.5  # two seconds are too old
+    late = asyncio.create_task(checks.passes(header))
     await asyncio.sleep(0)
     assert not late.done()
-    house.door.open.set()
+    checks.database.open.set()
     assert await asyncio.gather(reading, late) == [True, True]
 
 
@@ -300,148 +300,146 @@ async def test_one_reads_anew_while_others_go_on_with_what_is_known(house: House
 
 
 @pytest.mark.asyncio
-async def test_waiting_calls_share_a_statement(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert not await house.passes(None)
-    house.door.open.clear()
-    first = asyncio.create_task(house.passes(f"Bearer {mint().text}"))
-    await house.door.arrived.wait()
-    passed = house.door.passed
+async def test_waiting_calls_share_a_statement(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert not await checks.passes(None)
+    checks.database.open.clear()
+    first = asyncio.create_task(checks.passes(f"Bearer {mint().text}"))
+    await checks.database.arrived.wait()
+    passed = checks.database.passed
     others = [
-        asyncio.create_task(house.passes(one)) for one in [header, *(f"Bearer {mint().text}" for _ in range(200))]
+        asyncio.create_task(checks.passes(one)) for one in [header, *(f"Bearer {mint().text}" for _ in range(200))]
     ]
     await asyncio.sleep(0)
-    house.door.open.set()
+    checks.database.open.set()
     assert await asyncio.gather(first, *others) == [False, True, *[False] * 200]
-    assert house.door.passed == passed + 1
+    assert checks.database.passed == passed + 1
 
 
 @pytest.mark.asyncio
-async def test_a_client_that_goes_away_takes_nothing_from_the_calls_that_wait_with_it(house: House) -> None:
-    header = await house.token("ci", "consume")
-    house.door.open.clear()
-    waiting = [asyncio.create_task(house.passes(header)) for _ in range(4)]
-    await house.door.arrived.wait()
+async def test_a_client_that_goes_away_takes_nothing_from_the_calls_that_wait_with_it(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    checks.database.open.clear()
+    waiting = [asyncio.create_task(checks.passes(header)) for _ in range(4)]
+    await checks.database.arrived.wait()
     waiting[0].cancel()  # the call that reads
     waiting[2].cancel()
     await asyncio.sleep(0)
-    house.door.open.set()
+    checks.database.open.set()
     assert await asyncio.gather(waiting[1], waiting[3]) == [True, True]
 
 
 @pytest.mark.asyncio
-async def test_the_cache_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_cache, "MOST", 3)
-    headers = [await house.token(f"t{n}", "consume") for n in range(5)]
+async def test_the_cache_is_bounded(database: store.Database) -> None:
+    checks = Checks(database, max_tokens=3)
+    headers = [await checks.token(f"t{n}", "consume") for n in range(5)]
     for header in headers:
-        assert await house.passes(header)
-    passed = house.door.passed
+        assert await checks.passes(header)
+    passed = checks.database.passed
     for header in headers[2:]:
-        assert await house.passes(header)
-    assert house.door.passed == passed
-    assert await house.passes(headers[0])
-    assert house.door.passed == passed + 1
+        assert await checks.passes(header)
+    assert checks.database.passed == passed
+    assert await checks.passes(headers[0])
+    assert checks.database.passed == passed + 1
 
 
 @pytest.mark.asyncio
-async def test_unknown_tokens_evict_no_known_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_cache, "MOST", 1)
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
+async def test_unknown_tokens_evict_no_known_ones(database: store.Database) -> None:
+    checks = Checks(database, max_tokens=1)
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
     for _ in range(5):
-        assert not await house.passes(f"Bearer {mint().text}")
-    at_once(house.access.check(header, "consume", "orders"))
+        assert not await checks.passes(f"Bearer {mint().text}")
+    at_once(checks.access.check(header, "consume", "orders"))
 
 
 # --- unavailable database
 
 
 @pytest.mark.asyncio
-async def test_known_tokens_are_accepted_for_a_minute_while_the_database_is_away(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    house.door.away = True
+async def test_known_tokens_are_accepted_for_a_minute_while_the_database_is_away(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    checks.database.away = True
     for _ in range(11):
-        house.now += 5
-        assert await house.passes(header)
-        at_once(house.access.check(header, "consume", "orders"))  # the database was asked a moment ago
-    house.now += 5
+        checks.now += 5
+        assert await checks.passes(header)
+        at_once(checks.access.check(header, "consume", "orders"))  # the database was asked a moment ago
+    checks.now += 5
     with pytest.raises(StoreUnavailable):
-        await house.access.check(header, "consume", "orders")
-    house.door.away = False
-    house.now += 1
-    assert await house.passes(header)
+        await checks.access.check(header, "consume", "orders")
+    checks.database.away = False
+    checks.now += 1
+    assert await checks.passes(header)
 
 
 @pytest.mark.asyncio
-async def test_an_unknown_token_is_not_judged_while_the_database_is_away(house: House) -> None:
-    header = await house.token("ci", "consume")
-    assert not await house.passes(None)
-    house.door.away = True
+async def test_an_unknown_token_is_not_judged_while_the_database_is_away(checks: Checks) -> None:
+    header = await checks.token("ci", "consume")
+    assert not await checks.passes(None)
+    checks.database.away = True
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await house.access.check(header, "consume", "orders")
-    assert "`Authorization" in await house.refusal(None)
-    house.door.away = False
-    house.now += 1
-    assert await house.passes(header)
+            await checks.access.check(header, "consume", "orders")
+    assert "`Authorization" in await checks.refusal(None)
+    checks.database.away = False
+    checks.now += 1
+    assert await checks.passes(header)
 
 
 @pytest.mark.asyncio
-async def test_one_failure_is_over_with_the_next_answer(house: House) -> None:
-    headers = [await house.token(f"t{n}", "consume") for n in range(3)]
-    assert not await house.passes(None)
-    house.door.arrived.clear()
-    house.door.open.clear()
-    first = asyncio.create_task(house.passes(headers[0]))
-    await house.door.arrived.wait()
-    second = asyncio.create_task(house.passes(headers[1]))  # waits for the next statement
+async def test_one_failure_is_over_with_the_next_answer(checks: Checks) -> None:
+    headers = [await checks.token(f"t{n}", "consume") for n in range(3)]
+    assert not await checks.passes(None)
+    checks.database.arrived.clear()
+    checks.database.open.clear()
+    first = asyncio.create_task(checks.passes(headers[0]))
+    await checks.database.arrived.wait()
+    second = asyncio.create_task(checks.passes(headers[1]))  # waits for the next statement
     await asyncio.sleep(0)
-    house.door.breaks = 1
-    house.door.open.set()
+    checks.database.breaks = 1
+    checks.database.open.set()
     with pytest.raises(StoreUnavailable, match="broke"):
         await first
     assert await second
-    assert await house.passes(headers[2])
+    assert await checks.passes(headers[2])
 
 
 @pytest.mark.asyncio
-async def test_no_call_passes_before_it_is_known_whether_there_are_tokens(house: House) -> None:
-    house.door.away = True
+async def test_no_call_passes_before_it_is_known_whether_there_are_tokens(checks: Checks) -> None:
+    checks.database.away = True
     with pytest.raises(StoreUnavailable):
-        await house.access.check(None, "consume", "orders")
-    assert not house.access.open
+        await checks.access.check(None, "consume", "orders")
+    assert not checks.access.open
 
 
 @pytest.mark.asyncio
-async def test_an_open_server_stays_open_for_a_minute_while_the_database_is_away(house: House) -> None:
-    assert await house.passes(None)
-    house.door.away = True
-    house.now += 59
-    assert await house.passes(None)
-    house.now += 1
+async def test_an_open_server_stays_open_for_a_minute_while_the_database_is_away(checks: Checks) -> None:
+    assert await checks.passes(None)
+    checks.database.away = True
+    checks.now += 59
+    assert await checks.passes(None)
+    checks.now += 1
     with pytest.raises(StoreUnavailable):
-        await house.access.check(None, "consume", "orders")
+        await checks.access.check(None, "consume", "orders")
 
 
 @pytest.mark.asyncio
-async def test_a_database_that_does_not_answer_delays_no_call_for_long(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_cache, "PATIENCE", 0.01)
-    header = await house.token("ci", "consume")
-    assert await house.passes(header)
-    house.now += 5
-    house.door.open.clear()
-    assert await house.passes(header)
+async def test_a_database_that_does_not_answer_delays_no_call_for_long(database: store.Database) -> None:
+    checks = Checks(database, timeout=0.5)
+    header = await checks.token("ci", "consume")
+    assert await checks.passes(header)
+    checks.now += 5
+    checks.database.open.clear()
+    assert await checks.passes(header)
     with pytest.raises(StoreUnavailable):
-        await house.access.check(f"Bearer {mint().text}", "consume", "orders")
+        await checks.access.check(f"Bearer {mint().text}", "consume", "orders")
 
 
 # --- properties
 
 
-class MessageCache:
+class TokenInMemory:
     """A token in memory, for properties that need many runs."""
 
     def __init__(self, *scopes: str) -> None:
@@ -458,7 +456,7 @@ class MessageCache:
     async def fetch(self, _: str, ids: list[str]) -> list[dict[str, Any]]:
         return [self._row] if self.minted.id in ids else []
 
-    def judge(self, header: str, need: Need = "admin", stream: str | None = None) -> type[Exception] | None:
+    def refusal_of(self, header: str, need: Need = "admin", stream: str | None = None) -> type[Exception] | None:
         try:
             asyncio.run(self.access.check(header, need, stream))
         except (Unauthorized, Forbidden) as error:
@@ -467,7 +465,7 @@ class MessageCache:
 
 
 ALTERED = ("replace", "insert", "delete", "swap", "case", "double")
-_cache = MessageCache("admin")
+_token = TokenInMemory("admin")
 _letters = st.sampled_from(string.digits + string.ascii_letters + "_ -.") | st.characters()
 
 
@@ -475,7 +473,7 @@ _letters = st.sampled_from(string.digits + string.ascii_letters + "_ -.") | st.c
 @example("case", 0, "a")
 @example("insert", 55, "\n")
 def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None:
-    text = _cache.minted.text
+    text = _token.minted.text
     place %= len(text)
     before, char, after = text[:place], text[place], text[place + 1 :]
     altered = {
@@ -486,8 +484,8 @@ def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None
         "case": before + char.swapcase() + after,
         "double": before + char + char + after,
     }[how]
-    wanted = None if altered == text else Unauthorized
-    assert _cache.judge(f"Bearer {altered}") is wanted
+    expected = None if altered == text else Unauthorized
+    assert _token.refusal_of(f"Bearer {altered}") is expected
 
 
 @given(
@@ -498,9 +496,9 @@ def test_no_altered_token_is_accepted(how: str, place: int, letter: str) -> None
 def test_no_scope_opens_what_it_does_not_name(
     held: list[tuple[Need, str | None]], need: Need, stream: str | None
 ) -> None:
-    cache = MessageCache(*(action if place is None else f"{action}:{place}" for action, place in held))
+    token = TokenInMemory(*(action if place is None else f"{action}:{place}" for action, place in held))
     fits = any(action in (need, "admin") and place in (None, stream) for action, place in held)
-    assert cache.judge(f"Bearer {cache.minted.text}", need, stream) is (None if fits else Forbidden)
+    assert token.refusal_of(f"Bearer {token.minted.text}", need, stream) is (None if fits else Forbidden)
 
 
 def test_random_tokens_are_not_accepted() -> None:
@@ -508,18 +506,18 @@ def test_random_tokens_are_not_accepted() -> None:
     letters = string.digits + string.ascii_letters
     for _ in range(200):
         secret = "".join(chance.choices(letters, k=40))
-        assert _cache.judge(f"Bearer hr_{_cache.minted.id}_{secret}") is Unauthorized
+        assert _token.refusal_of(f"Bearer hr_{_token.minted.id}_{secret}") is Unauthorized
 
 
 # --- descriptions for people
 
 
 @pytest.mark.process
-def test_the_page_has_the_table_that_routes_go_by() -> None:
-    told = [line for line in (scopes.__doc__ or "").splitlines() if line.startswith("|")]
+def test_the_page_has_the_table_that_routes_apply() -> None:
+    answer = [line for line in (scopes.__doc__ or "").splitlines() if line.startswith("|")]
     page = (Path(__file__).parents[2] / "docs/access.md").read_text(encoding="utf-8")
-    assert len(told) > 8
-    assert "\n".join(told) in page
+    assert len(answer) > 8
+    assert "\n".join(answer) in page
 
 
 # --- errors over HTTP

@@ -43,13 +43,15 @@ async def api(dsn: str) -> AsyncIterator[Api]:
 
 
 async def _made(api: Api, **settings: Any) -> dict[str, Any]:
-    made: dict[str, Any] = await api.post("/sources", {**ORDERS, **settings}, 201)
-    return made
+    created: dict[str, Any] = await api.post("/sources", {**ORDERS, **settings}, 201)
+    return created
 
 
 async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.Database, api: Api) -> None:
-    made = await _made(api, database=NOWHERE, where={"field": "data.record.total", "op": ">", "value": 5}, heartbeat=30)
-    assert "hush" not in json.dumps(made)
+    created = await _made(
+        api, database=NOWHERE, where={"field": "data.record.total", "op": ">", "value": 5}, heartbeat=30
+    )
+    assert "hush" not in json.dumps(created)
     stream = await api.get("/streams/orders")
     expected = {
         "name": "orders", "kind": "postgres", "stream": "orders", "stream_id": stream["id"], "tables": ["public.orders"],
@@ -58,21 +60,21 @@ async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.
         "deletes": "ignore", "numeric": "string", "transform": None, "backfill": True, "slot": None, "publication": None,
         "heartbeat": 30.0, "alarm": 10**9, "state": "unattended", "reason": None, "mend": None,
     }  # fmt: skip
-    assert {name: made[name] for name in expected} == expected
-    assert set(made) - set(expected) == {"id", "capture", "inserted_at", "updated_at", "info"}
-    for ref in ("orders", made["id"]):
+    assert {name: created[name] for name in expected} == expected
+    assert set(created) - set(expected) == {"id", "capture", "inserted_at", "updated_at", "info"}
+    for ref in ("orders", created["id"]):
         found = await api.get(f"/sources/{ref}")
-        assert (found["id"], found["tables"]) == (made["id"], ["public.orders"])
+        assert (found["id"], found["tables"]) == (created["id"], ["public.orders"])
     await api.post("/sources", {"name": "hook", "stream": "orders"}, 201)
     assert [one["kind"] for one in (await api.get("/sources"))["data"]] == ["webhook", "postgres"]
 
 
 async def test_making_it_again_and_sending_back_what_was_returned(shop: store.Database, api: Api) -> None:
-    made = await _made(api, database=NOWHERE)
-    settings = {name: made[name] for name in (*ORDERS, "database", "where", "columns", "heartbeat", "alarm")}
-    assert (await api.post("/sources", settings))["id"] == made["id"]
+    created = await _made(api, database=NOWHERE)
+    settings = {name: created[name] for name in (*ORDERS, "database", "where", "columns", "heartbeat", "alarm")}
+    assert (await api.post("/sources", settings))["id"] == created["id"]
     for method in ("PATCH", "PUT"):
-        changed = await api.call(method, "/sources/orders", {"database": made["database"], "rate": 7})
+        changed = await api.call(method, "/sources/orders", {"database": created["database"], "rate": 7})
         assert changed["rate"] == 7
     assert (await store.source_with_secrets(shop, "orders")).settings["database"] == NOWHERE
 
@@ -94,10 +96,10 @@ async def test_invalid_input_is_refused_and_changes_nothing(shop: store.Database
     for settings, status in REFUSED:
         await api.refused("POST", "/sources", {**ORDERS, **settings}, status=status)
     for settings in ({"mode": "rows"}, {"slot": "x"}, {"publication": "x"}, {"max_body": 5}, {"secret": "x"}):
-        told = await api.refused("PATCH", "/sources/orders", settings, status=422)
-        assert next(iter(settings)) in told["summary"]
-    told = await api.refused("POST", "/sources", {**ORDERS, "secret": "x"}, status=422)
-    assert told["validation_errors"] == {"secret": ["A postgres source has none."]}
+        answer = await api.refused("PATCH", "/sources/orders", settings, status=422)
+        assert next(iter(settings)) in answer["summary"]
+    answer = await api.refused("POST", "/sources", {**ORDERS, "secret": "x"}, status=422)
+    assert answer["validation_errors"] == {"secret": ["A postgres source has none."]}
     assert [(one["name"], one["updated_at"]) for one in (await api.get("/sources"))["data"]] == before
     assert [one["name"] for one in (await api.get("/streams"))["data"]] == ["orders"]
 
@@ -128,10 +130,15 @@ async def test_pausing_and_resuming(shop: store.Database, api: Api) -> None:
 async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, api: Api) -> None:
     await _made(api)
     body = {"tables": ["public.orders"], "where": "data.record.total > 5", "rate": 9}
-    (begun,) = (await api.post("/sources/orders/backfills", body, 201))["data"]
-    assert (begun["source"], begun["table"], begun["state"], begun["rate"]) == ("orders", "public.orders", "queued", 9)
-    assert (begun["done"], begun["time_left"]) == (None, None)
-    assert (await api.get("/backfills")) == (await api.get("/sources/orders/backfills")) == {"data": [begun]}
+    (backfill,) = (await api.post("/sources/orders/backfills", body, 201))["data"]
+    assert (backfill["source"], backfill["table"], backfill["state"], backfill["rate"]) == (
+        "orders",
+        "public.orders",
+        "queued",
+        9,
+    )
+    assert (backfill["done"], backfill["time_left"]) == (None, None)
+    assert (await api.get("/backfills")) == (await api.get("/sources/orders/backfills")) == {"data": [backfill]}
     await api.refused("POST", "/sources/orders/backfills", status=409)
     for wrong in (
         {"tables": ["public.nope"]},
@@ -140,7 +147,7 @@ async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, ap
     ):
         await api.refused("POST", "/sources/orders/backfills", wrong, status=422)
     await api.refused("POST", "/sources/orders/backfills/cancel", {"id": "nope"}, status=422)
-    assert await api.post("/sources/orders/backfills/cancel", {"id": begun["id"]}) == {"data": {"cancelled": 1}}
+    assert await api.post("/sources/orders/backfills/cancel", {"id": backfill["id"]}) == {"data": {"cancelled": 1}}
     assert await api.post("/sources/orders/backfills/cancel") == {"data": {"cancelled": 0}}
 
 
@@ -158,14 +165,18 @@ async def test_failed_changes_are_seen_tried_again_and_dropped(shop: store.Datab
 
 
 async def test_removing_needs_force_where_the_slot_cannot_be_dropped(shop: store.Database, api: Api) -> None:
-    made = await _made(api, database=NOWHERE)
-    told = await api.refused("DELETE", "/sources/orders", status=409)
-    assert told["code"] == "slot_remains"
-    assert "pg_drop_replication_slot" in told["summary"]
-    gone = await api.call("DELETE", "/sources/orders", force=True)
-    assert (gone["id"], gone["deleted"], "pg_drop_replication_slot" in gone["left"]) == (made["id"], True, True)
-    made = await _made(api)
-    assert await api.call("DELETE", "/sources/orders") == {"id": made["id"], "deleted": True}
+    created = await _made(api, database=NOWHERE)
+    answer = await api.refused("DELETE", "/sources/orders", status=409)
+    assert answer["code"] == "slot_remains"
+    assert "pg_drop_replication_slot" in answer["summary"]
+    deleted = await api.call("DELETE", "/sources/orders", force=True)
+    assert (deleted["id"], deleted["deleted"], "pg_drop_replication_slot" in deleted["left"]) == (
+        created["id"],
+        True,
+        True,
+    )
+    created = await _made(api)
+    assert await api.call("DELETE", "/sources/orders") == {"id": created["id"], "deleted": True}
 
 
 async def test_a_token_for_one_stream_may_not_capture_tables_into_it(shop: store.Database, api: Api) -> None:

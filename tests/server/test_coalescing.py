@@ -6,22 +6,21 @@ import asyncio
 
 import pytest
 
-from headrace.server.data_plane import coalescing as module
 from headrace.server.data_plane.coalescing import Coalescer
 
 pytestmark = pytest.mark.asyncio
 
 
 class Calls:
-    """Calls that run until the test ends them."""
+    """Calls that run until the test ends them. By default, a call waits long for the others."""
 
-    def __init__(self) -> None:
-        self.coalescer = Coalescer()
+    def __init__(self, coalescer: Coalescer | None = None) -> None:
+        self.coalescer = coalescer or Coalescer(min_wait=60.0, max_wait=60.0)
         self.begun: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
 
     async def call(self, name: str) -> None:
-        async with self.coalescer.one():
+        async with self.coalescer.turn():
             self.begun.append(name)
             await self.ends.setdefault(name, asyncio.Event()).wait()
 
@@ -37,13 +36,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SHORTEST", 60.0)
-    monkeypatch.setattr(module, "LONGEST", 60.0)
-
-
-async def test_calls_go_one_after_the_other_in_their_order(patient: None) -> None:
+async def test_calls_go_one_after_the_other_in_their_order() -> None:
     calls = Calls()
     tasks = [calls.start(name) for name in "abc"]
     for name, begun in zip("abc", ("a", "ab", "abc"), strict=True):
@@ -53,7 +46,7 @@ async def test_calls_go_one_after_the_other_in_their_order(patient: None) -> Non
     await asyncio.gather(*tasks)
 
 
-async def test_a_cancelled_call_does_not_delay_the_others(patient: None) -> None:
+async def test_a_cancelled_call_does_not_delay_the_others() -> None:
     calls = Calls()
     first, second, third = (calls.start(name) for name in "abc")
     await settle()
@@ -64,7 +57,7 @@ async def test_a_cancelled_call_does_not_delay_the_others(patient: None) -> None
     assert calls.begun == ["a", "c"]
 
 
-async def test_a_call_that_fails_gives_its_turn_on(patient: None) -> None:
+async def test_a_call_that_fails_gives_its_turn_on() -> None:
     calls = Calls()
     first, second = calls.start("a"), calls.start("b")
     await settle()
@@ -75,7 +68,7 @@ async def test_a_call_that_fails_gives_its_turn_on(patient: None) -> None:
 
 
 async def test_no_call_waits_for_long() -> None:
-    calls = Calls()
+    calls = Calls(Coalescer())
     tasks = [calls.start(name) for name in "abc"]
     async with asyncio.timeout(10):
         while len(calls.begun) < 3:  # noqa: ASYNC110 - there is no event

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.server.transport.http import ANSWER, Reply
+from headrace.server.transport.http import SEND_RESPONSE, Response
 from headrace.server.transport.limits import Limits
-from headrace.server.transport.protocol import MOST_PIPELINED
+from headrace.server.transport.protocol import MAX_PIPELINED
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -154,10 +154,10 @@ async def test_only_so_many_requests_may_be_sent_ahead() -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         entered.set()
         await opens.wait()
-        await Reply(200, b"{}").send(send)
+        await Response(200, b"{}").send(send)
 
     async with listening(application, bounds) as port, connected(port) as client:
-        await client.send(request(method=b"GET") * (MOST_PIPELINED + 2))
+        await client.send(request(method=b"GET") * (MAX_PIPELINED + 2))
         assert await client.end() == b""  # an earlier answer must come before an error
         assert entered.is_set()
         assert bounds.refused == {400: 1}
@@ -167,7 +167,7 @@ async def test_only_so_many_requests_may_be_sent_ahead() -> None:
 def _large(bounds: Limits, size: int) -> Any:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await bounds.read_body(scope, receive)
-        await Reply(200, b"x" * size).send(send)
+        await Response(200, b"x" * size).send(send)
 
     return application
 
@@ -203,9 +203,9 @@ async def test_answers_that_a_client_does_not_take_do_not_pile_up() -> None:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         nonlocal answered
-        reply = Reply(200, b"x" * size)
-        if not scope[ANSWER](reply):
-            await reply.send(send)
+        response = Response(200, b"x" * size)
+        if not scope[SEND_RESPONSE](response):
+            await response.send(send)
         answered += 1
 
     async with listening(application, bounds) as port, connected(port) as client:

@@ -15,8 +15,10 @@ _UNGUARDED = {"health", "ready", "deliver"}
 
 
 async def _token(api: Api, *scopes: str) -> dict[str, str]:
-    made = await api.call("POST", "/tokens", {"name": "-".join(scopes).replace(":", "-"), "scopes": list(scopes)}, 201)
-    return {"authorization": f"Bearer {made['token']}"}
+    created = await api.call(
+        "POST", "/tokens", {"name": "-".join(scopes).replace(":", "-"), "scopes": list(scopes)}, 201
+    )
+    return {"authorization": f"Bearer {created['token']}"}
 
 
 async def test_every_operation_is_401_without_a_token_and_403_without_its_scope(api: Api) -> None:
@@ -28,7 +30,7 @@ async def test_every_operation_is_401_without_a_token_and_403_without_its_scope(
     elsewhere = await _token(api, "admin:others")
     del api.client.headers["authorization"]
     names = {"stream": "orders", "consumer": "ship", "key": "a", "seq": "1", "token": "admin", "source": "none"}
-    asked = 0
+    calls = 0
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if operation["operationId"] in _UNGUARDED:
@@ -43,8 +45,8 @@ async def test_every_operation_is_401_without_a_token_and_403_without_its_scope(
                 assert answer.status_code == status, (method, path, answer.text)
                 assert set(answer.json()) == {"summary", "code"}
                 assert (answer.headers.get("www-authenticate") is not None) == (status == 401)
-                asked += 1
-    assert asked > 100
+                calls += 1
+    assert calls > 100
 
 
 async def test_a_token_opens_what_its_scope_names(api: Api) -> None:

@@ -23,29 +23,29 @@ _PATH = "/http-consumers/my-http-consumer"
 
 async def test_a_consumer_is_made_seen_changed_and_deleted(api: Api) -> None:
     await api.stream()
-    made = await api.post("/http-consumers", _NEW, 201)
-    assert {name: made[name] for name in _NEW} == _NEW
-    assert (made["stream"], made["where"]) == ("orders", "data.collection_id = 'salesforce:contact'")
+    created = await api.post("/http-consumers", _NEW, 201)
+    assert {name: created[name] for name in _NEW} == _NEW
+    assert (created["stream"], created["where"]) == ("orders", "data.collection_id = 'salesforce:contact'")
     found = await api.get(_PATH)
     assert found["filters"] == {"collection_id": "salesforce:contact"}
-    assert found["id"] == made["id"]
-    assert [one["id"] for one in (await api.get("/http-consumers"))["data"]] == [made["id"]]
-    assert (await api.get("/streams/orders/consumers/my-http-consumer"))["id"] == made["id"]
+    assert found["id"] == created["id"]
+    assert [one["id"] for one in (await api.get("/http-consumers"))["data"]] == [created["id"]]
+    assert (await api.get("/streams/orders/consumers/my-http-consumer"))["id"] == created["id"]
     for method in ("PATCH", "PUT"):
         changed = await api.call(method, _PATH, {"max_deliver": 5, "filters": {"resource_id": 7}})
         assert (changed["max_deliver"], changed["filters"]) == (5, {"resource_id": 7})
     assert (await api.refused("POST", "/http-consumers", _NEW, status=409))["code"] == "exists"
-    assert await api.call("DELETE", f"/http-consumers/{made['id']}") == {"id": made["id"], "deleted": True}
+    assert await api.call("DELETE", f"/http-consumers/{created['id']}") == {"id": created["id"], "deleted": True}
     await api.refused("GET", _PATH, status=404)
 
 
 async def test_the_stream_must_be_named_unless_there_is_only_one(api: Api) -> None:
-    told = await api.refused("POST", "/http-consumers", {"name": "c"}, status=422)
-    assert list(told["validation_errors"]) == ["stream"]
+    answer = await api.refused("POST", "/http-consumers", {"name": "c"}, status=422)
+    assert list(answer["validation_errors"]) == ["stream"]
     await api.stream()
     await api.stream("others")
-    told = await api.refused("POST", "/http-consumers", {"name": "c"}, status=422)
-    assert "orders, others" in told["summary"]
+    answer = await api.refused("POST", "/http-consumers", {"name": "c"}, status=422)
+    assert "orders, others" in answer["summary"]
     assert (await api.post("/http-consumers", {"name": "c", "stream": "others"}, 201))["stream"] == "others"
     await api.refused("POST", "/http-consumers", {"name": "c", "stream": "none"}, status=404)
 
@@ -59,9 +59,9 @@ async def test_next_gives_records_with_what_they_lack(api: Api) -> None:
     }  # fmt: skip
     await api.publish(("a", whole), ("b", {"data": [1]}), ("c.d", {"product": "Shoes"}), ("e", "text"))
     at = [one["inserted_at"] for one in (await api.get("/streams/orders/messages"))["data"]]
-    told = await api.get(f"{_PATH}/next", batch_size=10)
-    assert [set(one) for one in told["data"]] == [{"ack_token", "record"}] * 4
-    assert [one["record"] for one in told["data"]] == [
+    answer = await api.get(f"{_PATH}/next", batch_size=10)
+    assert [set(one) for one in answer["data"]] == [{"ack_token", "record"}] * 4
+    assert [one["record"] for one in answer["data"]] == [
         whole,
         {"id": "2", "collection_id": "orders", "resource_id": "b", "data": [1], "upstream_updated_at": at[1]},
         {"id": "3", "collection_id": "orders", "resource_id": "c.d", "data": {"product": "Shoes"}, "upstream_updated_at": at[2]},
@@ -73,15 +73,15 @@ async def test_next_returns_the_backlog(api: Api) -> None:
     await api.stream()
     await api.post("/http-consumers", {"name": "my-http-consumer"}, 201)
     await api.publish(*((f"k.{n}", n) for n in range(5)))
-    told = await api.get(f"{_PATH}/next", batch_size=2)
-    assert len(told["data"]) == 2
-    assert told["info"] == {"num_pending": 3, "num_ack_pending": 2}
+    answer = await api.get(f"{_PATH}/next", batch_size=2)
+    assert len(answer["data"]) == 2
+    assert answer["info"] == {"num_pending": 3, "num_ack_pending": 2}
 
 
 async def test_counting_is_shared_for_a_second(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.stream()
     await api.post("/http-consumers", {"name": "my-http-consumer"}, 201)
-    consume = api.server._data.consume
+    consume = api.server.data_plane.consume
     now = 0.0
     monkeypatch.setattr(consume, "_clock", lambda: now)
     await api.get(f"{_PATH}/next")

@@ -15,18 +15,18 @@ _PATH = "/streams/orders/consumers"
 
 async def test_a_consumer_is_made_with_defaults(api: Api) -> None:
     stream = await api.stream()
-    made = await api.post(_PATH, {"name": "ship"}, 201)
-    told = {
+    created = await api.post(_PATH, {"name": "ship"}, 201)
+    answer = {
         "name": "ship", "stream": "orders", "stream_id": stream["id"], "kind": "pull", "status": "active", "filter": ">",
         "filters": [">"], "filter_key_pattern": ">", "where": None, "ack_wait_ms": 30000, "max_ack_pending": 1000,
         "max_deliver": 10, "max_waiting": 20, "deliver_policy": "all", "on_exhausted": "dead_letter", "ordered": True,
         "backoff_ms": None, "rate_limit": None, "push": None, "url": None,
     }  # fmt: skip
-    assert {name: made[name] for name in told} == told
-    assert made["backoff"] == {"delays": [], "base": 1.0, "factor": 2.0, "limit": 300.0, "jitter": 0.5}
-    assert made["inserted_at"] == made["updated_at"]
-    assert made["info"]["id"] == made["id"]
-    assert (await api.get(f"{_PATH}/ship"))["id"] == made["id"]
+    assert {name: created[name] for name in answer} == answer
+    assert created["backoff"] == {"delays": [], "base": 1.0, "factor": 2.0, "limit": 300.0, "jitter": 0.5}
+    assert created["inserted_at"] == created["updated_at"]
+    assert created["info"]["id"] == created["id"]
+    assert (await api.get(f"{_PATH}/ship"))["id"] == created["id"]
 
 
 _TOLD: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -61,17 +61,17 @@ _TOLD: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 async def test_every_setting_is_accepted_and_returned(api: Api) -> None:
     await api.stream()
-    for number, (given, told) in enumerate(_TOLD):
-        made = await api.post(_PATH, {"name": f"c{number}", **given}, 201)
+    for number, (given, answer) in enumerate(_TOLD):
+        created = await api.post(_PATH, {"name": f"c{number}", **given}, 201)
         found = await api.get(f"{_PATH}/c{number}")
-        assert {name: made[name] for name in told} == told, given
-        assert {name: found[name] for name in told} == told, given
+        assert {name: created[name] for name in answer} == answer, given
+        assert {name: found[name] for name in answer} == answer, given
 
 
 async def test_filters_sent_as_an_object_are_returned_as_sent_only_when_made(api: Api) -> None:
     await api.stream()
-    made = await api.post(_PATH, {"name": "ship", "filters": {"status": "paid", "n": "*"}}, 201)
-    assert made["filters"] == {"status": "paid", "n": "*"}
+    created = await api.post(_PATH, {"name": "ship", "filters": {"status": "paid", "n": "*"}}, 201)
+    assert created["filters"] == {"status": "paid", "n": "*"}
     found = await api.get(f"{_PATH}/ship")
     assert (found["filters"], found["where"]) == ([">"], "data.status = 'paid'")
 
@@ -82,12 +82,12 @@ async def test_a_push_consumer_is_made_by_push_or_by_url(api: Api) -> None:
         "url": "https://example.com/hook", "headers": {"x-a": "b"}, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         "timeout_ms": 5000, "batch_size": 10, "concurrency": [2, 8],
     }  # fmt: skip
-    made = await api.post(_PATH, {"name": "full", "kind": "push", "push": push}, 201)
-    assert made["kind"] == "push"
-    assert made["push"] == {**push, "secret": "…"}
-    assert made["url"] == push["url"]
-    made = await api.post(_PATH, {"name": "short", "kind": "push", "url": "https://example.com/x"}, 201)
-    assert (made["push"]["url"], made["push"]["secret"]) == ("https://example.com/x", None)
+    created = await api.post(_PATH, {"name": "full", "kind": "push", "push": push}, 201)
+    assert created["kind"] == "push"
+    assert created["push"] == {**push, "secret": "…"}
+    assert created["url"] == push["url"]
+    created = await api.post(_PATH, {"name": "short", "kind": "push", "url": "https://example.com/x"}, 201)
+    assert (created["push"]["url"], created["push"]["secret"]) == ("https://example.com/x", None)
     changed = await api.call("PATCH", f"{_PATH}/full", {"push": {"timeout_ms": 7000, "secret": "…"}})
     assert changed["push"] == {**push, "secret": "…", "timeout_ms": 7000}
     assert (await api.call("PATCH", f"{_PATH}/full", {"kind": "pull"}))["push"] is None
@@ -108,8 +108,8 @@ _REFUSED: list[tuple[dict[str, Any], str]] = [
 async def test_an_invalid_setting_is_422_with_the_name_of_the_field(api: Api) -> None:
     await api.stream()
     for given, field in _REFUSED:
-        told = await api.refused("POST", _PATH, {"name": "ship", **given}, status=422)
-        assert list(told["validation_errors"]) == [field]
+        answer = await api.refused("POST", _PATH, {"name": "ship", **given}, status=422)
+        assert list(answer["validation_errors"]) == [field]
     assert await api.get(_PATH) == {"data": []}
 
 
@@ -129,8 +129,8 @@ async def test_settings_that_can_not_be_are_422(api: Api) -> None:
 
 async def test_an_unknown_field_says_which_there_are(api: Api) -> None:
     await api.stream()
-    told = await api.refused("POST", _PATH, {"name": "ship", "max_pending": 1}, status=422)
-    assert "max_ack_pending" in told["validation_errors"]["max_pending"][0]
+    answer = await api.refused("POST", _PATH, {"name": "ship", "max_pending": 1}, status=422)
+    assert "max_ack_pending" in answer["validation_errors"]["max_pending"][0]
 
 
 async def test_a_consumer_that_exists_is_409_even_with_the_same_settings(api: Api) -> None:
@@ -157,8 +157,8 @@ async def test_a_consumer_is_changed_and_what_is_left_out_stays(api: Api, method
 async def test_the_start_position_of_a_consumer_cannot_be_changed(api: Api) -> None:
     await api.stream()
     await api.consumer()
-    told = await api.refused("PATCH", f"{_PATH}/ship", {"deliver_policy": "new"}, status=422)
-    assert "deliver_policy" in told["summary"]
+    answer = await api.refused("PATCH", f"{_PATH}/ship", {"deliver_policy": "new"}, status=422)
+    assert "deliver_policy" in answer["summary"]
 
 
 async def test_consumers_are_listed_for_a_stream_and_for_all(api: Api) -> None:
@@ -177,8 +177,8 @@ async def test_consumers_are_listed_for_a_stream_and_for_all(api: Api) -> None:
 
 async def test_a_consumer_is_deleted(api: Api) -> None:
     await api.stream()
-    made = await api.consumer()
-    assert await api.call("DELETE", f"{_PATH}/ship") == {"id": made["id"], "deleted": True}
+    created = await api.consumer()
+    assert await api.call("DELETE", f"{_PATH}/ship") == {"id": created["id"], "deleted": True}
     assert (await api.refused("GET", f"{_PATH}/ship", status=404))["code"] == "unknown_consumer"
     assert (await api.refused("POST", f"{_PATH}/ship/receive", status=404))["code"] == "unknown_consumer"
 
@@ -195,8 +195,8 @@ async def test_a_consumer_in_use_is_deleted_only_by_force(api: Api) -> None:
 
 async def test_a_consumers_id_does_wherever_its_name_does(api: Api) -> None:
     stream = await api.stream()
-    made = await api.consumer()
-    path = f"/streams/{stream['id']}/consumers/{made['id']}"
+    created = await api.consumer()
+    path = f"/streams/{stream['id']}/consumers/{created['id']}"
     await api.publish(("a", 1), ("b", 2))
     (first,) = (await api.get(f"{path}/receive"))["data"]
     assert await api.post(f"{path}/extend", {"ack_ids": [first["ack_id"]]}) == {"success": True}
@@ -207,12 +207,12 @@ async def test_a_consumers_id_does_wherever_its_name_does(api: Api) -> None:
         await api.get(f"{path}/{what}")
     assert (await api.get(path))["name"] == "ship"
     assert (await api.call("PATCH", path, {"max_deliver": 2}))["max_deliver"] == 2
-    assert (await api.call("DELETE", path, force="true"))["id"] == made["id"]
+    assert (await api.call("DELETE", path, force="true"))["id"] == created["id"]
 
 
 async def test_a_consumers_name_may_be_any_text(api: Api) -> None:
     await api.stream()
-    made = await api.consumer("a/b é")
-    assert (await api.get(f"{_PATH}/a%2Fb%20%C3%A9"))["id"] == made["id"]
+    created = await api.consumer("a/b é")
+    assert (await api.get(f"{_PATH}/a%2Fb%20%C3%A9"))["id"] == created["id"]
     await api.refused("POST", _PATH, {"name": ""}, status=422)
     await api.refused("POST", _PATH, {"name": "a\x00b"}, status=422)

@@ -37,11 +37,11 @@ async def test_an_invalid_receive_request_is_422(api: Api) -> None:
     await _begin(api)
     for field, value in (("batch_size", 0), ("batch_size", 1001), ("wait_for", "soon"), ("wait_for", "-1s")):
         query: dict[str, Any] = {field: value}
-        for told in (
+        for answer in (
             await api.refused("GET", f"{_SHIP}/receive", status=422, **query),
             await api.refused("POST", f"{_SHIP}/receive", query, status=422),
         ):
-            assert list(told["validation_errors"]) == [field]
+            assert list(answer["validation_errors"]) == [field]
 
 
 async def test_wait_for_is_milliseconds_or_text(api: Api) -> None:
@@ -75,14 +75,16 @@ async def test_a_stale_ack_is_harmless_and_reported_in_strict_mode(api: Api) -> 
     await api.post(f"{_SHIP}/ack", {"ack_ids": [first["ack_id"]]})
     assert await api.post(f"{_SHIP}/ack", {"ack_ids": [first["ack_id"]]}) == {"success": True}
     for verb in ("ack", "nack"):
-        told = await api.refused("POST", f"{_SHIP}/{verb}", {"ack_ids": [first["ack_id"]], "strict": True}, status=409)
-        assert (told["code"], told["stale"]) == ("lease_lost", [first["ack_id"]])
+        answer = await api.refused(
+            "POST", f"{_SHIP}/{verb}", {"ack_ids": [first["ack_id"]], "strict": True}, status=409
+        )
+        assert (answer["code"], answer["stale"]) == ("lease_lost", [first["ack_id"]])
     both = [first["ack_id"], second["ack_id"]]
     assert (await api.refused("POST", f"{_SHIP}/ack", {"ack_ids": both, "strict": True}, status=409))["stale"] == both[
         :1
     ]
-    told = await api.refused("POST", f"{_SHIP}/extend", {"ack_ids": both, "strict": True}, status=409)
-    assert sorted(told["stale"]) == sorted(both)
+    answer = await api.refused("POST", f"{_SHIP}/extend", {"ack_ids": both, "strict": True}, status=409)
+    assert sorted(answer["stale"]) == sorted(both)
     assert await api.post(f"{_SHIP}/extend", {"ack_ids": both}) == {"success": True}
 
 
@@ -108,8 +110,8 @@ async def test_more_receivers_than_max_waiting_are_429(api: Api) -> None:
         with anyio.fail_after(10):
             while not api.server.engine.statistics()["waiting"]:
                 await anyio.lowlevel.checkpoint()
-        told = await api.refused("GET", f"{_SHIP}/receive", status=429, wait_for="30s")
-        assert told["code"] == "max_waiting"
+        answer = await api.refused("GET", f"{_SHIP}/receive", status=429, wait_for="30s")
+        assert answer["code"] == "max_waiting"
         await api.publish(("a", 1))
     assert [one["message"]["key"] for one in received] == ["a"]
 
@@ -164,8 +166,8 @@ async def test_a_paused_consumer_gives_nothing_until_it_is_resumed(api: Api) -> 
     assert (await api.get(_SHIP))["status"] == "paused"
     assert (await api.post(f"{_SHIP}/resume"))["status"] == "active"
     assert len(await api.receive()) == 1
-    told = await api.post(f"{_SHIP}/pause", {"until": "2999-01-01T00:00:00Z"})
-    assert told["paused_until"] == "2999-01-01T00:00:00Z"
+    answer = await api.post(f"{_SHIP}/pause", {"until": "2999-01-01T00:00:00Z"})
+    assert answer["paused_until"] == "2999-01-01T00:00:00Z"
     await api.refused("POST", f"{_SHIP}/pause", {"until": "2020-01-01T00:00:00Z"}, status=422)
 
 

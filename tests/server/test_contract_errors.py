@@ -42,19 +42,19 @@ async def test_a_body_that_is_json_of_another_kind_is_422(api: Api) -> None:
 
 
 async def test_a_missing_body_or_field_is_422_and_says_so(api: Api) -> None:
-    told = await api.refused("POST", "/streams", status=422)
-    assert told["validation_errors"] == {"body": ["It is missing: send a JSON object."]}
-    told = await api.refused("POST", "/streams", {}, status=422)
-    assert told["validation_errors"] == {"name": ["It is missing."]}
+    answer = await api.refused("POST", "/streams", status=422)
+    assert answer["validation_errors"] == {"body": ["The body is missing. Send a JSON object."]}
+    answer = await api.refused("POST", "/streams", {}, status=422)
+    assert answer["validation_errors"] == {"name": ["The field is missing."]}
 
 
 async def test_an_unknown_path_is_404_and_an_unknown_method_405(api: Api) -> None:
     assert (await api.refused("GET", "/nothing", status=404))["code"] == "not_found"
     assert (await api.refused("GET", "/streams/a/b/c/d/e", status=404))["code"] == "not_found"
-    told = await api.answer("DELETE", "/streams")
-    assert told.status_code == 405
-    assert told.json()["code"] == "method_not_allowed"
-    assert "POST" in told.headers["allow"]
+    body = await api.answer("DELETE", "/streams")
+    assert body.status_code == 405
+    assert body.json()["code"] == "method_not_allowed"
+    assert "POST" in body.headers["allow"]
     answer = await api.client.get("/v2/streams")
     assert answer.status_code == 404
     assert answer.json()["code"] == "not_found"
@@ -70,7 +70,7 @@ async def test_an_unknown_consumer_names_the_stream_that_has_none(api: Api) -> N
         ("POST", "/streams/orders/consumers/ship/pause"),
         ("DELETE", "/streams/orders/consumers/ship"),
     ):
-        told = await api.refused(method, path, status=404)
-        assert told["code"] == "unknown_consumer"
-        assert "'ship'" in told["summary"]
-        assert "'orders'" in told["summary"]
+        answer = await api.refused(method, path, status=404)
+        assert answer["code"] == "unknown_consumer"
+        assert "'ship'" in answer["summary"]
+        assert "'orders'" in answer["summary"]

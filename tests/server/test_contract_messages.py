@@ -24,10 +24,10 @@ async def test_messages_are_published_all_or_none(api: Api) -> None:
     await api.stream()
     given = [{"key": "a", "data": 1, "headers": {"trace": "x"}}, {"key": "b", "data": "text"}]
     assert await api.post("/streams/orders/messages", {"messages": given}) == {"data": {"published": 2}}
-    told = await api.refused(
+    answer = await api.refused(
         "POST", "/streams/orders/messages", {"messages": [{"key": "c", "data": 1}, {"key": "*", "data": 2}]}, status=422
     )
-    assert "'*'" in told["summary"]
+    assert "'*'" in answer["summary"]
     found = (await api.get("/streams/orders/messages"))["data"]
     assert [(one["key"], one["data"], one["headers"]) for one in found] == [
         ("a", 1, {"trace": "x"}),
@@ -45,8 +45,8 @@ async def test_data_is_any_json_and_comes_back_letter_by_letter(api: Api, data: 
     answer = await api.client.post(f"{api.prefix}/streams/orders/messages", content=content)
     assert answer.json() == {"data": {"published": 1}}
     for path in ("/messages", "/messages/a", "/consumers/ship/messages", "/consumers/ship/receive"):
-        told = (await api.answer("GET", f"/streams/orders{path}")).text
-        assert f'"data":{data}' in told
+        body = (await api.answer("GET", f"/streams/orders{path}")).text
+        assert f'"data":{data}' in body
 
 
 async def test_messages_are_listed_from_either_end(api: Api) -> None:
@@ -82,8 +82,8 @@ async def test_bad_queries_are_422(api: Api) -> None:
         ({"limit": "many"}, "limit"),
         ({"sort": "up"}, "sort"),
     ):
-        told = await api.refused("GET", "/streams/orders/messages", status=422, **query)
-        assert list(told["validation_errors"]) == [field]
+        answer = await api.refused("GET", "/streams/orders/messages", status=422, **query)
+        assert list(answer["validation_errors"]) == [field]
     await api.refused("GET", "/streams/orders/messages", status=422, key_pattern="a..b")
     await api.refused("GET", "/streams/orders/messages", status=422, where="data.n >")
     await api.refused("GET", "/streams/orders/messages", status=422, start_seq=-1)

@@ -24,9 +24,9 @@ _ROW = {"record": {"id": 1}, "metadata": {"table_schema": "public", "table_name"
 
 async def _begin(api: Api, *data: Any) -> dict[str, Any]:
     await api.stream()
-    made = await api.consumer("arrakis")
+    created = await api.consumer("arrakis")
     await api.publish(*((f"key.{number}", one) for number, one in enumerate(data)))
-    return {"id": made["id"], "name": "arrakis"}
+    return {"id": created["id"], "name": "arrakis"}
 
 
 async def test_a_change_is_delivered_as_it_was_captured_with_its_consumer(api: Api) -> None:
@@ -82,17 +82,17 @@ async def test_either_name_of_ack_ids_settles(api: Api) -> None:
     assert await api.post(f"{path}/ack", {"ack_tokens": [again["ack_token"]]}) == {"success": True}
     info = (await api.get("/streams/orders/consumers/arrakis"))["info"]
     assert (info["num_pending"], info["num_ack_pending"]) == (0, 0)
-    told = await api.refused("POST", f"{path}/ack", {"ack_tokens": [again["ack_token"]], "strict": True}, status=409)
-    assert told["stale"] == [again["ack_token"]]
+    answer = await api.refused("POST", f"{path}/ack", {"ack_tokens": [again["ack_token"]], "strict": True}, status=409)
+    assert answer["stale"] == [again["ack_token"]]
 
 
 async def test_a_name_that_several_streams_have_is_qualified(api: Api) -> None:
     await _begin(api, 1)
     await api.stream("others")
     elsewhere = await api.consumer("arrakis", "others")
-    told = await api.refused("GET", "/http_pull_consumers/arrakis/receive", status=409)
-    assert "orders:arrakis" in told["summary"]
-    assert "others:arrakis" in told["summary"]
+    answer = await api.refused("GET", "/http_pull_consumers/arrakis/receive", status=409)
+    assert "orders:arrakis" in answer["summary"]
+    assert "others:arrakis" in answer["summary"]
     assert len((await api.get("/http_pull_consumers/orders:arrakis/receive"))["data"]) == 1
     assert await api.get("/http_pull_consumers/others:arrakis/receive") == {"data": []}
     assert await api.get(f"/http_pull_consumers/{elsewhere['id']}/receive") == {"data": []}

@@ -23,20 +23,20 @@ _SETTINGS = {
 
 
 async def test_a_stream_is_made_with_its_settings_and_returned_with_its_stats(api: Api) -> None:
-    made = await api.post("/streams", {"name": "mystream", **_SETTINGS}, 201)
-    assert {name: made[name] for name in _SETTINGS} == _SETTINGS
-    assert made["name"] == "mystream"
-    assert made["stats"]["message_count"] == 0
-    assert made["stats"]["consumer_count"] == 0
-    assert made["stats"]["storage_size"] > 0
-    assert made["inserted_at"] == made["updated_at"]
-    assert made["info"]["id"] == made["id"]
-    assert await api.get("/streams/mystream") == made
+    created = await api.post("/streams", {"name": "mystream", **_SETTINGS}, 201)
+    assert {name: created[name] for name in _SETTINGS} == _SETTINGS
+    assert created["name"] == "mystream"
+    assert created["stats"]["message_count"] == 0
+    assert created["stats"]["consumer_count"] == 0
+    assert created["stats"]["storage_size"] > 0
+    assert created["inserted_at"] == created["updated_at"]
+    assert created["info"]["id"] == created["id"]
+    assert await api.get("/streams/mystream") == created
 
 
 async def test_durations_of_a_stream_may_be_text(api: Api) -> None:
-    made = await api.stream(retain_up_to="30d", dedupe_window="5m")
-    assert (made["retain_up_to"], made["dedupe_window"]) == (2_592_000, 300)
+    created = await api.stream(retain_up_to="30d", dedupe_window="5m")
+    assert (created["retain_up_to"], created["dedupe_window"]) == (2_592_000, 300)
 
 
 async def test_one_of_several_concurrent_creations_made_the_stream(api: Api) -> None:
@@ -46,8 +46,8 @@ async def test_one_of_several_concurrent_creations_made_the_stream(api: Api) -> 
 
 async def test_a_stream_that_exists_is_refused_with_409(api: Api) -> None:
     await api.stream("orders")
-    told = await api.refused("POST", "/streams", {"name": "orders"}, status=409)
-    assert told["code"] == "exists"
+    answer = await api.refused("POST", "/streams", {"name": "orders"}, status=409)
+    assert answer["code"] == "exists"
 
 
 async def test_streams_are_listed_by_name(api: Api) -> None:
@@ -67,29 +67,29 @@ async def test_the_stats_count_messages_and_consumers(api: Api) -> None:
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 async def test_a_stream_is_changed_and_what_is_left_out_stays(api: Api, method: str) -> None:
-    made = await api.stream(retain_up_to="30d", max_storage=50_000_000)
+    created = await api.stream(retain_up_to="30d", max_storage=50_000_000)
     changed = await api.call(method, "/streams/orders", {"retain_up_to": None, "name": "orders"})
     assert (changed["retain_up_to"], changed["max_storage"]) == (None, 50_000_000)
-    assert changed["id"] == made["id"]
+    assert changed["id"] == created["id"]
     assert (await api.get("/streams/orders"))["retain_up_to"] is None
 
 
 async def test_a_streams_name_can_not_be_changed(api: Api) -> None:
     await api.stream()
-    told = await api.refused("PATCH", "/streams/orders", {"name": "others"}, status=422)
-    assert "name" in told["validation_errors"]
+    answer = await api.refused("PATCH", "/streams/orders", {"name": "others"}, status=422)
+    assert "name" in answer["validation_errors"]
 
 
 async def test_a_stream_is_deleted(api: Api) -> None:
-    made = await api.stream()
-    assert await api.call("DELETE", "/streams/orders") == {"id": made["id"], "deleted": True}
+    created = await api.stream()
+    assert await api.call("DELETE", "/streams/orders") == {"id": created["id"], "deleted": True}
     await api.refused("GET", "/streams/orders", status=404)
     assert await api.get("/streams") == {"data": []}
 
 
 async def test_a_streams_id_does_wherever_its_name_does(api: Api) -> None:
-    made = await api.stream()
-    uid = made["id"]
+    created = await api.stream()
+    uid = created["id"]
     await api.post(f"/streams/{uid}/messages", {"key": "a", "data": 1})
     await api.post(f"/streams/{uid}/consumers", {"name": "ship"}, 201)
     assert (await api.get(f"/streams/{uid}"))["name"] == "orders"
@@ -112,20 +112,20 @@ async def test_an_unknown_stream_is_404_everywhere(api: Api) -> None:
         ("POST", "/streams/none/consumers", {"name": "ship"}),
         ("GET", "/streams/none/consumers", None),
     ):
-        told = await api.refused(method, path, body, status=404)
-        assert told["code"] == "unknown_stream"
-        assert "'none'" in told["summary"]
+        answer = await api.refused(method, path, body, status=404)
+        assert answer["code"] == "unknown_stream"
+        assert "'none'" in answer["summary"]
 
 
 async def test_settings_that_contradict_each_other_are_422(api: Api) -> None:
-    told = await api.refused("POST", "/streams", {"name": "x", "dedupe": True}, status=422)
-    assert "one_message_per_key" in told["summary"]
-    told = await api.refused("POST", "/streams", {"name": "No Such Name"}, status=422)
-    assert "lower-case" in told["summary"]
+    answer = await api.refused("POST", "/streams", {"name": "x", "dedupe": True}, status=422)
+    assert "one_message_per_key" in answer["summary"]
+    answer = await api.refused("POST", "/streams", {"name": "No Such Name"}, status=422)
+    assert "lower-case" in answer["summary"]
     assert await api.get("/streams") == {"data": []}
 
 
 async def test_an_unknown_field_is_422_and_says_which_there_are(api: Api) -> None:
-    told = await api.refused("POST", "/streams", {"name": "x", "retain": "1d"}, status=422)
-    assert list(told["validation_errors"]) == ["retain"]
-    assert "retain_up_to" in told["validation_errors"]["retain"][0]
+    answer = await api.refused("POST", "/streams", {"name": "x", "retain": "1d"}, status=422)
+    assert list(answer["validation_errors"]) == ["retain"]
+    assert "retain_up_to" in answer["validation_errors"]["retain"][0]

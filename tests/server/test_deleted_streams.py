@@ -94,7 +94,7 @@ async def received(client: httpx.AsyncClient) -> list[dict[str, dict[str, str]]]
 
 
 async def is_stale(api: Api, ack_id: str) -> bool:
-    told = await api.refused(
+    answer = await api.refused(
         "POST", "/streams/orders/consumers/poll/ack", {"ack_ids": [ack_id], "strict": True}, status=409
     )
-    return told["stale"] == [ack_id]
+    return answer["stale"] == [ack_id]

@@ -33,10 +33,10 @@ async def test_an_engine_that_has_ended_before_the_rest_of_its_app_works_the_nex
     app = App(dsn, streams=["orders"])
     engine = Engine(app)
     app.attach(engine)
-    run, begun, ended = engine.run, asyncio.Event(), asyncio.Event()
+    run, started, ended = engine.run, asyncio.Event(), asyncio.Event()
 
     async def run_and_signal(shared: Shared) -> None:
-        begun.set()
+        started.set()
         await run(shared)
         ended.set()
 
@@ -52,7 +52,7 @@ async def test_an_engine_that_has_ended_before_the_rest_of_its_app_works_the_nex
 
     async with asyncio.timeout(30):
         async with app.running():
-            await begun.wait()
+            await started.wait()
             app.stop()
             await ended.wait()  # then the end of the block drains what is still running
         async with app.running():

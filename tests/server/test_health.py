@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace import App, store
 from headrace.model.errors import StoreUnavailable
 from headrace.server.asgi import Server
-from headrace.server.monitoring.health import FRESH, Health
-from headrace.server.monitoring.metrics import BUCKETS, Requests, Text
+from headrace.server.monitoring.health import CACHE_TTL, Health
 from headrace.server.monitoring.peer_metrics import PeerMetrics
+from headrace.server.monitoring.prometheus import BUCKETS, MetricsText, RequestMetrics
 from headrace.server.options import Options
 
 pytestmark = pytest.mark.asyncio
@@ -77,7 +77,7 @@ async def test_a_server_that_drains_is_healthy_and_not_ready(server: Server, cli
     answer = await client.get("/ready")
     assert answer.status_code == 503
     assert answer.json()["draining"] is True
-    assert answer.json()["reasons"] == ["The server was told to stop: it takes no more connections."]
+    assert answer.json()["reasons"] == ["The server is stopping, and accepts no more connections."]
     assert (await client.get("/health")).status_code == 200
 
 
@@ -95,7 +95,7 @@ async def test_a_schema_that_is_not_ours_is_reported(server: Server, client: htt
     answer = await client.get("/ready")
     assert answer.status_code == 503
     assert (answer.json()["database"], answer.json()["schema"]) == (True, False)
-    assert "schema is at version 99" in answer.json()["reasons"][0]
+    assert "schema version 99" in answer.json()["reasons"][0]
 
 
 async def test_an_unavailable_database_is_reported(
@@ -118,31 +118,31 @@ async def test_a_database_that_does_not_answer_is_not_waited_for(
         return await anyio.sleep_forever()
 
     monkeypatch.setattr(store, "schema_version", silent)
-    monkeypatch.setattr("headrace.server.monitoring.health.PATIENCE", 0.01)
+    server.monitoring.health = Health(server.app, timeout=0.01)
     answer = await client.get("/ready")
     assert answer.status_code == 503
-    assert answer.json()["reasons"] == ["The database has not answered for 0.01 s."]
+    assert answer.json()["reasons"] == ["The database did not answer within 0.01 s."]
 
 
 async def test_many_probes_are_one_question_and_its_answer_counts_for_a_second(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = 0
+    queries = 0
     real = store.schema_version
 
     async def counted(database: store.Database) -> int:
-        nonlocal asked
-        asked += 1
+        nonlocal queries
+        queries += 1
         return await real(database)
 
     monkeypatch.setattr(store, "schema_version", counted)
     clock = Clock()
     health = Health(server.app, clock)
     assert all(found.ready for found in await asyncio.gather(*(health.readiness() for _ in range(20))))
-    assert asked == 1
-    clock.now = FRESH
+    assert queries == 1
+    clock.now = CACHE_TTL
     await health.readiness()
-    assert asked == 2
+    assert queries == 2
 
 
 async def _metrics(client: httpx.AsyncClient) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
@@ -154,7 +154,7 @@ async def _metrics(client: httpx.AsyncClient) -> dict[str, dict[frozenset[tuple[
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             key = frozenset(sample.labels.items())
-            assert key not in labels, "told twice"
+            assert key not in labels, "body twice"
             labels[key] = sample.value
     return found
 
@@ -169,46 +169,47 @@ async def test_metrics_count_requests_and_messages(client: httpx.AsyncClient) ->
     await client.post("/v1/streams/orders/consumers/ship/ack", json={"ack_ids": ids[:2]})
     await client.post("/v1/streams/orders/consumers/ship/nack", json={"ack_ids": ids[2:], "delay_ms": 60_000})
     await client.post("/v1/streams/orders/consumers/ship/ack", json={"ack_ids": ids[:1]})
-    told = await _metrics(client)
+    answer = await _metrics(client)
     nothing: frozenset[tuple[str, str]] = frozenset()
     for name, count in {"published": 5, "received": 3, "acked": 2, "nacked": 1, "stale": 1, "given_back": 0}.items():
-        assert told[f"headrace_server_messages_{name}_total"] == {nothing: count}, name
-    assert told["headrace_server_receivers_waiting"] == {nothing: 0}
-    assert told["headrace_server_requests_under_way"] == {nothing: 0}
-    requests = told["headrace_server_request_duration_seconds_count"]
+        assert answer[f"headrace_server_messages_{name}_total"] == {nothing: count}, name
+    assert answer["headrace_server_receivers_waiting"] == {nothing: 0}
+    assert answer["headrace_server_requests_under_way"] == {nothing: 0}
+    requests = answer["headrace_server_request_duration_seconds_count"]
 
-    def asked(route: str, method: str, status: str) -> float | None:
+    def queries(route: str, method: str, status: str) -> float | None:
         return requests.get(frozenset({"route": route, "method": method, "status": status}.items()))
 
-    assert asked("publish", "POST", "200") == 1
-    assert asked("receive", "GET", "200") == 1
-    assert asked("receive", "GET", "404") == 1
-    assert asked("ack", "POST", "200") == 2
-    assert asked("/v1/streams/{stream}/consumers", "POST", "201") == 1
+    assert queries("publish", "POST", "200") == 1
+    assert queries("receive", "GET", "200") == 1
+    assert queries("receive", "GET", "404") == 1
+    assert queries("ack", "POST", "200") == 2
+    assert queries("/v1/streams/{stream}/consumers", "POST", "201") == 1
     ship = frozenset({"stream": "orders", "consumer": "ship"}.items())
-    assert told["headrace_consumer_pending"][ship] == 3  # two new messages, and the one that waits for its retry
-    assert told["headrace_consumer_parked"][ship] == 1
-    assert told["headrace_consumer_lag_seconds"][ship] > 0
+    assert answer["headrace_consumer_pending"][ship] == 3  # two new messages, and the one that waits for its retry
+    assert answer["headrace_consumer_parked"][ship] == 1
+    assert answer["headrace_consumer_lag_seconds"][ship] > 0
 
 
 async def test_requests_of_unknown_paths_are_one_series(client: httpx.AsyncClient) -> None:
     for path in ("/a", "/b", "/v1/streams/orders/nothing/of/that"):
         assert (await client.get(path)).status_code == 404
-    told = await _metrics(client)
+    answer = await _metrics(client)
     routes = {
-        dict(labels)["route"]: count for labels, count in told["headrace_server_request_duration_seconds_count"].items()
+        dict(labels)["route"]: count
+        for labels, count in answer["headrace_server_request_duration_seconds_count"].items()
     }
     assert routes == {"unknown": 3}
 
 
 async def test_metrics_want_a_token_once_there_is_one(server: Server, client: httpx.AsyncClient) -> None:
     assert (await client.get("/metrics")).status_code == 200
-    made = (await client.post("/v1/tokens", json={"name": "scraper", "scopes": ["admin"]})).json()
+    created = (await client.post("/v1/tokens", json={"name": "scraper", "scopes": ["admin"]})).json()
     other = (await client.post(
-        "/v1/tokens", json={"name": "shop", "scopes": ["publish"]}, headers={"authorization": f"Bearer {made['token']}"}
+        "/v1/tokens", json={"name": "shop", "scopes": ["publish"]}, headers={"authorization": f"Bearer {created['token']}"}
     )).json()  # fmt: skip
     assert (await client.get("/metrics")).status_code == 401
-    for token, status in ((made, 200), (other, 403)):
+    for token, status in ((created, 200), (other, 403)):
         answer = await client.get("/metrics", headers={"authorization": f"Bearer {token['token']}"})
         assert answer.status_code == status
     assert (await client.get("/ready")).status_code == 200
@@ -225,11 +226,11 @@ async def test_metrics_are_answered_while_the_database_is_away(
 
 
 async def test_a_histogram_counts_what_lies_below_each_bound() -> None:
-    requests = Requests()
+    requests = RequestMetrics()
     for seconds in (0.001, 0.0011, 100.0):
-        requests.answered("r", "GET", 200, seconds)
-    requests.answered("r", "BREW", 200, 0.0)
-    text = Text()
+        requests.add("r", "GET", 200, seconds)
+    requests.add("r", "BREW", 200, 0.0)
+    text = MetricsText()
     text.add("h", "histogram", "About.", requests.samples())
     [family] = text_string_to_metric_families(str(text))
     by_bound = {s.labels["le"]: s.value for s in family.samples if s.name == "h_bucket" and s.labels["method"] == "GET"}
@@ -239,9 +240,9 @@ async def test_a_histogram_counts_what_lies_below_each_bound() -> None:
 
 
 async def test_metrics_of_several_processes_are_grouped_under_one_header() -> None:
-    text = Text()
+    text = MetricsText()
     for process in ("1", "2"):
-        own = Text()
+        own = MetricsText()
         own.add("a", "counter", "About a.", [("_total", (), 1.0), ("_total", (("name", 'q"{} \\\n'),), 2.5)])
         own.add("b", "gauge", "About b.", [("", (), 3.0)])
         text.merge(str(own), (("process", process),))
@@ -255,13 +256,13 @@ async def test_metrics_of_several_processes_are_grouped_under_one_header() -> No
 
 async def test_peers_exchange_metrics_and_leave_out_those_that_do_not_answer(tmp_path: Path) -> None:
     (tmp_path / "9").touch()  # left behind by a killed process
-    peer_metrics = [PeerMetrics(tmp_path, number, lambda number=number: f"told by {number}") for number in (1, 2)]  # type: ignore[misc]
+    peer_metrics = [PeerMetrics(tmp_path, number, lambda number=number: f"metrics of {number}") for number in (1, 2)]  # type: ignore[misc]
     async with anyio.create_task_group() as group:
         for one in peer_metrics:
             group.start_soon(one.answer)
         async with asyncio.timeout(10):
             while not (tmp_path / "2").exists() or not (tmp_path / "1").exists():  # noqa: ASYNC110 - files send no events
                 await asyncio.sleep(0)
-        assert await peer_metrics[0].ask() == [("told by 2", (("process", "2"),))]
-        assert await peer_metrics[1].ask() == [("told by 1", (("process", "1"),))]
+        assert await peer_metrics[0].ask() == [("metrics of 2", (("process", "2"),))]
+        assert await peer_metrics[1].ask() == [("metrics of 1", (("process", "1"),))]
         group.cancel_scope.cancel()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.server.errors import Problem
-from headrace.server.transport.http import Reply
-from headrace.server.transport.limits import SLOWEST, Limits, _Reading, replay
+from headrace.server.transport.http import Response
+from headrace.server.transport.limits import MIN_RATE, Limits, _IncomingBody, replay
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -38,9 +38,8 @@ async def test_a_body_in_chunks_is_refused_where_it_becomes_too_large() -> None:
     assert bounds.held == 0
 
 
-async def test_a_client_that_goes_on_sending_what_was_refused_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.server.transport.protocol.LINGER", 0.05)
-    bounds = limits(max_body=100)
+async def test_a_client_that_goes_on_sending_what_was_refused_is_cut_off() -> None:
+    bounds = limits(max_body=100, discard_time=0.05)
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         answer = await client.ask(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n")
         assert answer.status == 413
@@ -48,10 +47,8 @@ async def test_a_client_that_goes_on_sending_what_was_refused_is_cut_off(monkeyp
         assert await client.end() == b""
 
 
-async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.server.transport.limits.TICK", 0.01)
-    monkeypatch.setattr("headrace.server.transport.protocol.LINGER", 0.05)
-    bounds = limits(body_timeout=0.05)
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    bounds = limits(body_timeout=0.05, body_check_interval=0.01, discard_time=0.05)
     async with listening(echo(bounds), bounds) as port, connected(port) as client:
         answer = await client.ask(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n", b"123")
         assert (answer.status, answer.code) == (408, "too_slow")
@@ -74,17 +71,17 @@ async def _late_after(pieces: list[tuple[float, int]], timeout: float = 10.0) ->
     clock = _Clock()
 
     async def read() -> float | None:
-        reading = _Reading(clock, timeout)  # type: ignore[arg-type]
+        incoming = _IncomingBody(clock, timeout)  # type: ignore[arg-type]
         for pause, size in pieces:
             for _ in range(round(pause * 2)):
                 clock.now += 0.5
-                reading.judge(clock.now)
+                incoming.check(clock.now)
                 try:
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
-                    assert reading.was_late()
+                    assert incoming.was_late()
                     return clock.now - 100.0
-            reading.came(size)
+            incoming.add(size)
         return None
 
     return await asyncio.create_task(read())
@@ -99,7 +96,7 @@ async def test_a_body_that_trickles_is_given_up_though_it_never_pauses() -> None
     late = await _late_after([(1.0, 10)] * 60)
     assert late is not None
     assert 20.0 < late <= 21.5
-    assert await _late_after([(1.0, 2 * SLOWEST)] * 60) is None
+    assert await _late_after([(1.0, 2 * MIN_RATE)] * 60) is None
 
 
 async def test_empty_pieces_are_no_progress() -> None:
@@ -156,7 +153,7 @@ class _Gate:
                 await self._opens.wait()
         else:
             await self._opens.wait()
-        await Reply(200, b"{}").send(send)
+        await Response(200, b"{}").send(send)
 
     async def until(self, count: int) -> None:
         """Wait until this many more requests are inside."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.model.outcomes import Settlement
-from headrace.server.data_plane.bodies import told
-from headrace.server.data_plane.message_cache import MOST_RANGES, CachedMessage, MessageCaches, kept
+from headrace.server.data_plane.bodies import encode_deliveries
+from headrace.server.data_plane.message_cache import MAX_RANGES, CachedMessage, MessageCaches, encode
 from headrace.server.engine import Engine
 from tests.server.conftest import Consume
 
@@ -24,31 +24,31 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def message(seq: int) -> CachedMessage:
-    return kept(seq, "s", f"k{seq}", "1", None, NOW)
+    return encode(seq, "s", f"k{seq}", "1", None, NOW)
 
 
-SIZE = len(message(1000).told)
+SIZE = len(message(1000).encoded)
 
 puts = st.lists(st.lists(st.integers(1000, 1300), max_size=12, unique=True), max_size=40)
 
 
 @given(puts, st.integers(0, 60))
 def test_the_ranges_are_what_is_kept_and_no_more_than_there_is_room_for(puts: list[list[int]], room: int) -> None:
-    caches = MessageCaches(largest=room * SIZE)
+    caches = MessageCaches(max_size=room * SIZE)
     cache = caches.of(KEY)
     for seqs in puts:
         cache.put(seqs, map(message, seqs))
         named = [seq for first, last in cache.ranges for seq in range(first, last + 1)]
-        assert named == sorted(cache._kept)
+        assert named == sorted(cache._messages)
         assert all(after[0] > before[1] + 1 for before, after in zip(cache.ranges, cache.ranges[1:], strict=False))
-        assert caches.size == sum(len(one.told) for one in cache._kept.values()) <= room * SIZE
-        assert len(cache.ranges) <= MOST_RANGES
+        assert caches.size == sum(len(one.encoded) for one in cache._messages.values()) <= room * SIZE
+        assert len(cache.ranges) <= MAX_RANGES
         for seq in named:
             assert cache.get(seq) == message(seq)
 
 
-def test_shelves_share_their_room_and_each_makes_some() -> None:
-    caches = MessageCaches(largest=10 * SIZE)
+def test_caches_share_their_room_and_each_makes_some() -> None:
+    caches = MessageCaches(max_size=10 * SIZE)
     first, second = caches.of(KEY), caches.of((2, (">",), "None"))
     first.put(range(1000, 1008), map(message, range(1000, 1008)))
     for seq in range(2000, 2100):
@@ -118,7 +118,9 @@ async def test_consumers_that_read_the_same_messages_get_them_from_one_read(
     for name in ("ship", "bill", "audit"):
         consumer = await consume(name)
         share = await engine.receive(consumer, 10)
-        answers.append([one["message"] for one in msgspec.json.decode(told(share).replace(b"1e400", b"1"))["data"]])
+        answers.append(
+            [one["message"] for one in msgspec.json.decode(encode_deliveries(share).replace(b"1e400", b"1"))["data"]]
+        )
         assert share.data == odd
     assert answers[0] == answers[1] == answers[2]
     assert sorted(brought) == [1, 2, 3, 4, 5]
@@ -153,7 +155,7 @@ async def test_messages_evicted_from_the_cache_during_a_lease_call_are_read_from
 async def test_concurrent_consumers_on_a_small_cache_get_what_the_stream_holds(
     engine: Engine, consume: Consume
 ) -> None:
-    engine._caches._largest = 20 * SIZE
+    engine._caches._max_size = 20 * SIZE
     names = ["ship", "bill", "audit"]
     consumers = [await consume(name) for name in names]
     await engine.app.publish_many("orders", [(f"k{place}", place) for place in range(1, 301)])

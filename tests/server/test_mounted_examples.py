@@ -55,8 +55,8 @@ def test_the_api_is_there_below_its_path(serve: Serve, example: str) -> None:
     if example == "fastapi":
         running.line("shipped order 1")
         assert client.get("/orders/1").json() == {"shipped": True}
-    made = client.post("/headrace/v1/streams/orders/consumers", json={"name": "look"})
-    assert made.status_code == 201
+    created = client.post("/headrace/v1/streams/orders/consumers", json={"name": "look"})
+    assert created.status_code == 201
     [got] = client.get("/headrace/v1/streams/orders/consumers/look/receive").json()["data"]
     assert got["message"]["data"] == message["data"]
     running.send(signal.SIGINT)

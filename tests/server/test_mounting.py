@@ -19,7 +19,7 @@ from starlette.routing import Mount
 from headrace import App
 from headrace.server.asgi import Server
 from headrace.server.options import Options
-from headrace.server.transport.http import ANSWER
+from headrace.server.transport.http import SEND_RESPONSE
 from tests.server.raw import connected, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -94,7 +94,7 @@ def _as_by_any_server(web: Web) -> Web:
     """Remove the additions of our own web server for an application that stands alone."""
 
     async def called(scope: Any, receive: Any, send: Any) -> None:
-        await web({name: value for name, value in scope.items() if name != ANSWER}, receive, send)
+        await web({name: value for name, value in scope.items() if name != SEND_RESPONSE}, receive, send)
 
     return called
 
@@ -117,8 +117,8 @@ async def test_all_of_it_works_below_a_path(server: Server, host: Callable[[Serv
         assert (await client.get("/ready")).status_code == 200
         for prefix in ("/v1", "/api"):
             name = prefix.strip("/")
-            made = await client.post(f"{prefix}/streams/orders/consumers", json={"name": name})
-            assert made.status_code == 201, made.text
+            created = await client.post(f"{prefix}/streams/orders/consumers", json={"name": name})
+            assert created.status_code == 201, created.text
             sent = await client.post(f"{prefix}/streams/orders/messages", json={"key": name, "data": {"a": "ö"}})
             assert sent.json() == {"data": {"published": 1}}
             where = f"{prefix}/streams/orders/consumers/{name}"
@@ -152,8 +152,8 @@ async def test_a_client_that_goes_away_while_it_waits_costs_nothing(
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/a/b") as client:
             await client.post("/v1/streams/orders/consumers", json={"name": "ship"})
             path = b"/a/b/v1/streams/orders/consumers/ship/receive?wait_for=10m"
-            async with connected(port) as gone:
-                await gone.send(request(path=path, method=b"GET"))
+            async with connected(port) as disconnecting:
+                await disconnecting.send(request(path=path, method=b"GET"))
                 await _until(lambda: server.limits.waiting == 1)
             await _until(lambda: server.limits.waiting == 0)
             await client.post("/v1/streams/orders/messages", json={"key": "a", "data": 1})

@@ -87,14 +87,14 @@ async def test_every_path_is_there_under_both_prefixes(api: Api) -> None:
     for path, method, _ in _operations(document):
         if not path.startswith("/v1/"):
             continue
-        there = path.replace("{seq}", "1").replace("{", "").replace("}", "")
-        told = []
+        existing = path.replace("{seq}", "1").replace("{", "").replace("}", "")
+        body = []
         for prefix in ("/v1/", "/api/"):
-            answer = await api.client.request(method, prefix + there.removeprefix("/v1/"), content=b"")
+            answer = await api.client.request(method, prefix + existing.removeprefix("/v1/"), content=b"")
             assert answer.status_code < 500
-            told.append((answer.status_code, answer.json() if "consumer" in path else None))
-        assert told[0] == told[1], path
-        assert told[0][0] != 405, path
+            body.append((answer.status_code, answer.json() if "consumer" in path else None))
+        assert body[0] == body[1], path
+        assert body[0][0] != 405, path
 
 
 @pytest.mark.asyncio
@@ -152,10 +152,10 @@ def _ask(url: str, operation: Any, mode: GenerationMode) -> None:
 
 def _aim(case: Any) -> None:
     """Replace generated names by those of objects that exist."""
-    there = {"stream": "mystream", "consumer": "us_orders", "key": "a", "seq": 1}
+    existing = {"stream": "mystream", "consumer": "us_orders", "key": "a", "seq": 1}
     for name in case.path_parameters or {}:
-        if name in there:
-            case.path_parameters[name] = there[name]
+        if name in existing:
+            case.path_parameters[name] = existing[name]
 
 
 def _hurry(case: Any) -> None:

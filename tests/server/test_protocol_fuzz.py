@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.server.transport.protocol import connection_of
+from headrace.server.transport.protocol import connection_class
 from tests.server.raw import echo, limits, request
 
-MOST = 500
+MAX_HEAD = 500
 
 _token = st.sampled_from(
     [b"a", b"x-y", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect", b"host"]
@@ -69,14 +69,14 @@ class Transport:
 
 async def _say(data: bytes, cuts: list[int]) -> tuple[Transport, dict[int, int]]:
     """Return the answer to the bytes, cut at these places, and the refusals."""
-    bounds = limits(max_head=MOST, max_headers=10)
+    bounds = limits(max_head=MAX_HEAD, max_headers=10)
     config = Config(
-        bounds.around(echo(bounds)), http=connection_of(bounds, lambda: None), ws="none", lifespan="off",
+        bounds.around(echo(bounds)), http=connection_class(bounds, lambda: None), ws="none", lifespan="off",
         interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
     )  # fmt: skip
     config.load()
     state, transport, loop = ServerState(), Transport(), asyncio.get_running_loop()
-    connection = connection_of(bounds, lambda: None)(config, state, {}, loop)
+    connection = connection_class(bounds, lambda: None)(config, state, {}, loop)
     connection.connection_made(transport)  # type: ignore[arg-type]
     places = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     for start, end in pairwise(places):
@@ -119,7 +119,7 @@ def test_anything_is_answered_or_refused(pieces: list[bytes], cuts: list[int]) -
 def test_a_head_is_judged_by_its_size_however_it_is_cut(size: int, cuts: list[int]) -> None:
     whole = request(b"", b"x: " + b"y" * size)
     transport, refused = asyncio.run(_say(whole, cuts))
-    if len(whole) <= MOST:
+    if len(whole) <= MAX_HEAD:
         assert (b" 200 OK" in transport.written, refused) == (True, {})
-    elif len(whole) > MOST + 50:  # the path alone exceeds the limit of the request line
+    elif len(whole) > MAX_HEAD + 50:  # the path alone exceeds the limit of the request line
         assert (b" 431 " in transport.written, refused) == (True, {431: 1})

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
-from headrace.server.data_plane.publish_batching import AT_ONCE, Incoming
+from headrace.server.data_plane.publish_batching import MAX_TRANSACTIONS, Incoming
 from headrace.server.engine import Engine
 
 pytestmark = pytest.mark.asyncio
@@ -58,13 +58,13 @@ class Held:
 async def together(engine: Engine, held: Held, *requests: Incoming) -> list[Any]:
     orders = await engine.stream("orders")
     tasks = []
-    for place in range(AT_ONCE):
+    for place in range(MAX_TRANSACTIONS):
         tasks.append(asyncio.create_task(engine.publish(orders, incoming("first"))))
         await held.until(place + 1)
     tasks += [asyncio.create_task(engine.publish(orders, one)) for one in requests]
     await asyncio.sleep(0)
     held.go.set()
-    return (await asyncio.gather(*tasks, return_exceptions=True))[AT_ONCE:]
+    return (await asyncio.gather(*tasks, return_exceptions=True))[MAX_TRANSACTIONS:]
 
 
 async def test_requests_that_arrive_together_are_committed_together_each_in_its_order(
@@ -72,7 +72,7 @@ async def test_requests_that_arrive_together_are_committed_together_each_in_its_
 ) -> None:
     held = Held(monkeypatch)
     assert await together(engine, held, incoming("a", "b"), incoming("c"), incoming("d", "e")) == [2, 1, 2]
-    assert held.calls[AT_ONCE:] == [["a", "b", "c", "d", "e"]]
+    assert held.calls[MAX_TRANSACTIONS:] == [["a", "b", "c", "d", "e"]]
     assert await stored(engine) == ["a", "b", "c", "d", "e"]
 
 
@@ -109,7 +109,7 @@ async def test_more_than_a_statement_carries_is_all_or_nothing(engine: Engine) -
 async def test_invalid_messages_are_refused(engine: Engine) -> None:
     orders = await engine.stream("orders")
     for messages in (Incoming(), incoming(*["a"] * 10_001)):
-        with pytest.raises(InvalidInput, match="send 1 to 10,000"):
+        with pytest.raises(InvalidInput, match="Send 1 to 10,000"):
             await engine.publish(orders, messages)
     await engine.app.admin.delete_stream("orders", force=True)
     with pytest.raises(UnknownStream):

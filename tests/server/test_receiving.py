@@ -10,7 +10,8 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer
-from headrace.server.engine import Engine, KnownConsumer, Share
+from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.engine import Engine, Share
 from headrace.server.errors import TooManyWaiting
 from tests.server.conftest import Consume
 
@@ -29,7 +30,7 @@ async def in_flight(engine: Engine) -> tuple[int, int]:
     return info.num_ack_pending, info.parked
 
 
-async def until_waiting(engine: Engine, consumer: KnownConsumer, count: int) -> None:
+async def until_waiting(engine: Engine, consumer: CachedConsumer, count: int) -> None:
     """Wait until `count` requests wait, and the lease call for them has found nothing."""
     async with asyncio.timeout(10):
         while (receivers := engine._receivers.get(consumer.number)) is None or len(receivers._queue) < count:  # noqa: ASYNC110 - there is no event
@@ -41,14 +42,14 @@ class Lease:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shares: list[Sequence[int]] = []
-        self.asked = asyncio.Event()
+        self.called = asyncio.Event()
         self.go = asyncio.Event()
         self._real = store.lease
         monkeypatch.setattr(store, "lease", self._lease)
 
     async def _lease(self, *args: Any, shares: Sequence[int], **options: Any) -> Any:
         self.shares.append(shares)
-        self.asked.set()
+        self.called.set()
         await self.go.wait()
         return await self._real(*args, shares=shares, **options)
 
@@ -70,7 +71,7 @@ async def test_requests_that_wait_are_served_by_one_lease_call_each_with_its_own
     await publish(engine, *"abcdef")
     lease = Lease(monkeypatch)
     first = asyncio.create_task(engine.receive(ship, 1, LONG))
-    await lease.asked.wait()
+    await lease.called.wait()
     others = [asyncio.create_task(engine.receive(ship, 2, LONG)) for _ in range(2)]
     await until_waiting(engine, ship, 3)
     lease.go.set()
@@ -133,13 +134,13 @@ async def test_as_many_may_wait_as_max_waiting_says_and_the_next_is_refused_at_o
     waiting = [asyncio.create_task(engine.receive(ship, 1, LONG)) for _ in range(2)]
     await until_waiting(engine, ship, 2)
     for wait in (0.0, LONG):
-        with pytest.raises(TooManyWaiting, match="2 requests wait"):
+        with pytest.raises(TooManyWaiting, match="2 requests already wait"):
             await engine.receive(ship, 1, wait)
     await publish(engine, "a")
-    done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    assert (len(done), len(left)) == (1, 1)
+    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(pending)) == (1, 1)
     await publish(engine, "b")
-    await asyncio.wait(left)
+    await asyncio.wait(pending)
     assert list((await engine.receive(ship, 1)).seqs) == []
 
 
@@ -176,7 +177,7 @@ async def test_messages_leased_for_a_client_that_went_away_are_released(
     await publish(engine, *"abc")
     lease = Lease(monkeypatch)
     leaving = asyncio.create_task(engine.receive(ship, 2, LONG))
-    await lease.asked.wait()
+    await lease.called.wait()
     leaving.cancel()
     await asyncio.wait([leaving])
     staying = asyncio.create_task(engine.receive(ship, 3, LONG))
@@ -197,12 +198,12 @@ async def test_a_request_does_not_stay_if_its_client_left_during_a_lease_call_th
     ship = await consume()
     lease = Lease(monkeypatch)
     receiving = asyncio.create_task(engine.receive(ship, 1, LONG))
-    await lease.asked.wait()
+    await lease.called.wait()
     receiving.cancel()
     await asyncio.wait([receiving])
     lease.go.set()
     async with asyncio.timeout(10):  # and not only after the poll interval
-        await asyncio.wait(engine._tasks)
+        await engine._tasks.finish()
     assert lease.shares == [[1]]
 
 
@@ -235,7 +236,7 @@ async def test_messages_assigned_to_a_client_at_the_moment_it_goes_away_are_rele
 async def test_invalid_receive_requests_are_refused(engine: Engine, consume: Consume) -> None:
     ship = await consume()
     for batch_size, wait in ((0, 0.0), (1001, 0.0), (1, -1.0), (1, 3601.0)):
-        with pytest.raises(InvalidInput, match="must be from"):
+        with pytest.raises(InvalidInput, match="is out of range"):
             await engine.receive(ship, batch_size, wait)
 
 
@@ -292,7 +293,7 @@ async def test_concurrent_lookups_of_a_name_share_one_lookup(
     engine: Engine, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await consume()
-    engine.forget()
+    engine.clear_caches()
     looks = 0
     real = store.find_consumers
 

@@ -47,22 +47,22 @@ def stream(api: Api) -> str:
 
 def create(consume: ConsumeApi, stream: str, **settings: Any) -> str:
     name = f"{stream}-consumer"
-    asked = {"ack_wait_ms": 30000, "max_deliver": -1, "deliver_policy": "all", **settings}
-    made = consume.create(name=name, stream=stream, **asked)
-    assert made["name"] == name
+    settings_sent = {"ack_wait_ms": 30000, "max_deliver": -1, "deliver_policy": "all", **settings}
+    created = consume.create(name=name, stream=stream, **settings_sent)
+    assert created["name"] == name
     return name
 
 
 def test_create_next_ack_and_nack_work_as_the_document_has_them(api: Api, stream: str) -> None:
     name = f"{stream}-http-consumer"
-    made = api.post(
+    created = api.post(
         "/v1/http-consumers",
         {
             "name": name, "stream": stream, "ack_wait_ms": 30000, "max_deliver": -1, "deliver_policy": "all",
             "filters": {"collection_id": "salesforce:contact", "resource_id": "*"},
         },
     )  # fmt: skip
-    assert (made["name"], made["ack_wait_ms"], made["max_deliver"]) == (name, 30000, -1)
+    assert (created["name"], created["ack_wait_ms"], created["max_deliver"]) == (name, 30000, -1)
     answer = api.get(f"/v1/http-consumers/{name}/next?batch_size=10")
     assert answer.keys() == {"data", "info"}
     assert [one["record"] for one in answer["data"]] == [

@@ -22,11 +22,12 @@ import pytest
 from headrace import store
 from headrace.cli.main import call
 from headrace.model.errors import ConfigurationError
-from headrace.server.transport.listener import Address, CantListen, listen
+from headrace.server.transport.listener import Address, ListenError, listen
 from headrace.server.transport.tls import Certificate
 from tests.cli.processes import Commands, Running
 from tests.server.raw import connected, echo, limits, listening, request
 from tests.support import servers
+from tests.support.logs import logged
 
 
 @pytest.fixture(autouse=True)
@@ -197,8 +198,8 @@ def test_two_servers_are_one_service_and_one_that_is_killed_loses_nothing(
 
 
 def _pids(running: Running, count: int) -> dict[int, int]:
-    told = [running.line("runs with id").split() for _ in range(count)]
-    return {int(words[words.index("process") + 1]): int(words[-1]) for words in told}
+    answer = [running.line("runs with id").split() for _ in range(count)]
+    return {int(words[words.index("process") + 1]): int(words[-1]) for words in answer}
 
 
 def _until_it_serves(client: httpx.Client) -> None:
@@ -278,35 +279,38 @@ def test_a_port_that_is_taken_is_reported_once(capfd: pytest.CaptureFixture[str]
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = _refused(capfd, 69, "--port", port, "--database", dsn, "--processes", processes)
-    assert said == f"headrace: Port {port} of 127.0.0.1 is taken: stop what listens there, or name another --port.\n"
+        error = _refused(capfd, 69, "--port", port, "--database", dsn, "--processes", processes)
+    assert (
+        error
+        == f"headrace: Port {port} of 127.0.0.1 is in use. Stop the process that listens there, or give another --port.\n"
+    )
 
 
 def test_impossible_settings_are_reported_in_one_sentence(
     capfd: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
 ) -> None:
     (tmp_path / "text.pem").write_text("no certificate")
-    asked = ["--port", "0", "--database", dsn]
-    assert "192.0.2.1 is no address of this machine" in _refused(capfd, 69, "--host", "192.0.2.1", *asked)
-    assert "'no such host' is no host" in _refused(capfd, 78, "--host", "no such host", *asked)
-    assert "give that, too, with --tls-cert" in _refused(capfd, 78, "--tls-key", str(tmp_path / "text.pem"), *asked)
+    options = ["--port", "0", "--database", dsn]
+    assert "192.0.2.1 is not an address of this machine" in _refused(capfd, 69, "--host", "192.0.2.1", *options)
+    assert "'no such host' can't be resolved" in _refused(capfd, 78, "--host", "no such host", *options)
+    assert "give that, too, with --tls-cert" in _refused(capfd, 78, "--tls-key", str(tmp_path / "text.pem"), *options)
     absent = str(tmp_path / "absent.pem")
-    assert f"--tls-cert {absent} can't be read: No such file" in _refused(capfd, 78, "--tls-cert", absent, *asked)
-    said = _refused(capfd, 78, "--tls-cert", str(tmp_path / "text.pem"), *asked)
-    assert "are not a certificate and its private key in PEM" in said
-    assert "is not a size" in _refused(capfd, 64, "--max-body", "large", *asked)
-    assert "10.0.0.1/8" in _refused(capfd, 78, "--push-allow", "10.0.0.1/8", *asked)
-    gone = "postgresql://127.0.0.1:1/x"
-    assert "127.0.0.1:1" in _refused(capfd, 69, "--port", "0", "--database", gone)
-    assert "127.0.0.1:1" in _refused(capfd, 69, "--port", "0", "--database", gone, "--processes", "2")
+    assert f"--tls-cert {absent} can't be read: No such file" in _refused(capfd, 78, "--tls-cert", absent, *options)
+    error = _refused(capfd, 78, "--tls-cert", str(tmp_path / "text.pem"), *options)
+    assert "are not a certificate and its unencrypted private key in PEM" in error
+    assert "is not a size" in _refused(capfd, 64, "--max-body", "large", *options)
+    assert "10.0.0.1/8" in _refused(capfd, 78, "--push-allow", "10.0.0.1/8", *options)
+    absent_database = "postgresql://127.0.0.1:1/x"
+    assert "127.0.0.1:1" in _refused(capfd, 69, "--port", "0", "--database", absent_database)
+    assert "127.0.0.1:1" in _refused(capfd, 69, "--port", "0", "--database", absent_database, "--processes", "2")
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_it_does_not_open_to_the_network_without_a_token(
     capfd: pytest.CaptureFixture[str], dsn: str, processes: str
 ) -> None:
-    said = _refused(capfd, 78, "--host", "0.0.0.0", "--port", "0", "--database", dsn, "--processes", processes)
-    assert "0.0.0.0 can be reached from other machines, and no token has been made" in said
+    error = _refused(capfd, 78, "--host", "0.0.0.0", "--port", "0", "--database", dsn, "--processes", processes)
+    assert "0.0.0.0 can be reached from other machines, and no token has been made" in error
 
 
 def test_it_opens_to_the_network_with_a_token_or_when_the_option_says_so(serve: Serve, dsn: str) -> None:
@@ -332,7 +336,7 @@ def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
     first = Address("127.0.0.1", 0).bind()
     listen(first)
     port = first.getsockname()[1]
-    with pytest.raises(CantListen):
+    with pytest.raises(ListenError):
         Address("127.0.0.1", port).bind()
     first.close()
     Address("127.0.0.1", port).bind().close()
@@ -341,7 +345,7 @@ def test_an_address_that_is_closed_can_be_taken_again_at_once() -> None:
 def test_the_second_of_two_servers_that_take_an_address_at_once_reports_it() -> None:
     with Address("127.0.0.1", 0).bind() as first, Address("127.0.0.1", first.getsockname()[1]).bind() as second:
         listen(first)
-        with pytest.raises(CantListen, match="is taken"):
+        with pytest.raises(ListenError, match="is in use"):
             listen(second)
 
 
@@ -395,7 +399,7 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     first, _ = _certificate(tmp_path, "first")
     _, other = _certificate(tmp_path, "other")
     with pytest.raises(
-        ConfigurationError, match=r"first\.crt and .*other\.key are not a certificate and its private key"
+        ConfigurationError, match=r"first\.crt and .*other\.key are not a certificate and its unencrypted private key"
     ):
         Certificate(first, other)
 
@@ -427,14 +431,14 @@ def test_a_certificate_that_changes_counts_for_new_connections(
         async with listening(echo(bounds), bounds, served.context) as port:
             async with connected(port, trust) as client:
                 assert (await client.ask(request(b"abc"))).body == b"3"
-                assert not served.renew()
+                assert not served.reload()
                 key.write_text("half written")
-                assert not served.renew()
-                assert "can't be used" in caplog.text
+                assert not served.reload()
+                assert logged(caplog, "new certificate is invalid")
                 second, its_key = _certificate(tmp_path, "second")
                 shutil.copy(second, certificate)
                 shutil.copy(its_key, key)
-                assert served.renew()
+                assert served.reload()
                 assert (await client.ask(request(b"abcd"))).body == b"4"
             with pytest.raises(ssl.SSLCertVerificationError):
                 async with connected(port, trust):

@@ -12,8 +12,9 @@ import pytest
 from headrace import App, ConfigurationError
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.asgi import Server
-from headrace.server.serve import Serving
+from headrace.server.serve import ServerRunner
 from headrace.server.transport.listener import Address, url_of
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,7 +47,7 @@ class Up:
         self._up = asyncio.Event()
         self._listening = Address("127.0.0.1", 0).bind()
         self.url = url_of(self._listening, tls=False)
-        self.serving = Serving(app, Server(app), self._listening, up=self._up.set, **settings)  # type: ignore[arg-type]
+        self.serving = ServerRunner(app, Server(app), self._listening, on_listening=self._up.set, **settings)  # type: ignore[arg-type]
 
     async def run(self) -> None:
         try:
@@ -99,7 +100,7 @@ async def test_a_reason_against_opening_keeps_it_from_starting(dsn: str) -> None
     async def forbid() -> None:
         raise ConfigurationError("it must not")
 
-    up = Up(App(dsn), before=forbid)
+    up = Up(App(dsn), before_listening=forbid)
     with pytest.raises(ExceptionGroup) as caught:
         await up.run()
     assert caught.value.subgroup(ConfigurationError)
@@ -112,7 +113,7 @@ async def test_until_it_is_ready_clients_are_refused_so_that_they_go_to_another_
     async def look() -> None:
         refused.append(await _is_closed(up.url))
 
-    up = Up(App(dsn), before=look)
+    up = Up(App(dsn), before_listening=look)
     async with anyio.create_task_group() as group:
         group.start_soon(up.run)
         await up.up()
@@ -139,5 +140,5 @@ async def test_a_request_that_does_not_end_is_cut_off_after_the_timeout(
         async with asyncio.timeout(20):
             assert await reader.read() == b""
         writer.close()
-    assert "requests were still under way after 0.05 s, and are cut off" in caplog.text
+    assert logged(caplog, "requests cut off at shutdown", seconds=0.05)
     assert not any(record.exc_info for record in caplog.records)

@@ -12,7 +12,8 @@ from headrace import store
 from headrace.model.ack_ids import AckIds, InvalidAckId
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
-from headrace.server.engine import Engine, KnownConsumer, Share
+from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.engine import Engine, Share
 from tests.server.conftest import Consume
 
 pytestmark = pytest.mark.asyncio
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 RETRY = Failure("retry")
 
 
-async def received(engine: Engine, consumer: KnownConsumer, keys: str, size: int = 100) -> list[Share]:
+async def received(engine: Engine, consumer: CachedConsumer, keys: str, size: int = 100) -> list[Share]:
     await engine.app.publish_many("orders", [(key, place) for place, key in enumerate(keys, 1)])
     shares = []
     while (share := await engine.receive(consumer, size)).lease is not None:
@@ -39,14 +40,14 @@ class Settle:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Settlement] = []
-        self.asked = asyncio.Event()
+        self.called = asyncio.Event()
         self.go = asyncio.Event()
         self._real = store.settle
         monkeypatch.setattr(store, "settle", self._settle)
 
     async def _settle(self, database: Any, consumer: int, settlement: Settlement) -> Any:
         self.calls.append(settlement)
-        self.asked.set()
+        self.called.set()
         await self.go.wait()
         return await self._real(database, consumer, settlement)
 
@@ -58,7 +59,7 @@ async def test_acks_that_arrive_together_are_settled_in_one_call(
     shares = await received(engine, ship, "abcdef", size=2)
     settle = Settle(monkeypatch)
     first = asyncio.create_task(engine.settle(ship, shares[0].ack_ids))
-    await settle.asked.wait()
+    await settle.called.wait()
     others = [
         asyncio.create_task(engine.settle(ship, shares[1].ack_ids[:1])),
         asyncio.create_task(engine.settle(ship, shares[1].ack_ids[1:], RETRY)),
@@ -123,7 +124,7 @@ async def test_the_first_of_two_concurrent_settles_of_a_message_counts(
     settle = Settle(monkeypatch)
     outcomes: Sequence[Failure | None] = (None, RETRY, None, RETRY)
     busy = asyncio.create_task(engine.settle(ship, shares[2].ack_ids))
-    await settle.asked.wait()
+    await settle.called.wait()
     both = [*shares[0].ack_ids, *shares[1].ack_ids]
     settling = [asyncio.create_task(engine.settle(ship, both, outcome, strict=True)) for outcome in outcomes]
     await asyncio.sleep(0)

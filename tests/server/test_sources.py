@@ -15,33 +15,39 @@ pytestmark = pytest.mark.asyncio
 
 async def test_a_source_is_returned_with_its_settings_but_for_its_secret(api: Api) -> None:
     stream = await api.stream()
-    made = await source(
+    created = await source(
         api, "github", stream["id"], key="gh.{header.x-github-event}", signature="github", secret="hush",
         keep_headers=["X-GitHub-Event"], max_body=1000,
     )  # fmt: skip
-    assert "hush" not in json.dumps(made)
-    assert made["inserted_at"] == made["updated_at"]
-    info = made.pop("info")
-    assert {name: made[name] for name in made if name not in ("id", "inserted_at", "updated_at")} == {
+    assert "hush" not in json.dumps(created)
+    assert created["inserted_at"] == created["updated_at"]
+    info = created.pop("info")
+    assert {name: created[name] for name in created if name not in ("id", "inserted_at", "updated_at")} == {
         "name": "github", "kind": "webhook", "stream": "orders", "stream_id": stream["id"], "path": "/api/webhook/github",
         "key": "gh.{header.x-github-event}", "signature": "github", "secret": "…", "secrets": ["…"],
         "keep_headers": ["x-github-event"], "max_body": 1000,
     }  # fmt: skip
-    assert (info["id"], info["settings"]["secrets"]) == (made["id"], ["…"])
-    made["info"] = info
-    for ref in ("github", made["id"]):
-        assert await api.get(f"/sources/{ref}") == made
-    assert await api.get("/sources") == {"data": [made]}
-    again = {name: made[name] for name in ("kind", "name", "stream", "key", "signature", "keep_headers", "max_body")}
-    assert await api.post("/sources", {**again, "secret": "hush"}) == made
+    assert (info["id"], info["settings"]["secrets"]) == (created["id"], ["…"])
+    created["info"] = info
+    for ref in ("github", created["id"]):
+        assert await api.get(f"/sources/{ref}") == created
+    assert await api.get("/sources") == {"data": [created]}
+    again = {name: created[name] for name in ("kind", "name", "stream", "key", "signature", "keep_headers", "max_body")}
+    assert await api.post("/sources", {**again, "secret": "hush"}) == created
 
 
 async def test_a_change_leaves_what_it_does_not_name(api: Api) -> None:
     await api.stream()
-    made = await source(api, signature="github", secret="hush", max_body=1000)
+    created = await source(api, signature="github", secret="hush", max_body=1000)
     for method in ("PATCH", "PUT"):
-        told = await api.call(method, f"/sources/{made['id']}", {"key": f"{{name}}.{method.lower()}", "secret": "…"})
-        assert (told["key"], told["signature"], told["max_body"]) == (f"{{name}}.{method.lower()}", "github", 1000)
+        answer = await api.call(
+            method, f"/sources/{created['id']}", {"key": f"{{name}}.{method.lower()}", "secret": "…"}
+        )
+        assert (answer["key"], answer["signature"], answer["max_body"]) == (
+            f"{{name}}.{method.lower()}",
+            "github",
+            1000,
+        )
     assert (await deliver(api, b"{}", headers=signed("github", "hush", b"{}", 0))).json() == OK
     assert (await api.call("PATCH", "/sources/hook", {"max_body": None}))["max_body"] is None
 
@@ -63,11 +69,11 @@ async def test_invalid_input_is_refused_and_changes_nothing(api: Api) -> None:
     for settings, status in REFUSED:
         given = {"kind": "webhook", "name": "new", "stream": "orders", **settings}
         await api.refused("POST", "/sources", given, status=status)
-    told = await api.refused("PATCH", "/sources/hook", {"stream": "orders"}, status=422)
-    assert "stream" in told["summary"]
+    answer = await api.refused("PATCH", "/sources/hook", {"stream": "orders"}, status=422)
+    assert "stream" in answer["summary"]
     for method in ("GET", "PATCH", "DELETE"):
-        told = await api.refused(method, "/sources/nope", {} if method == "PATCH" else None, status=404)
-        assert told["code"] == "unknown_source"
+        answer = await api.refused(method, "/sources/nope", {} if method == "PATCH" else None, status=404)
+        assert answer["code"] == "unknown_source"
     assert await api.get("/sources") == before
 
 

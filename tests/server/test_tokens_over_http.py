@@ -37,30 +37,30 @@ WANT_NONE = {"POST /webhook/{source}", "GET /health", "GET /ready"}
 @pytest_asyncio.fixture
 async def ops(api: Api) -> Api:
     """The API of a server with tokens, called with a token that allows everything."""
-    made = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
-    api.client.headers["authorization"] = f"Bearer {made['token']}"
+    created = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
+    api.client.headers["authorization"] = f"Bearer {created['token']}"
     return api
 
 
 async def test_the_first_token_closes_the_server(api: Api) -> None:
     assert await api.get("/tokens") == {"data": []}
-    made = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
+    created = await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201)
     answer = await api.answer("GET", "/tokens")
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.json()["code"] == "unauthorized"
-    api.client.headers["authorization"] = f"Bearer {made['token']}"
+    api.client.headers["authorization"] = f"Bearer {created['token']}"
     (listed,) = (await api.get("/tokens"))["data"]
-    assert listed == {name: value for name, value in made.items() if name != "token"}
+    assert listed == {name: value for name, value in created.items() if name != "token"}
     assert listed["scopes"] == ["admin"]
 
 
 @pytest.mark.parametrize("by", ["id", "name"])
 async def test_a_token_is_revoked_at_once_by_its_id_or_its_name(ops: Api, by: str) -> None:
-    made = await ops.post("/tokens", {"name": "ci", "scopes": ["consume"], "expires_in_ms": 60_000}, 201)
-    header = {"authorization": f"Bearer {made['token']}"}
+    created = await ops.post("/tokens", {"name": "ci", "scopes": ["consume"], "expires_in_ms": 60_000}, 201)
+    header = {"authorization": f"Bearer {created['token']}"}
     assert (await ops.client.get(f"{ops.prefix}/streams", headers=header)).status_code == 200
-    revoked = await ops.call("DELETE", f"/tokens/{made[by]}")
-    assert (revoked["id"], revoked["revoked_at"] is None) == (made["id"], False)
+    revoked = await ops.call("DELETE", f"/tokens/{created[by]}")
+    assert (revoked["id"], revoked["revoked_at"] is None) == (created["id"], False)
     assert (await ops.client.get(f"{ops.prefix}/streams", headers=header)).status_code == 401
     assert revoked in (await ops.get("/tokens"))["data"]
 
@@ -77,28 +77,28 @@ async def test_a_token_is_revoked_at_once_by_its_id_or_its_name(ops: Api, by: st
     ],
 )
 async def test_invalid_settings_make_no_token(ops: Api, body: dict[str, Any], field: str) -> None:
-    told = await ops.refused("POST", "/tokens", body, status=422)
-    assert list(told["validation_errors"]) == [field]
+    answer = await ops.refused("POST", "/tokens", body, status=422)
+    assert list(answer["validation_errors"]) == [field]
     assert len((await ops.get("/tokens"))["data"]) == 1
 
 
 async def test_a_name_that_is_taken_and_one_that_is_not_there(ops: Api) -> None:
-    told = await ops.refused("POST", "/tokens", {"name": "ops", "scopes": ["consume"]}, status=409)
-    assert told["code"] == "token_exists"
+    answer = await ops.refused("POST", "/tokens", {"name": "ops", "scopes": ["consume"]}, status=409)
+    assert answer["code"] == "token_exists"
     assert (await ops.refused("DELETE", "/tokens/nobody", status=404))["code"] == "unknown_token"
 
 
 async def test_a_publisher_publishes_and_nothing_else(ops: Api) -> None:
     await ops.stream()
     await ops.consumer()
-    made = await ops.post("/tokens", {"name": "shop", "scopes": ["publish:orders"]}, 201)
-    ops.client.headers["authorization"] = f"Bearer {made['token']}"
+    created = await ops.post("/tokens", {"name": "shop", "scopes": ["publish:orders"]}, 201)
+    ops.client.headers["authorization"] = f"Bearer {created['token']}"
     await ops.publish(("k", 1))
     for method, path in (("GET", "/streams/orders/messages"), ("POST", "/streams/orders/consumers/ship/receive")):
-        told = await ops.refused(method, path, status=403)
-        assert "'consume:orders'" in told["summary"]
-    told = await ops.refused("POST", "/tokens", {"name": "more", "scopes": ["admin"]}, status=403)
-    assert "'admin'" in told["summary"]
+        answer = await ops.refused(method, path, status=403)
+        assert "'consume:orders'" in answer["summary"]
+    answer = await ops.refused("POST", "/tokens", {"name": "more", "scopes": ["admin"]}, status=403)
+    assert "'admin'" in answer["summary"]
 
 
 # --- every route
@@ -113,8 +113,8 @@ async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
         await app.admin.create_consumer(ConsumerSpec(stream="orders", name="ship"))
         transport = httpx.ASGITransport(app=server)
         async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
-            made = await client.post("/v1/sources", json={"kind": "webhook", "name": "shop", "stream": "orders"})
-            assert made.status_code == 201, made.text
+            created = await client.post("/v1/sources", json={"kind": "webhook", "name": "shop", "stream": "orders"})
+            assert created.status_code == 201, created.text
             yield client
 
 
@@ -181,8 +181,8 @@ async def test_every_route_wants_a_token_and_the_right_one(client: httpx.AsyncCl
 )
 async def test_a_caller_without_a_token_learns_nothing(ops: Api, method: str, path: str) -> None:
     del ops.client.headers["authorization"]
-    told = await ops.client.request(method, ops.prefix + path, content=b"{no json")
-    assert (told.status_code, told.json()["code"]) == (401, "unauthorized")
+    answer = await ops.client.request(method, ops.prefix + path, content=b"{no json")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
 
 
 async def test_the_body_of_a_caller_without_a_token_is_not_read(dsn: str) -> None:

@@ -16,11 +16,11 @@ import pytest_asyncio
 from headrace import App, store
 from headrace.model.errors import UnknownSource
 from headrace.server.asgi import Server
-from headrace.server.data_plane.webhooks import Webhooks
+from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.options import Options
-from headrace.server.transport.http import Call
+from headrace.server.transport.http import Request
 from headrace.sources.webhook import WebhookSpec
 from tests.conftest import Connect
 from tests.server.calling import Api
@@ -191,10 +191,10 @@ async def test_an_unknown_source_is_404_and_so_is_one_that_was_removed_at_once(a
     for name in ("nope", "x" * 5000, "UP.PER", "%20", "%00", "%F0%9F%98%80", "%FF"):
         answer = await deliver(api, b"{}", name)
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_source")
-    made = await source(api)
-    assert (await deliver(api, b"{}", made["id"])).status_code == 404  # by name only, because ids leak
+    created = await source(api)
+    assert (await deliver(api, b"{}", created["id"])).status_code == 404  # by name only, because ids leak
     assert (await deliver(api, b"{}")).status_code == 200
-    assert await api.call("DELETE", "/sources/hook") == {"id": made["id"], "deleted": True}
+    assert await api.call("DELETE", "/sources/hook") == {"id": created["id"], "deleted": True}
     assert (await deliver(api, b"{}")).status_code == 404
 
 
@@ -274,8 +274,8 @@ async def test_when_the_stream_is_deleted_its_sources_are_gone(api: Api) -> None
     await api.stream()
     await source(api)
     assert (await deliver(api, b"{}")).status_code == 200
-    told = await api.refused("DELETE", "/streams/orders", status=409)
-    assert "'hook'" in told["summary"]
+    answer = await api.refused("DELETE", "/streams/orders", status=409)
+    assert "'hook'" in answer["summary"]
     await api.server.app.admin.delete_stream("orders", force=True)  # as another server does
     assert (await deliver(api, b"1")).status_code == 404
     assert (await api.get("/sources"))["data"] == []
@@ -297,7 +297,7 @@ class Hooks:
 
     async def deliver(self, body: bytes, headers: Mapping[str, str] | None = None, name: str = "hook") -> int:
         raw = [(key.encode(), value.encode()) for key, value in (headers or {}).items()]
-        call = Call({"headers": raw, "query_string": b""}, _nothing, (name,), body)
+        call = Request({"headers": raw, "query_string": b""}, _nothing, (name,), body)
         try:
             return (await self.webhooks.deliver(call)).status
         except Problem as problem:

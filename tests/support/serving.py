@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from headrace import App
 from headrace.server.asgi import Server
 from headrace.server.options import Options
-from headrace.server.serve import Serving
+from headrace.server.serve import ServerRunner
 
 PATIENCE = 30.0
 """Timeout of the server's start and of its end in seconds."""
@@ -22,12 +22,12 @@ def serving(dsn: str, options: Options | None = None) -> Iterator[str]:
     """Yield the URL of a server for a database."""
     listening = socket.create_server(("127.0.0.1", 0))
     up = threading.Event()
-    made: list[tuple[asyncio.AbstractEventLoop, Serving]] = []
+    made: list[tuple[asyncio.AbstractEventLoop, ServerRunner]] = []
     failed: list[BaseException] = []
 
     async def serve() -> None:
         app = App(dsn)
-        server = Serving(app, Server(app, options), listening, up=up.set)
+        server = ServerRunner(app, Server(app, options), listening, on_listening=up.set)
         made.append((asyncio.get_running_loop(), server))
         await server.run(signals=False)
 

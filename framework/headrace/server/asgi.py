@@ -10,19 +10,19 @@ from typing import Any
 
 from headrace.app.app import App
 from headrace.server.access.scopes import Access
-from headrace.server.data_plane.endpoints import DataPlane
-from headrace.server.data_plane.webhooks import Webhooks
+from headrace.server.dialects.dispatch import DataPlane
+from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
-from headrace.server.errors import reply_of
+from headrace.server.errors import error_response
 from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
-from headrace.server.push import Pushing
-from headrace.server.transport.http import ANSWER, Call, Receive, Scope, Send
+from headrace.server.push import PushConsumers
+from headrace.server.transport.http import SEND_RESPONSE, Receive, Request, Scope, Send
 from headrace.server.transport.limits import Limits, replay
 from headrace.sources.postgres.capture.capturing import Capturing
 
-CLIENT_GONE = 499
+CLIENT_DISCONNECTED = 499
 """Status under which a request is counted if its client disconnected before the answer. It is
 the same as in nginx."""
 
@@ -47,20 +47,20 @@ class Server:
         self.engine = Engine(app)
         self.access = access or Access(lambda: app.database)
         self.limits = Limits(self.options)
-        self._data = DataPlane(self.engine, self.access, self.limits)
-        self._management = management(self.engine, self.access, self._data, self.options)
+        self.data_plane = DataPlane(self.engine, self.access, self.limits)
+        self._management = management(self.engine, self.access, self.data_plane, self.options)
         self._webhooks = Webhooks(self.engine)
         self.monitoring = Monitoring(self.engine, self.access, self.limits)
-        self._bounded = self.limits.around(self._answer)
-        self.engine.requests = self._requests
+        self._limited = self.limits.around(self._respond)
+        self.engine.requests = self._request_counts
         app.attach(self.engine)
-        self.pushing = Pushing(self.options.push_allow)
-        app.attach(self.pushing)
-        self.engine.remember(self.pushing.look)
+        self.push_consumers = PushConsumers(self.options.push_allow, self.options.push_refresh_interval)
+        app.attach(self.push_consumers)
+        self.engine.on_clear_caches(self.push_consumers.refresh)
         if self.options.capture:
             capturing = Capturing()
             app.attach(capturing)
-            self.engine.remember(capturing.look)
+            self.engine.on_clear_caches(capturing.look)
             self.monitoring.health.captures = find_spec("psycopg") is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,38 +69,38 @@ class Server:
         elif not scope["path"].rstrip("/").endswith(PATHS) or not await self.monitoring.answer(
             _path(scope), scope, send
         ):
-            await self._bounded(scope, receive, send)
+            await self._limited(scope, receive, send)
 
-    def _requests(self) -> dict[str, int]:
+    def _request_counts(self) -> dict[str, int]:
         return {"requests": self.monitoring.requests.count, "in_flight": self.limits.under_way}
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = perf_counter()
         method, path = scope["method"], _path(scope)
-        found = self._data.find(method, path) or self._webhooks.find(method, path)
+        found = self.data_plane.find(method, path) or self._webhooks.find(method, path)
         if found is None:
             route, status = await self._manage(scope, path, receive, send)
-            self.monitoring.requests.answered(route, method, status, perf_counter() - began)
+            self.monitoring.requests.add(route, method, status, perf_counter() - began)
             return
         endpoint, names = found
         try:
             await self.access.admit(path, scope["headers"])
             body = await self.limits.read_body(scope, receive)
-            reply = await endpoint(Call(scope, receive, names, body))
+            response = await endpoint(Request(scope, receive, names, body))
         except Exception as error:
-            reply = reply_of(error)
-        if reply is not None:
-            answer = scope.get(ANSWER)  # of Headrace's own web server
-            if answer is None or not answer(reply):
-                await reply.send(send)
-        status = CLIENT_GONE if reply is None else reply.status
-        self.monitoring.requests.answered(endpoint.__name__, method, status, perf_counter() - began)
+            response = error_response(error)
+        if response is not None:
+            send_response = scope.get(SEND_RESPONSE)  # of Headrace's own web server
+            if send_response is None or not send_response(response):
+                await response.send(send)
+        status = CLIENT_DISCONNECTED if response is None else response.status
+        self.monitoring.requests.add(endpoint.__name__, method, status, perf_counter() - began)
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
-        status = CLIENT_GONE
+        status = CLIENT_DISCONNECTED
 
-        async def seen(message: MutableMapping[str, Any]) -> None:
+        async def observe(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -109,17 +109,17 @@ class Server:
             await self.access.admit(path, scope["headers"])
             body = await self.limits.read_body(scope, receive)
         except Exception as error:
-            await reply_of(error).send(seen)
+            await error_response(error).send(observe)
             return "unread", status
         # Keys that an outer application has put into the scope are left out. The path is the one
         # below the mount point.
-        inner = {name: scope[name] for name in _OURS if name in scope}
+        inner = {name: scope[name] for name in _SCOPE_KEYS if name in scope}
         inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {}}
-        await self._management(inner, replay(body, receive), seen)  # type: ignore[arg-type]
+        await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         return inner.get("path_template") or "unknown", status
 
 
-_OURS = (
+_SCOPE_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "raw_path", "query_string", "headers", "client", "server", "extensions",
 )  # fmt: skip
 

@@ -1,18 +1,16 @@
 """Engine of the API's dialects. Each server process has one.
 
-    publish ── Publishes (a stream) ── store.publish_many
-    receive ── Receivers (a consumer) ── store.lease, dealt in shares
-    settle ─── Settles (a consumer) ─── store.settle
+    publish ── PublishBatcher (of a stream) ── store.publish_many
+    receive ── Receivers (of a consumer) ── store.lease, divided into shares
+    settle ─── SettleBatcher (of a consumer) ─── store.settle
 
 Concurrent requests share database calls. The engine keeps no state that another server would need.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -23,29 +21,20 @@ import msgspec
 from headrace import store
 from headrace.app.app import App
 from headrace.model.ack_ids import AckId, AckIds
-from headrace.model.errors import HeadraceError, InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
+from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
+from headrace.server.data_plane.background_tasks import BackgroundTasks
+from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_WAIT
 from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.message_cache import MessageCaches
-from headrace.server.data_plane.publish_batching import Incoming, Publishes
+from headrace.server.data_plane.publish_batching import Incoming, PublishBatcher
 from headrace.server.data_plane.receive_request import Gone, Share
 from headrace.server.data_plane.receiving import Receivers
-from headrace.server.data_plane.registry import KnownConsumer, KnownStream, Registry
-from headrace.server.data_plane.settle_batching import Settles
+from headrace.server.data_plane.registry import CachedConsumer, CachedStream, Registry
+from headrace.server.data_plane.settle_batching import SettleBatcher
 
-logger = logging.getLogger("headrace")
-
-MOST_RECEIVED = 1000
-"""Largest number of messages that one request may receive."""
-
-LONGEST_WAIT = 3600.0
-"""Longest time in seconds that one request may wait."""
-
-MOST_PUBLISHED = 10_000
-"""Largest number of messages that one request may publish."""
-
-IDLE = 60.0
+IDLE_TIMEOUT = 60.0
 """Seconds after which the state of an unused consumer is removed from memory."""
 
 
@@ -79,37 +68,37 @@ class Engine:
         self.requests: Callable[[], dict[str, int]] = dict
         self._clock = clock
         self._registry = Registry(lambda: app.database, clock)
-        self._memories = [self._registry.forget]
+        self._clear_functions = [self._registry.clear]
         self._ack_ids: AckIds | None = None
         self._history: UUID | None = None  # of the last lease call
-        self._group: anyio.abc.TaskGroup | None = None
+        self._tasks = BackgroundTasks()
         self._shared: Shared | None = None
         self._draining = anyio.Event()
-        self._hushed = False
+        self._group: anyio.abc.TaskGroup | None = None
+        self._waits_ended = False
         self._deaf = True
-        self._publishes: dict[str, Publishes] = {}
+        self._publishes: dict[str, PublishBatcher] = {}
         self._receivers: dict[int, Receivers] = {}
-        self._settles: dict[int, Settles] = {}
+        self._settles: dict[int, SettleBatcher] = {}
         self._leasing, self._settling = Coalescer(), Coalescer()
         self._caches = MessageCaches()
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- names
+    # --- streams and consumers
 
-    async def stream(self, ref: str) -> KnownStream:
+    async def stream(self, ref: str) -> CachedStream:
         """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._registry.stream(ref)
 
-    async def consumer(self, stream: str, ref: str) -> KnownConsumer:
+    async def consumer(self, stream: str, ref: str) -> CachedConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises
         `UnknownStream`, `UnknownConsumer`."""
         return await self._registry.consumer(stream, ref)
 
-    def known(self, stream: str, ref: str) -> KnownConsumer | None:
-        """Like `consumer`, from the cache only."""
-        return self._registry.known(stream, ref)
+    def cached_consumer(self, stream: str, ref: str) -> CachedConsumer | None:
+        """Like `consumer`, from the cache only. None if it isn't cached."""
+        return self._registry.cached_consumer(stream, ref)
 
-    async def consumer_anywhere(self, ref: str) -> KnownConsumer:
+    async def consumer_anywhere(self, ref: str) -> CachedConsumer:
         """Return a consumer by its id, by a name that is unique among all streams, or as
         `stream:name`.
 
@@ -117,18 +106,18 @@ class Engine:
         """
         return await self._registry.consumer_anywhere(ref)
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Clear all caches after something was created, changed or deleted."""
-        for forget in self._memories:
-            forget()
+        for clear in self._clear_functions:
+            clear()
 
-    def remember(self, forget: Callable[[], None]) -> None:
-        """Register a function that clears another cache. `forget` calls it."""
-        self._memories.append(forget)
+    def on_clear_caches(self, clear: Callable[[], None]) -> None:
+        """Register a function for `clear_caches` to call."""
+        self._clear_functions.append(clear)
 
     # --- messages
 
-    async def publish(self, stream: KnownStream, messages: Incoming) -> int:
+    async def publish(self, stream: CachedStream, messages: Incoming) -> int:
         """Publish messages, all or none. Returns after the commit.
 
         Returns:
@@ -138,24 +127,24 @@ class Engine:
         Raises:
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
         """
-        if not 1 <= len(messages) <= MOST_PUBLISHED:
-            raise InvalidInput(f"{len(messages)} messages can't be published at once: send 1 to {MOST_PUBLISHED:,}.")
-        shared = self._up()
+        if not 1 <= len(messages) <= MAX_PUBLISHED:
+            raise InvalidInput(f"A request has {len(messages):,} messages. Send 1 to {MAX_PUBLISHED:,}.")
+        shared = self._running()
         publishes = self._publishes.get(stream.name)
         if publishes is None:
-            publishes = self._publishes[stream.name] = Publishes(shared.database, stream.name, self._start)
+            publishes = self._publishes[stream.name] = PublishBatcher(shared.database, stream.name, self._tasks.start)
         try:
             count = await publishes.publish(messages)
         except UnknownStream:
             self._publishes.pop(stream.name, None)
-            self.forget()
+            self.clear_caches()
             raise
         self.counts.published += count
         shared.publisher.committed(stream.name, max(filter(None, messages.deliver_at), default=None))
         return count
 
     async def receive(
-        self, consumer: KnownConsumer, batch_size: int = 1, wait_for: float = 0.0, gone: Gone | None = None
+        self, consumer: CachedConsumer, batch_size: int = 1, wait_for: float = 0.0, gone: Gone | None = None
     ) -> Share:
         """Lease messages for one client. A cancelled call changes nothing.
 
@@ -169,11 +158,11 @@ class Engine:
             TooManyWaiting: the consumer's max_waiting is reached.
             UnknownConsumer, StoreUnavailable, InvalidInput.
         """
-        if not 1 <= batch_size <= MOST_RECEIVED:
-            raise InvalidInput(f"batch_size={batch_size} must be from 1 to {MOST_RECEIVED:,}.")
-        if not 0 <= wait_for <= LONGEST_WAIT:
-            raise InvalidInput(f"wait_for must be from 0 to {LONGEST_WAIT:,.0f} seconds, and not {wait_for:g}.")
-        self._up()
+        if not 1 <= batch_size <= MAX_RECEIVED:
+            raise InvalidInput(f"batch_size={batch_size} is out of range. Give 1 to {MAX_RECEIVED:,}.")
+        if not 0 <= wait_for <= MAX_WAIT:
+            raise InvalidInput(f"wait_for={wait_for:g} is out of range. Give 0 to {MAX_WAIT:,.0f} seconds.")
+        self._running()
         receivers = self._receivers.get(consumer.number)
         if receivers is None or consumer.version > receivers.consumer.version:
             receivers = await self._receivers_of(consumer)
@@ -185,18 +174,18 @@ class Engine:
         self.counts.received += len(share.seqs)
         return share
 
-    async def give_back(self, consumer: KnownConsumer, share: Share) -> None:
+    async def release(self, consumer: CachedConsumer, share: Share) -> None:
         """Release the messages of a client that disconnected before its answer. The attempt is not counted."""
         self.counts.received -= len(share.seqs)
         await (await self._receivers_of(consumer)).give_back(share)
 
     async def settle(
-        self, consumer: KnownConsumer, ack_ids: Sequence[str], failure: Failure | None = None, *, strict: bool = False
+        self, consumer: CachedConsumer, ack_ids: Sequence[str], failure: Failure | None = None, *, strict: bool = False
     ) -> list[str]:
         """Ack messages, or nack them with a failure. Returns after the commit.
 
         Args:
-            strict: whether to check the lease of every message. See `Settles.settle`.
+            strict: whether to check the lease of every message. See `SettleBatcher.settle`.
 
         Returns:
             The ids that changed nothing, because their leases were lost.
@@ -210,8 +199,8 @@ class Engine:
         if ours:
             settles = self._settles.get(consumer.number)
             if settles is None:
-                settles = self._settles[consumer.number] = Settles(
-                    self._up().database, consumer.number, self._start, self._settling
+                settles = self._settles[consumer.number] = SettleBatcher(
+                    self._running().database, consumer.number, self._tasks.start, self._settling
                 )
             lost = await settles.settle(list(ours.values()), failure, strict=strict)
             if lost:
@@ -229,7 +218,7 @@ class Engine:
         self.counts.stale += len(stale)
         return stale
 
-    async def extend(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> list[str]:
+    async def extend(self, consumer: CachedConsumer, ack_ids: Sequence[str]) -> list[str]:
         """Extend leases by another `ack_wait` from now. A lease covers all messages of one answer.
 
         Returns:
@@ -238,69 +227,69 @@ class Engine:
         ours, stale = await self._opened(consumer, ack_ids)
         if ours:
             leases = list({one.lease for one in ours.values()})
-            alive = set(await store.extend_leases(self._up().database, consumer.number, leases))
+            alive = set(await store.extend_leases(self._running().database, consumer.number, leases))
             stale += [text for text, one in ours.items() if one.lease not in alive]
         return stale
 
-    async def _opened(self, consumer: KnownConsumer, ack_ids: Sequence[str]) -> tuple[dict[str, AckId], list[str]]:
+    async def _opened(self, consumer: CachedConsumer, ack_ids: Sequence[str]) -> tuple[dict[str, AckId], list[str]]:
         """Decode distinct ack ids. Returns those of this consumer, and those of others, such as
         a deleted consumer of the same name."""
-        opener = self._ack_ids or await self.sealing()
+        ack_id_codec = self._ack_ids or await self.ack_ids()
         texts = list(dict.fromkeys(ack_ids))
-        ours = dict(zip(texts, opener.open_all(texts), strict=True))
+        ours = dict(zip(texts, ack_id_codec.open_all(texts), strict=True))
         stale = [text for text, one in ours.items() if one.consumer != consumer.number]
         for text in stale:
             del ours[text]
         return ours, stale
 
-    async def sealing(self) -> AckIds:
+    async def ack_ids(self) -> AckIds:
         """Return the object that makes and reads ack ids."""
         if self._ack_ids is None:
-            self._ack_ids = AckIds(await store.secret(self._up().database, "ack_ids"))
+            self._ack_ids = AckIds(await store.secret(self._running().database, "ack_ids"))
         return self._ack_ids
 
-    async def _sealing_in(self, history: UUID | None) -> AckIds:
-        """Like `sealing`, for a given history of the database. Ids, tokens and the key that were
+    async def _ack_ids_in(self, history: UUID | None) -> AckIds:
+        """Like `ack_ids`, for a given history of the database. Ids, tokens and the key that were
         read in another history may have changed."""
         if history != self._history:
             self._history = history
             self._ack_ids = None
-            self.forget()
-        return await self.sealing()
+            self.clear_caches()
+        return await self.ack_ids()
 
-    async def _receivers_of(self, consumer: KnownConsumer) -> Receivers:
+    async def _receivers_of(self, consumer: CachedConsumer) -> Receivers:
         receivers = self._receivers.get(consumer.number)
         if receivers is None:
-            sealing, shared = await self.sealing(), self._up()
+            ack_ids, shared = await self.ack_ids(), self._running()
             receivers = self._receivers.get(consumer.number)
             if receivers is None:
                 receivers = Receivers(
                     shared.database,
                     consumer,
-                    sealing,
-                    self._start,
-                    self._gave_back,
+                    ack_ids,
+                    self._tasks.start,
+                    self._count_released,
                     self._leasing,
                     self._caches,
                     shared.idle,
-                    self._sealing_in,
+                    self._ack_ids_in,
                     self._clock,
                 )
                 receivers.deaf = self._deaf
-                if self._hushed:
+                if self._waits_ended:
                     receivers.drain()
                 self._receivers[consumer.number] = receivers
         elif consumer.version > receivers.consumer.version:
             receivers.renew(consumer)
         return receivers
 
-    def _gave_back(self, count: int) -> None:
+    def _count_released(self, count: int) -> None:
         self.counts.given_back += count
 
-    def _forget_consumer(self, consumer: KnownConsumer) -> None:
+    def _forget_consumer(self, consumer: CachedConsumer) -> None:
         self._receivers.pop(consumer.number, None)
         self._settles.pop(consumer.number, None)
-        self.forget()
+        self.clear_caches()
 
     def statistics(self) -> dict[str, Any]:
         """Return the counts since the start and the number of requests that wait for messages."""
@@ -315,18 +304,17 @@ class Engine:
 
     async def run(self, shared: Shared) -> None:
         """Serve until `drain`, and until the tasks that were started have ended."""
-        self._hushed = False
+        self._waits_ended = False
         self._shared = shared
         self._ack_ids = None  # the database may not be the same as last time
-        self.forget()
+        self.clear_caches()
+        self._tasks.open()
         try:
-            async with anyio.create_task_group() as group:
-                self._group = group
-                group.start_soon(self._tidy)
+            async with anyio.create_task_group() as self._group:
+                self._group.start_soon(self._remove_unused)
                 await self._draining.wait()
-                while self._tasks:
-                    await asyncio.wait(self._tasks)
-                group.cancel_scope.cancel()
+                await self._tasks.finish()
+                self._group.cancel_scope.cancel()
         finally:
             self._draining = anyio.Event()  # reset here, since `drain` may be called before `run` begins
             self._group = self._shared = None
@@ -334,38 +322,38 @@ class Engine:
             self._receivers.clear()
             self._settles.clear()
             self._caches = MessageCaches()
-            with anyio.CancelScope(shield=True):
-                await asyncio.sleep(
-                    0
-                )  # lets every task begin, since one cancelled before that would leave its requests unanswered
-            for task in self._tasks:
-                task.cancel()
+            await self._tasks.cancel()
 
-    def hush(self) -> None:
+    def end_waits(self) -> None:
         """Answer all requests that wait for messages, and let no others wait. Everything else goes on."""
-        self._hushed = True
+        self._waits_ended = True
         for receivers in self._receivers.values():
             receivers.drain()
 
     def drain(self) -> None:
-        self.hush()
+        """Answer waiting requests, and end once the running database calls have ended."""
+        self.end_waits()
         self._draining.set()
 
     def hurry(self) -> None:
+        """End without waiting for running database calls."""
         if self._group is not None:
             self._group.cancel_scope.cancel()
 
     def notified(self, stream_id: int) -> None:
+        """Wake the receivers of a stream after a commit by any process."""
         for receivers in self._receivers.values():
             if receivers.consumer.stream.number == stream_id:
                 receivers.wake()
 
     def published(self, stream: str) -> None:
+        """Wake the receivers of a stream, given by name, after a publish by this process."""
         for receivers in self._receivers.values():
             if receivers.consumer.stream.name == stream:
                 receivers.wake()
 
     def hear(self, *, deaf: bool) -> None:
+        """Set whether `notified` is called on commits."""
         self._deaf = deaf
         if deaf:  # history may be rewound, which the next lease call detects
             self._caches.clear()
@@ -373,33 +361,17 @@ class Engine:
             receivers.deaf = deaf
             receivers.wake()
 
-    def _up(self) -> Shared:
+    def _running(self) -> Shared:
         if self._shared is None:
-            raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
+            raise StoreUnavailable("The server is starting or stopping. Try again.")
         return self._shared
 
-    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Start a task that outlives the request that needed it. A task group would cost too much at this rate."""
-        if self._group is None:
-            raise StoreUnavailable("The server is not running: it starts, or stops. Try again.")
-        task = asyncio.ensure_future(self._finish(function, *args))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _finish(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        try:
-            await function(*args)
-        except HeadraceError as error:
-            logger.warning("the server could not finish something: %s", error)
-        except Exception:
-            logger.exception("the server could not finish something, of what nobody expected")
-
-    async def _tidy(self) -> None:
+    async def _remove_unused(self) -> None:
         """Remove the state of consumers that are no longer used."""
         while True:
-            await anyio.sleep(IDLE)
-            before = self._clock() - IDLE
-            idle = [number for number, one in self._receivers.items() if one.used_at < before and not one.waiting]
-            for number in idle:
+            await anyio.sleep(IDLE_TIMEOUT)
+            before = self._clock() - IDLE_TIMEOUT
+            unused = [number for number, one in self._receivers.items() if one.used_at < before and not one.waiting]
+            for number in unused:
                 del self._receivers[number]
                 self._settles.pop(number, None)

@@ -3,7 +3,6 @@ programs, and the invalid fields."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,11 +23,12 @@ from headrace.model.errors import (
     UnknownSource,
     UnknownStream,
 )
+from headrace.model.log import Log
 from headrace.model.sources import SourceExists
 from headrace.model.tokens import Forbidden, TokenExists, Unauthorized, UnknownToken
-from headrace.server.transport.http import Reply
+from headrace.server.transport.http import Response
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 RETRY_AFTER = "1"
 """Seconds after which a refused client may try again."""
@@ -61,12 +61,12 @@ class Problem(HeadraceError):
 class TooManyWaiting(Problem):
     """The number of requests that wait for messages of a consumer has reached its `max_waiting`."""
 
-    def __init__(self, consumer: str, most: int) -> None:
+    def __init__(self, consumer: str, limit: int) -> None:
         super().__init__(
             429,
             "max_waiting",
-            f"{most} requests wait for messages of the consumer {consumer!r} already, its max_waiting: ask again later, with fewer"
-            " receivers, or raise it.",
+            f"{limit} requests already wait for messages of the consumer {consumer!r}, which is its max_waiting. Try again"
+            " later, use fewer receivers, or raise max_waiting.",
             headers={"retry-after": RETRY_AFTER},
         )
 
@@ -78,20 +78,20 @@ class StaleAckIds(Problem):
         super().__init__(
             409,
             "lease_lost",
-            f"{len(stale)} of the ack ids are stale: their leases had ended, so the messages may be in work elsewhere, or done."
+            f"{len(stale)} of the ack ids are stale, because their leases were lost. Their messages may be delivered again."
             " The others were settled.",
             more={"stale": stale},
         )
 
 
-def reply_of(error: Exception) -> Reply:
+def error_response(error: Exception) -> Response:
     """Convert an error to a response. Unexpected errors are logged and returned as a generic 500."""
     problem = problem_of(error)
     body: dict[str, Any] = {"summary": str(problem), "code": problem.code}
     if problem.validation_errors:
         body["validation_errors"] = problem.validation_errors
     headers = tuple((name.encode(), value.encode("latin-1")) for name, value in problem.headers.items())
-    return Reply(problem.status, msgspec.json.encode({**body, **problem.more}), headers)
+    return Response(problem.status, msgspec.json.encode({**body, **problem.more}), headers)
 
 
 def problem_of(error: Exception) -> Problem:
@@ -112,27 +112,27 @@ def problem_of(error: Exception) -> Problem:
         case InvalidInput() | ConfigurationError():
             return Problem(422, _code(error), str(error))
         case StoreError():
-            logger.error("a request failed of an error of the database that Headrace doesn't know", exc_info=error)
+            log.error("request failed, unknown database error", error=error, exc_info=error)
             return Problem(500, _code(error), str(error))
         case StoreUnavailable() | SchemaError():
             return Problem(503, _code(error), str(error), headers={"retry-after": RETRY_AFTER})
         case HeadraceError():
             return Problem(400, _code(error), str(error))
         case msgspec.ValidationError():
-            return invalid(error)
+            return validation_problem(error)
         case msgspec.DecodeError() | UnicodeDecodeError():
             return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")
         case RecursionError():
             return Problem(400, "malformed", "The body is nested too deeply.")
-    logger.error("a request failed of what nobody expected", exc_info=error)
-    return Problem(500, "internal", "Something went wrong in the server; its log tells what.")
+    log.error("request failed unexpectedly", error=error, exc_info=error)
+    return Problem(500, "internal", "The server failed unexpectedly. Its log has the error.")
 
 
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 
 
-def invalid(error: msgspec.ValidationError) -> Problem:
+def validation_problem(error: msgspec.ValidationError) -> Problem:
     """Convert msgspec's error about a JSON body into fields and sentences."""
     text = str(error)
     place = _PLACE.search(text)
@@ -144,7 +144,7 @@ def invalid(error: msgspec.ValidationError) -> Problem:
     return Problem(
         422,
         "invalid",
-        f"The body can't be taken: {text.rstrip('.')}.",
+        f"The body is invalid: {text.rstrip('.')}.",
         validation_errors={field or "body": [f"{sentence.rstrip('.')}."]},
     )
 

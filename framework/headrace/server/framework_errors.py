@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, get_args
 
 import msgspec
-from litestar import Request, Response
+from litestar import Response
 from litestar.exceptions import (
     HTTPException,
     MethodNotAllowedException,
@@ -17,20 +17,18 @@ from litestar.exceptions import (
     ValidationException,
 )
 
-from headrace.server.errors import Problem, reply_of
+from headrace.server.errors import Problem, error_response
+from headrace.server.routes.context import AnyRequest
+from headrace.server.routes.responses import litestar_response
 from headrace.server.routes.slashes import unmarked
 
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
-AnyRequest = Request[Any, Any, Any]
 
-
-def refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
+def error_handler(request: AnyRequest, error: Exception) -> Response[bytes]:
     """Convert an error to a response."""
-    reply = reply_of(_problem(request, error))
-    headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
-    return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")
+    return litestar_response(error_response(_problem(request, error)))
 
 
 def _problem(request: AnyRequest, error: Exception) -> Exception:
@@ -39,10 +37,15 @@ def _problem(request: AnyRequest, error: Exception) -> Exception:
             return _invalid(request, error)
         case MethodNotAllowedException():
             return Problem(
-                405, "method_not_allowed", f"{request.method} can't be done to {_path(request)}.", headers=error.headers
+                405,
+                "method_not_allowed",
+                f"{_request_path(request)} does not support {request.method}. See /docs for its methods.",
+                headers=error.headers,
             )
         case NotFoundException():
-            return Problem(404, "not_found", f"There is nothing at {_path(request)}: see /docs for what there is.")
+            return Problem(
+                404, "not_found", f"The path {_request_path(request)} does not exist. See /docs for the routes."
+            )
         case HTTPException() if isinstance(error.__cause__, SerializationException):
             return Problem(400, "malformed", f"The body is not JSON in UTF-8: {_cause(error.__cause__)}.")
         case HTTPException(status_code=status):
@@ -51,7 +54,7 @@ def _problem(request: AnyRequest, error: Exception) -> Exception:
     return error
 
 
-def _path(request: AnyRequest) -> str:
+def _request_path(request: AnyRequest) -> str:
     return unmarked(request.scope["path"])
 
 
@@ -60,45 +63,45 @@ def _cause(error: BaseException) -> str:
 
 
 def _invalid(request: AnyRequest, error: ValidationException) -> Problem:
-    told: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
     for one in error.extra if isinstance(error.extra, Sequence) else ():
-        field, sentence = _explained(request, one)
-        told.setdefault(field, []).append(sentence)
-    first = next((f"{field}: {sentences[0]}" for field, sentences in told.items()), error.detail)
-    return Problem(422, "invalid", f"The request can't be taken. {first}", validation_errors=told or None)
+        field, sentence = _field_error(request, one)
+        errors.setdefault(field, []).append(sentence)
+    first = next((f"{field}: {sentences[0]}" for field, sentences in errors.items()), error.detail)
+    return Problem(422, "invalid", f"The request is invalid. {first}", validation_errors=errors or None)
 
 
-def _explained(request: AnyRequest, error: Mapping[str, Any]) -> tuple[str, str]:
+def _field_error(request: AnyRequest, error: Mapping[str, Any]) -> tuple[str, str]:
     """Return the invalid field and what is wrong with it."""
     field, sentence = str(error.get("key", "body")), str(error["message"]).rstrip(".")
-    place = "" if field == "data" else field
+    path = "" if field == "data" else field
     if unknown := _UNKNOWN.search(sentence):
-        known = ", ".join(_fields(request, place))
-        return _joined(place, unknown[1]), f"There is no such field{f'; there are {known}' if known else ''}."
+        known = ", ".join(_fields(request, path))
+        return _joined(path, unknown[1]), "The field does not exist." + (f" The fields are {known}." if known else "")
     if missing := _MISSING.search(sentence):
-        return _joined(place, missing[1]), "It is missing."
-    if not place and sentence == "'data'":  # Litestar's message for a missing body
-        return "body", "It is missing: send a JSON object."
-    return place or "body", f"{sentence}."
+        return _joined(path, missing[1]), "The field is missing."
+    if not path and sentence == "'data'":  # Litestar's message for a missing body
+        return "body", "The body is missing. Send a JSON object."
+    return path or "body", f"{sentence}."
 
 
-def _joined(place: str, field: str) -> str:
-    return f"{place}.{field}" if place else field
+def _joined(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
 
 
-def _fields(request: AnyRequest, place: str) -> list[str]:
-    """Return the names of the fields at a place in the body that the route takes."""
+def _fields(request: AnyRequest, path: str) -> list[str]:
+    """Return the names of the fields at a path in the body that the route takes."""
     field = request.route_handler.parsed_fn_signature.parameters.get("data")
-    found: Any = None if field is None else _struct(field.annotation)
-    for step in re.sub(r"\[[^]]*\]", "", place).split(".") if place else ():
-        if found is None:
+    struct: Any = None if field is None else _struct(field.annotation)
+    for step in re.sub(r"\[[^]]*\]", "", path).split(".") if path else ():
+        if struct is None:
             break
-        found = next((_struct(one.type) for one in msgspec.structs.fields(found) if one.encode_name == step), None)
-    return [] if found is None else [one.encode_name for one in msgspec.structs.fields(found)]
+        struct = next((_struct(one.type) for one in msgspec.structs.fields(struct) if one.encode_name == step), None)
+    return [] if struct is None else [one.encode_name for one in msgspec.structs.fields(struct)]
 
 
 def _struct(annotation: Any) -> type[msgspec.Struct] | None:
     """Return the struct in an annotation, which may be optional or a list."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := _struct(inner)) is not None), None)
+    return next((struct for inner in get_args(annotation) if (struct := _struct(inner)) is not None), None)

@@ -8,9 +8,9 @@ from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
 from headrace.server.access.scopes import Access
-from headrace.server.data_plane.endpoints import DataPlane
+from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.engine import Engine
-from headrace.server.framework_errors import refuse
+from headrace.server.framework_errors import error_handler
 from headrace.server.openapi.description import config, pages
 from headrace.server.options import Options
 from headrace.server.routes import (
@@ -31,10 +31,10 @@ PREFIXES = ("/v1", "/api")
 TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources)
 
 
-def management(engine: Engine, access: Access, data: DataPlane, options: Options) -> ASGIApp:
+def management(engine: Engine, access: Access, plane: DataPlane, options: Options) -> ASGIApp:
     """Make the management plane's application."""
     handlers = [handler for topic in TOPICS for handler in topic.routes(engine, access)]
-    handlers += data_plane.routes(data, data.pull, data.consume)
+    handlers += data_plane.routes(plane)
     app = Litestar(
         [
             # The OpenAPI description has one prefix only, since both are equal.
@@ -42,7 +42,7 @@ def management(engine: Engine, access: Access, data: DataPlane, options: Options
             *pages(),
         ],
         openapi_config=config(),
-        exception_handlers={HTTPException: refuse, Exception: refuse},
+        exception_handlers={HTTPException: error_handler, Exception: error_handler},
         logging_config=None,
         request_max_body_size=options.max_body,
     )

@@ -29,6 +29,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         idle_timeout: after this time without a request a connection is closed.
         write_timeout: after this time without progress in reading a response, its client is
             disconnected.
+
+    These are internal. Tests shorten them:
+
+    Args:
+        body_check_interval: the interval at which incoming bodies are checked for their timeout.
+        discard_time: how long the rest of a refused request is read and discarded. If the connection
+            were closed at once, the response would be lost.
+        push_refresh_interval: the interval of the look-up of push consumers, since other servers
+            create, change and delete them, too.
     """
 
     max_body: int = 10_000_000
@@ -44,3 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     head_timeout: float = 10.0
     idle_timeout: float = 75.0
     write_timeout: float = 30.0
+
+    body_check_interval: float = 0.5
+    discard_time: float = 2.0
+    push_refresh_interval: float = 2.0

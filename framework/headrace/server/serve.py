@@ -7,7 +7,6 @@ request is cut off, and clients find another server once their connections end.
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,16 +16,17 @@ import anyio
 import anyio.abc
 
 from headrace.app.app import App
+from headrace.model.log import Log
 from headrace.server.asgi import Server
 from headrace.server.transport.listener import Listener
 from headrace.server.transport.tls import Certificate
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 Function = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Serving:
+class ServerRunner:
     """Serves until it is stopped.
 
     Args:
@@ -35,26 +35,26 @@ class Serving:
         listening: a bound socket. It listens once the app runs.
         certificate: for TLS.
         shutdown_timeout: seconds that running requests may take after the stop.
-        before: called when the app runs and no client can connect yet. It may raise.
-        up: called when clients can connect.
-        beside: further tasks, which are cancelled at the end.
+        before_listening: called when the app runs and no client can connect yet. It may raise.
+        on_listening: called when clients can connect.
+        tasks: further tasks, which are cancelled at the end.
     """
 
     def __init__(
         self, app: App, server: Server, listening: socket.socket, certificate: Certificate | None = None, *,
-        shutdown_timeout: float = 30.0, before: Function | None = None, up: Callable[[], None] = lambda: None,
-        beside: Sequence[Function] = (),
+        shutdown_timeout: float = 30.0, before_listening: Function | None = None,
+        on_listening: Callable[[], None] = lambda: None, tasks: Sequence[Function] = (),
     ) -> None:  # fmt: skip
         self._app = app
         self._server = server
         self._listening = listening
         self._certificate = certificate
         self._timeout = shutdown_timeout
-        self._before = before
-        self._tell_up = up
-        self._beside = beside
+        self._before_listening = before_listening
+        self._on_listening = on_listening
+        self._tasks = tasks
         self._stopping = anyio.Event()
-        self._hurrying = anyio.Event()
+        self._aborting = anyio.Event()
 
     def ready(self) -> bool:
         """Return whether clients should connect, as far as is known without a query."""
@@ -71,12 +71,12 @@ class Serving:
         """
         async with anyio.create_task_group() as outer:
             if signals:
-                outer.start_soon(self._obey_signals)
+                outer.start_soon(self._handle_signals)
             async with self._app.running():
-                if self._before is not None:
-                    await self._before()
+                if self._before_listening is not None:
+                    await self._before_listening()
                 await self._serve()
-                if self._hurrying.is_set():
+                if self._aborting.is_set():
                     self._app.stop()
                     self._app.stop()
             outer.cancel_scope.cancel()
@@ -88,11 +88,11 @@ class Serving:
             async with anyio.create_task_group() as group:
                 group.start_soon(listener.run)
                 if self._certificate is not None:
-                    group.start_soon(self._certificate.keep)
-                for function in self._beside:
+                    group.start_soon(self._certificate.keep_current)
+                for function in self._tasks:
                     group.start_soon(function)
                 await listener.open([self._listening])
-                self._tell_up()
+                self._on_listening()
                 await self._stopping.wait()
                 await self._drain(listener)
                 group.cancel_scope.cancel()
@@ -103,29 +103,32 @@ class Serving:
     async def _drain(self, listener: Listener) -> None:
         self._server.monitoring.health.draining = True
         listener.close()
-        self._server.engine.hush()
+        self._server.engine.end_waits()
         with anyio.move_on_after(self._timeout) as scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._hurry, scope)
+                group.start_soon(self._cut_off, scope)
                 await listener.drained()
                 group.cancel_scope.cancel()
-        if scope.cancelled_caught and not self._hurrying.is_set():
-            logger.warning("requests were still under way after %g s, and are cut off", self._timeout)
+        if scope.cancelled_caught and not self._aborting.is_set():
+            log.warning("requests cut off at shutdown", seconds=self._timeout, hint="raise shutdown_timeout")
 
-    async def _hurry(self, scope: anyio.CancelScope) -> None:
-        await self._hurrying.wait()
+    async def _cut_off(self, scope: anyio.CancelScope) -> None:
+        await self._aborting.wait()
         scope.cancel()
 
     def stop(self) -> None:
         """Begin to drain. A second call stops at once."""
         if self._stopping.is_set():
-            self._hurrying.set()
+            self._aborting.set()
             self._app.stop()
         self._stopping.set()
 
-    async def _obey_signals(self) -> None:
+    async def _handle_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
             async for number in received:
-                how = "stopping at once" if self._stopping.is_set() else "draining; again to stop at once"
-                logger.info("%s: %s", signal.Signals(number).name, how)
+                name = signal.Signals(number).name
+                if self._stopping.is_set():
+                    log.info("stopping at once", signal=name)
+                else:
+                    log.info("draining", signal=name, hint="a second signal stops at once")
                 self.stop()

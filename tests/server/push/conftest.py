@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.server.push.endpoints import Endpoint, Pushed, listening, pushing
+from tests.server.push.endpoints import Endpoint, PushApp, listening, running_push
 
 
 @pytest_asyncio.fixture
@@ -17,7 +17,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 
 @pytest_asyncio.fixture
-async def pushed(dsn: str) -> AsyncIterator[Pushed]:
+async def push_app(dsn: str) -> AsyncIterator[PushApp]:
     """The pushing part of a server process on a fresh database, with loopback addresses allowed."""
-    async with pushing(dsn) as pushed:
-        yield pushed
+    async with running_push(dsn) as push_app:
+        yield push_app

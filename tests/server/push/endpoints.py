@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,8 +14,9 @@ from headrace import App, store
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
-from headrace.server.push import Pushing
+from headrace.server.push import PushConsumers
 from tests.runtime.running import WITHIN, eventually, parked
+from tests.support.stacks import cancel_after
 
 Answer = Callable[["Request"], Awaitable[web.StreamResponse]]
 
@@ -67,13 +68,13 @@ class Endpoint:
         answer: Makes the answer to a request. The default is 200.
         connections: The number of connections made so far.
         inside: The number of requests that are being answered now.
-        most: The highest value of `inside` so far.
+        highest: The highest value of `inside` so far.
     """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.answer: Answer = ok
-        self.connections = self.inside = self.most = 0
+        self.connections = self.inside = self.highest = 0
         self.url = ""
         self._news = anyio.Event()
 
@@ -99,7 +100,7 @@ class Endpoint:
         self._news.set()
         self._news = anyio.Event()
         self.inside += 1
-        self.most = max(self.most, self.inside)
+        self.highest = max(self.highest, self.inside)
         try:
             return await self.answer(request)
         finally:
@@ -132,12 +133,12 @@ async def listening(endpoint: Endpoint) -> AsyncIterator[Endpoint]:
         await runner.cleanup()
 
 
-class Pushed:
+class PushApp:
     """An app with push consumers that a test creates and changes."""
 
-    def __init__(self, app: App, pushing: Pushing) -> None:
+    def __init__(self, app: App, push_consumers: PushConsumers) -> None:
         self.app = app
-        self.pushing = pushing
+        self.push_consumers = push_consumers
 
     async def declare(self, url: str, name: str = "ship", stream: str = "orders", **settings: Any) -> int:
         """Create or change a push consumer. Returns its number.
@@ -148,14 +149,14 @@ class Pushed:
         await store.create_stream(self.app.database, stream)
         spec = ConsumerSpec(stream=stream, name=name, push=Push(url=url, **push), **settings)
         declared = await store.declare_consumer(self.app.database, spec)
-        self.pushing.look()
+        self.push_consumers.refresh()
         return declared.id
 
     async def info(self, name: str = "ship", stream: str = "orders") -> ConsumerInfo:
         return await store.consumer(self.app.database, stream, name)
 
     async def done(self, name: str = "ship") -> ConsumerInfo:
-        """Wait until everything is settled, either acked or a dead letter."""
+        """Wait until everything is settled, either acked or a dead dead_letter."""
 
         async def look() -> ConsumerInfo | None:
             info = await self.info(name)
@@ -174,10 +175,15 @@ class Pushed:
 
 
 @asynccontextmanager
-async def pushing(dsn: str, *, allow: tuple[str, ...] = ("loopback",), app: App | None = None) -> AsyncIterator[Pushed]:
-    """Run the pushing part of a server process."""
+async def running_push(
+    dsn: str, *, allow: tuple[str, ...] = ("loopback",), refresh_interval: float = 2.0, app: App | None = None
+) -> AsyncIterator[PushApp]:
+    """Run the push consumers of a server process. A shutdown that hangs is cancelled."""
     app = app or App(dsn)
-    pushed = Pushed(app, Pushing(allow))
-    app.attach(pushed.pushing)
-    async with app.running():
-        yield pushed
+    push_app = PushApp(app, PushConsumers(allow, refresh_interval))
+    app.attach(push_app.push_consumers)
+    async with AsyncExitStack() as limit, app.running():
+        try:
+            yield push_app
+        finally:
+            limit.callback(cancel_after(WITHIN).cancel)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.specs import Backoff
-from headrace.server.push import Pushing
-from headrace.server.push.addresses import Allowed
+from headrace.server.push import PushConsumers
+from headrace.server.push.addresses import AllowedAddresses
 from tests.runtime.running import dead_letters
-from tests.server.push.endpoints import Endpoint, pushing
+from tests.server.push.endpoints import Endpoint, running_push
 
-NOTHING = Allowed()
+NOTHING = AllowedAddresses()
 NAT64 = ip_network("64:ff9b::/96")
 
 SPECIAL_4 = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "0.0.0.0/8",
@@ -70,7 +70,7 @@ wrapped = st.tuples(st.sampled_from(sorted(WRAPPINGS)), special_4).map(
 @example("::ffff:169.254.169.254")
 @example("fe80::1%eth0")
 def test_a_special_address_is_denied_in_whatever_form(address: str) -> None:
-    why = NOTHING.why_not(address)
+    why = NOTHING.refusal(address)
     assert why is not None
     assert "--push-allow" in why
 
@@ -81,7 +81,7 @@ def test_nothing_is_open_that_the_standard_library_calls_special(address: str) -
     if isinstance(known, IPv6Address):  # the address that it leads to decides
         known = known.ipv4_mapped or (IPv4Address(int(known) & 0xFFFFFFFF) if known in NAT64 else known)
     if not known.is_global or known.is_multicast or known.is_reserved or known.is_loopback or known.is_link_local:
-        assert NOTHING.why_not(address) is not None
+        assert NOTHING.refusal(address) is not None
 
 
 @given(st.ip_addresses(v=4))
@@ -89,19 +89,19 @@ def test_nothing_is_open_that_the_standard_library_calls_special(address: str) -
 def test_a_public_address_is_open_also_behind_nat64_and_6to4(address: IPv4Address) -> None:
     assume(not any(address in ip_network(network) for network in [*SPECIAL_4, "192.0.0.0/24", "192.88.99.0/24"]))
     for text in (str(address), *(str(WRAPPINGS[name](int(address))) for name in ("mapped", "6to4", "NAT64"))):
-        assert NOTHING.why_not(text) is None
+        assert NOTHING.refusal(text) is None
 
 
 @pytest.mark.parametrize("address", ["2606:4700::6810:84e5", "2a00:1450:4001:80b::200e"])
 def test_a_public_address_of_version_6_is_open(address: str) -> None:
-    assert NOTHING.why_not(address) is None
+    assert NOTHING.refusal(address) is None
 
 
 @given(special_4, st.sampled_from(["mapped", "6to4", "NAT64"]))
 def test_an_address_in_an_allowed_network_is_open_in_its_other_forms_too(address: str, form: str) -> None:
-    allowed = Allowed([f"{address}/32"])
-    assert allowed.why_not(address) is None
-    assert allowed.why_not(str(WRAPPINGS[form](int(IPv4Address(address))))) is None
+    allowed = AllowedAddresses([f"{address}/32"])
+    assert allowed.refusal(address) is None
+    assert allowed.refusal(str(WRAPPINGS[form](int(IPv4Address(address))))) is None
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_an_address_in_an_allowed_network_is_open_in_its_other_forms_too(address
     ],
 )  # fmt: skip
 def test_only_allowed_addresses_are_open(allow: str, opened: list[str], closed: list[str]) -> None:
-    allowed = Allowed([allow])
-    assert [address for address in opened if allowed.why_not(address)] == []
-    assert [address for address in closed if not allowed.why_not(address)] == []
+    allowed = AllowedAddresses([allow])
+    assert [address for address in opened if allowed.refusal(address)] == []
+    assert [address for address in closed if not allowed.refusal(address)] == []
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "10.1.0.0/33", "10.1.2.3/16", "all"])
 def test_an_invalid_network_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="can't be allowed to be pushed to"):
-        Pushing([text])
+    with pytest.raises(ConfigurationError, match=r"--push-allow .* is invalid"):
+        PushConsumers([text])
 
 
 @pytest.mark.asyncio
@@ -131,15 +131,15 @@ async def test_a_denied_address_gets_no_connection_however_it_is_written(
     dsn: str, endpoint: Endpoint, host: str
 ) -> None:
     url = endpoint.url.replace("127.0.0.1", host)
-    async with pushing(dsn, allow=()) as pushed:
-        await pushed.declare(url, max_deliver=1, backoff=Backoff.of(0))
-        await pushed.app.publish("orders", "k", 1)
-        await pushed.done()
-        (letter,) = await dead_letters(pushed.app, "ship")
-    assert letter.error is not None
+    async with running_push(dsn, allow=()) as push_app:
+        await push_app.declare(url, max_deliver=1, backoff=Backoff.of(0))
+        await push_app.app.publish("orders", "k", 1)
+        await push_app.done()
+        (dead_letter,) = await dead_letters(push_app.app, "ship")
+    assert dead_letter.error is not None
     # The client refuses it without a DNS lookup.
-    refused_as_no_address = "not a canonical IPv4 address" in letter.error
-    assert "--push-allow" in letter.error or refused_as_no_address
+    refused_as_no_address = "not a canonical IPv4 address" in dead_letter.error
+    assert "--push-allow" in dead_letter.error or refused_as_no_address
     assert endpoint.connections == 0
 
 
@@ -152,12 +152,12 @@ async def test_a_name_is_judged_by_where_it_leads_when_it_is_connected_to(
     The owner of a name first resolves it to a public address, and to a local one when the connection is
     made.
     """
-    asked = []
+    lookups = []
     public = "93.184.216.34"
 
     def resolve(host: str, port: int, *_: object, **__: object) -> object:
-        asked.append(host)
-        address = public if len(asked) == 1 else "127.0.0.1"
+        lookups.append(host)
+        address = public if len(lookups) == 1 else "127.0.0.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     port = endpoint.url.split(":")[2].split("/")[0]
@@ -171,15 +171,15 @@ async def test_a_name_is_judged_by_where_it_leads_when_it_is_connected_to(
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     getaddrinfo("rebound.example")  # as an earlier check would
-    async with pushing(dsn, allow=()) as pushed:
-        await pushed.declare(f"http://rebound.example:{port}/", max_deliver=1)
-        await pushed.app.publish("orders", "k", 1)
-        await pushed.done()
-        (letter,) = await dead_letters(pushed.app, "ship")
-    assert letter.error == (
-        "127.0.0.1 is a loopback address, and this server may not push to such: whoever runs it can say --push-allow loopback"
+    async with running_push(dsn, allow=()) as push_app:
+        await push_app.declare(f"http://rebound.example:{port}/", max_deliver=1)
+        await push_app.app.publish("orders", "k", 1)
+        await push_app.done()
+        (dead_letter,) = await dead_letters(push_app.app, "ship")
+    assert dead_letter.error == (
+        "127.0.0.1 is a loopback address, to which this server may not push. Its operator can allow that with --push-allow loopback"
     )
-    assert len(asked) == 2
+    assert len(lookups) == 2
     assert endpoint.connections == 0
 
 
@@ -189,8 +189,8 @@ async def test_no_proxy_of_the_environment_is_used(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    async with pushing(dsn) as pushed:
-        await pushed.declare(endpoint.url)
-        await pushed.app.publish("orders", "k", 1)
-        await pushed.done()
+    async with running_push(dsn) as push_app:
+        await push_app.declare(endpoint.url)
+        await push_app.app.publish("orders", "k", 1)
+        await push_app.done()
     assert len(endpoint.requests) == 1

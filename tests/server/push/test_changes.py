@@ -14,11 +14,11 @@ from headrace import App, Message, Next, store
 from headrace.model.specs import Backoff, ConsumerSpec
 from headrace.server.asgi import Server
 from headrace.server.options import Options
-from headrace.server.push import Pushing
-from headrace.server.push import pushing as module
+from headrace.server.push import PushConsumers
 from tests.runtime.running import WITHIN, Gate, eventually
 from tests.server.calling import Api
-from tests.server.push.endpoints import Answer, Endpoint, Pushed, Request, always, listening, pushing
+from tests.server.push.endpoints import Answer, Endpoint, PushApp, Request, always, listening, running_push
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,23 +35,18 @@ def held(gate: Gate, times: list[int] | None = None) -> Answer:
     return answer
 
 
-async def test_a_consumer_that_another_server_has_made_is_found_before_long(
-    dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK", 0.05)
-    async with pushing(dsn) as pushed:
-        pushed.pushing.look = lambda: None  # type: ignore[method-assign]  # the app did not make it
-        await pushed.declare(endpoint.url)
-        await pushed.app.publish("orders", "k", 1)
+async def test_a_consumer_that_another_server_has_made_is_found_before_long(dsn: str, endpoint: Endpoint) -> None:
+    async with running_push(dsn, refresh_interval=0.05) as push_app:
+        push_app.push_consumers.refresh = lambda: None  # type: ignore[method-assign]  # the app did not make it
+        await push_app.declare(endpoint.url)
+        await push_app.app.publish("orders", "k", 1)
         await endpoint.until(1)
 
 
-async def test_changes_over_http_take_effect_at_once_in_the_same_server(
-    dsn: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK", 3600.0)  # longer than any test, so it never looks on time alone
+async def test_changes_over_http_take_effect_at_once_in_the_same_server(dsn: str, endpoint: Endpoint) -> None:
     app = App(dsn)
-    server = Server(app, Options(push_allow=("loopback",)))
+    # The interval is longer than any test, so that only the change itself triggers a look-up.
+    server = Server(app, Options(push_allow=("loopback",), push_refresh_interval=3600.0))
     transport = httpx.ASGITransport(app=server)
     ship = "/streams/orders/consumers/ship"
     async with (
@@ -74,119 +69,121 @@ async def test_changes_over_http_take_effect_at_once_in_the_same_server(
         await api.call("DELETE", ship, force=True)
 
         async def is_left() -> bool:
-            return not server.pushing.statistics()
+            return not server.push_consumers.statistics()
 
         await eventually(is_left)
 
 
 async def test_a_url_that_is_edited_counts_at_once_and_nothing_is_sent_twice(
-    pushed: Pushed, endpoint: Endpoint
+    push_app: PushApp, endpoint: Endpoint
 ) -> None:
     async with listening(Endpoint()) as elsewhere:
         gate = Gate()
         endpoint.answer = held(gate)
-        await store.create_stream(pushed.app.database, "orders")
-        await pushed.app.publish_many("orders", [(f"k.{n}", n) for n in range(10)])
-        await pushed.declare(endpoint.url, concurrency=(2, 2))
+        await store.create_stream(push_app.app.database, "orders")
+        await push_app.app.publish_many("orders", [(f"k.{n}", n) for n in range(10)])
+        await push_app.declare(endpoint.url, concurrency=(2, 2))
         await gate.until(2)
-        await pushed.declare(elsewhere.url, concurrency=(2, 2))
+        await push_app.declare(elsewhere.url, concurrency=(2, 2))
 
         async def rest_is_given_back() -> bool:
-            return (await pushed.info()).in_flight == 2
+            return (await push_app.info()).in_flight == 2
 
         await eventually(rest_is_given_back)
         gate.open()  # requests in flight finish at the old URL
-        await pushed.done()
+        await push_app.done()
         assert len(endpoint.requests) == 2
         assert sorted(endpoint.data + elsewhere.data) == list(range(10))
 
 
 async def test_other_settings_don_t_interrupt_anything(
-    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+    push_app: PushApp, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
-    await pushed.declare(endpoint.url, ack_wait=30.0)
-    await pushed.app.publish("orders", "k", 1)
-    await pushed.done()
-    await pushed.declare(endpoint.url, ack_wait=60.0)
-    await pushed.app.publish("orders", "k", 2)
-    await pushed.done()
+    await push_app.declare(endpoint.url, ack_wait=30.0)
+    await push_app.app.publish("orders", "k", 1)
+    await push_app.done()
+    await push_app.declare(endpoint.url, ack_wait=60.0)
+    await push_app.app.publish("orders", "k", 2)
+    await push_app.done()
     assert len(endpoint.requests) == 2
-    assert "is pushed otherwise" not in caplog.text
+    assert not logged(caplog, "push settings changed")
 
 
-async def test_a_consumer_that_is_pushed_no_longer_is_left_to_its_clients(pushed: Pushed, endpoint: Endpoint) -> None:
-    number = await pushed.declare(endpoint.url)
-    await pushed.app.publish("orders", "k", 1)
-    await pushed.done()
-    await store.declare_consumer(pushed.app.database, ConsumerSpec(stream="orders", name="ship"))
-    pushed.pushing.look()
+async def test_a_consumer_that_is_pushed_no_longer_is_left_to_its_clients(
+    push_app: PushApp, endpoint: Endpoint
+) -> None:
+    number = await push_app.declare(endpoint.url)
+    await push_app.app.publish("orders", "k", 1)
+    await push_app.done()
+    await store.declare_consumer(push_app.app.database, ConsumerSpec(stream="orders", name="ship"))
+    push_app.push_consumers.refresh()
 
     async def is_left() -> bool:
-        return not pushed.pushing.statistics()
+        return not push_app.push_consumers.statistics()
 
     await eventually(is_left)
-    await pushed.app.publish("orders", "k", 2)
-    batch = await store.lease(pushed.app.database, number, uuid4(), 10)
+    await push_app.app.publish("orders", "k", 2)
+    batch = await store.lease(push_app.app.database, number, uuid4(), 10)
     assert batch.data == ["2"]
     assert len(endpoint.requests) == 1
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("is_notified", [True, False])
 async def test_a_consumer_that_is_deleted_while_it_is_pushed_ends_alone(
-    pushed: Pushed, endpoint: Endpoint, told: bool
+    push_app: PushApp, endpoint: Endpoint, is_notified: bool
 ) -> None:
     gate = Gate()
     endpoint.answer = held(gate)
-    number = await pushed.declare(endpoint.url)
-    await pushed.app.publish("orders", "k", 1)
+    number = await push_app.declare(endpoint.url)
+    await push_app.app.publish("orders", "k", 1)
     await gate.until(1)
-    await store.delete_consumer(pushed.app.database, number, force=True)
-    if told:
-        pushed.pushing.look()
+    await store.delete_consumer(push_app.app.database, number, force=True)
+    if is_notified:
+        push_app.push_consumers.refresh()
     else:  # its own lease call notices the change
-        await pushed.app.publish("orders", "k", 2)
+        await push_app.app.publish("orders", "k", 2)
     gate.open()
 
     async def is_left() -> bool:
-        return not pushed.pushing.statistics()
+        return not push_app.push_consumers.statistics()
 
     await eventually(is_left)
     endpoint.answer = always(204)
-    await pushed.declare(endpoint.url, "another")
-    await pushed.done("another")
+    await push_app.declare(endpoint.url, "another")
+    await push_app.done("another")
 
 
 async def test_a_push_consumer_that_is_made_anew_is_pushed_while_the_old_ones_requests_end(
-    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+    push_app: PushApp, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
     gate = Gate()
     endpoint.answer = held(gate)
-    number = await pushed.declare(endpoint.url)
-    await pushed.app.publish("orders", "k", 1)
+    number = await push_app.declare(endpoint.url)
+    await push_app.app.publish("orders", "k", 1)
     await gate.until(1)
-    await store.delete_consumer(pushed.app.database, number, force=True)
+    await store.delete_consumer(push_app.app.database, number, force=True)
     async with listening(Endpoint()) as elsewhere:
-        await pushed.declare(elsewhere.url)
+        await push_app.declare(elsewhere.url)
         await elsewhere.until(1)
         gate.open()
-        await pushed.done()
+        await push_app.done()
         assert (elsewhere.data, len(endpoint.requests)) == ([1], 1)
-    assert sum("ship of orders" in message and "pushed no longer" in message for message in caplog.messages) == 1
+    assert len(logged(caplog, "push consumer removed", consumer="ship", stream="orders")) == 1
 
 
 async def test_a_server_that_stops_lets_requests_end(dsn: str, endpoint: Endpoint) -> None:
     gate = Gate()
     endpoint.answer = held(gate)
-    async with pushing(dsn) as pushed:
-        await pushed.declare(endpoint.url)
-        await pushed.app.publish("orders", "k", 1)
+    async with running_push(dsn) as push_app:
+        await push_app.declare(endpoint.url)
+        await push_app.app.publish("orders", "k", 1)
         await gate.until(1)
-        pushed.app.stop()
+        push_app.app.stop()
         gate.open()
-    async with pushing(dsn) as pushed:
-        info = await pushed.done()
+    async with running_push(dsn) as push_app:
+        info = await push_app.done()
     assert (len(endpoint.requests), info.dead_letters) == (1, 0)
 
 
@@ -195,8 +192,8 @@ async def test_a_server_that_stops_while_it_finds_a_consumer_does_not_begin_to_p
 ) -> None:
     app, look_up, stops = App(dsn), store.consumer_spec, list[int]()
     app.consumer("events", name="idle")(lambda payload: None)
-    pushed = Pushed(app, Pushing(("loopback",)))
-    app.attach(pushed.pushing)
+    push_app = PushApp(app, PushConsumers(("loopback",)))
+    app.attach(push_app.push_consumers)
 
     async def stop_meanwhile(database: store.Database, number: int) -> tuple[ConsumerSpec, int]:
         found = await look_up(database, number)
@@ -206,7 +203,7 @@ async def test_a_server_that_stops_while_it_finds_a_consumer_does_not_begin_to_p
         return found
 
     async with app:
-        await pushed.declare(endpoint.url)
+        await push_app.declare(endpoint.url)
         await app.publish("orders", "k", 1)
         monkeypatch.setattr(store, "consumer_spec", stop_meanwhile)
         async with asyncio.timeout(WITHIN):
@@ -217,23 +214,23 @@ async def test_a_server_that_stops_while_it_finds_a_consumer_does_not_begin_to_p
 async def test_a_request_interrupted_by_a_shutdown_does_not_count_as_an_attempt(dsn: str, endpoint: Endpoint) -> None:
     gate, attempts = Gate(), list[int]()
     endpoint.answer = held(gate, attempts)
-    async with pushing(dsn) as pushed:
-        await pushed.declare(endpoint.url)
-        await pushed.app.publish_many("orders", [("k", 1), ("k", 2)])
+    async with running_push(dsn) as push_app:
+        await push_app.declare(endpoint.url)
+        await push_app.app.publish_many("orders", [("k", 1), ("k", 2)])
         await gate.until(1)
-        pushed.app.stop()
-        pushed.app.stop()  # twice stops it at once
+        push_app.app.stop()
+        push_app.app.stop()  # twice stops it at once
     gate.open()
-    async with pushing(dsn) as pushed:
-        await pushed.done()
+    async with running_push(dsn) as push_app:
+        await push_app.done()
     assert endpoint.data == [1, 1, 2]
     assert attempts == [1, 1, 1]
 
 
 async def test_an_app_can_push_again_after_it_has_stopped(dsn: str, endpoint: Endpoint) -> None:
-    async with pushing(dsn) as pushed:
-        await pushed.declare(endpoint.url)
-        app = pushed.app
+    async with running_push(dsn) as push_app:
+        await push_app.declare(endpoint.url)
+        app = push_app.app
     async with app.running():
         await app.publish("orders", "k", 1)
         await endpoint.until(1)
@@ -243,40 +240,40 @@ async def test_pushing_that_is_drained_before_it_has_begun_ends_and_works_the_ne
     dsn: str, endpoint: Endpoint
 ) -> None:
     app = App(dsn)
-    push = Pushing(("loopback",))
+    push = PushConsumers(("loopback",))
     app.attach(push)
     async with asyncio.timeout(30):
         with pytest.raises(ZeroDivisionError):
             async with app.running():
                 raise ZeroDivisionError
         async with app.running():
-            await Pushed(app, push).declare(endpoint.url)
+            await PushApp(app, push).declare(endpoint.url)
             await app.publish("orders", "k", 1)
             await endpoint.until(1)
 
 
 async def test_invalid_settings_of_one_consumer_do_not_stop_the_others(
-    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+    push_app: PushApp, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    number = await pushed.declare(endpoint.url, "broken")
-    await pushed.app.database.fetch(
+    number = await push_app.declare(endpoint.url, "broken")
+    await push_app.app.database.fetch(
         'update headrace.consumers set push = \'{"url": "gopher://x"}\', version = version + 1 where id = $1', number
     )
-    await pushed.declare(endpoint.url, "fine")
-    await pushed.app.publish("orders", "k", 1)
-    await pushed.done("fine")
-    assert "can't be pushed, and is tried again" in caplog.text
+    await push_app.declare(endpoint.url, "fine")
+    await push_app.app.publish("orders", "k", 1)
+    await push_app.done("fine")
+    assert logged(caplog, "push consumer failed")
 
 
-async def test_a_paused_consumer_is_not_pushed(pushed: Pushed, endpoint: Endpoint) -> None:
-    number = await pushed.declare(endpoint.url)
-    await store.pause(pushed.app.database, number)
-    await pushed.app.publish("orders", "k", 1)
-    await pushed.declare(endpoint.url, "other")
-    await pushed.done("other")
+async def test_a_paused_consumer_is_not_pushed(push_app: PushApp, endpoint: Endpoint) -> None:
+    number = await push_app.declare(endpoint.url)
+    await store.pause(push_app.app.database, number)
+    await push_app.app.publish("orders", "k", 1)
+    await push_app.declare(endpoint.url, "other")
+    await push_app.done("other")
     assert len(endpoint.requests) == 1
-    await store.resume(pushed.app.database, number)
-    await pushed.done()
+    await store.resume(push_app.app.database, number)
+    await push_app.done()
     assert len(endpoint.requests) == 2
 
 
@@ -287,8 +284,8 @@ async def test_middleware_is_for_the_apps_own_handlers(dsn: str, endpoint: Endpo
     async def refusing(message: Message, call_next: Next) -> None:
         raise ValueError("not through here")
 
-    async with pushing(dsn, app=app) as pushed:
-        await pushed.declare(endpoint.url, backoff=Backoff.of(0), max_deliver=1)
-        await pushed.app.publish("orders", "k", 1)
-        info = await pushed.done()
+    async with running_push(dsn, app=app) as push_app:
+        await push_app.declare(endpoint.url, backoff=Backoff.of(0), max_deliver=1)
+        await push_app.app.publish("orders", "k", 1)
+        info = await push_app.done()
     assert (len(endpoint.requests), info.dead_letters) == (1, 0)

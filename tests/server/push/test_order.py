@@ -10,7 +10,7 @@ from aiohttp import web
 from headrace import store
 from headrace.model.specs import Backoff
 from tests.runtime.running import Gate
-from tests.server.push.endpoints import Endpoint, Pushed, Request, pushing
+from tests.server.push.endpoints import Endpoint, PushApp, Request, running_push
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,13 +46,13 @@ class Ledger:
         assert self.acked == {f"k.{key}": list(range(key, COUNT, KEYS)) for key in range(KEYS)}
 
 
-async def publish(pushed: Pushed) -> None:
-    await store.create_stream(pushed.app.database, "orders")
-    await pushed.app.publish_many("orders", [(f"k.{n % KEYS}", n) for n in range(COUNT)])
+async def publish(push_app: PushApp) -> None:
+    await store.create_stream(push_app.app.database, "orders")
+    await push_app.app.publish_many("orders", [(f"k.{n % KEYS}", n) for n in range(COUNT)])
 
 
 async def test_single_messages_of_a_key_come_in_order_and_one_at_a_time_though_some_fail(
-    pushed: Pushed, endpoint: Endpoint
+    push_app: PushApp, endpoint: Endpoint
 ) -> None:
     ledger = Ledger()
 
@@ -64,14 +64,14 @@ async def test_single_messages_of_a_key_come_in_order_and_one_at_a_time_though_s
         return web.Response(status=500 if failed else 204)
 
     endpoint.answer = now_and_then
-    await publish(pushed)
-    await pushed.declare(endpoint.url, concurrency=(8, 8), backoff=Backoff.of(0))
-    info = await pushed.done()
+    await publish(push_app)
+    await push_app.declare(endpoint.url, concurrency=(8, 8), backoff=Backoff.of(0))
+    info = await push_app.done()
     assert info.dead_letters == 0
     ledger.check()
 
 
-async def test_batches_keep_the_order_of_keys_though_some_fail(pushed: Pushed, endpoint: Endpoint) -> None:
+async def test_batches_keep_the_order_of_keys_though_some_fail(push_app: PushApp, endpoint: Endpoint) -> None:
     ledger = Ledger()
 
     async def now_and_then(request: Request) -> web.StreamResponse:
@@ -85,9 +85,9 @@ async def test_batches_keep_the_order_of_keys_though_some_fail(pushed: Pushed, e
         return web.Response(status=500 if failed else 204)
 
     endpoint.answer = now_and_then
-    await publish(pushed)
-    await pushed.declare(endpoint.url, concurrency=(4, 4), batch=7, backoff=Backoff.of(0), max_deliver=-1)
-    info = await pushed.done()
+    await publish(push_app)
+    await push_app.declare(endpoint.url, concurrency=(4, 4), batch=7, backoff=Backoff.of(0), max_deliver=-1)
+    info = await push_app.done()
     assert info.dead_letters == 0
     ledger.check()
 
@@ -104,14 +104,14 @@ async def test_two_servers_share_the_work_and_keep_the_order(dsn: str, endpoint:
         return web.Response(status=204)
 
     endpoint.answer = together
-    async with pushing(dsn) as one, pushing(dsn) as other:
+    async with running_push(dsn) as one, running_push(dsn) as other:
         await publish(one)
         await one.declare(endpoint.url, concurrency=(1, 1), max_ack_pending=20)
-        other.pushing.look()
+        other.push_consumers.refresh()
         await both.until(2)  # each of the two sends one message at a time
         both.open()
         info = await one.done()
-        sent = [side.pushing.statistics()["orders:ship"]["acked"] for side in (one, other)]
+        sent = [side.push_consumers.statistics()["orders:ship"]["acked"] for side in (one, other)]
     assert sum(sent) == COUNT
     assert min(sent) > 0
     assert info.dead_letters == 0

@@ -15,7 +15,7 @@ from headrace import store
 from headrace.model.ack_ids import AckIds
 from headrace.model.push import Push
 from headrace.model.specs import Backoff, ConsumerSpec
-from tests.server.push.endpoints import Endpoint, Pushed, always
+from tests.server.push.endpoints import Endpoint, PushApp, always
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,9 +23,9 @@ KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 
 
-async def test_a_message_comes_in_the_shape_that_receive_gives(pushed: Pushed, endpoint: Endpoint) -> None:
-    await pushed.declare(endpoint.url)
-    await pushed.app.publish("orders", "us.1", {"n": 1}, headers={"trace": "abc"})
+async def test_a_message_comes_in_the_shape_that_receive_gives(push_app: PushApp, endpoint: Endpoint) -> None:
+    await push_app.declare(endpoint.url)
+    await push_app.app.publish("orders", "us.1", {"n": 1}, headers={"trace": "abc"})
     (request,) = await endpoint.until(1)
     assert (request.method, request.path) == ("POST", "/hook")
     assert request.headers["content-type"] == "application/json"
@@ -34,17 +34,17 @@ async def test_a_message_comes_in_the_shape_that_receive_gives(pushed: Pushed, e
     message = request.message
     at = datetime.fromisoformat(message.pop("inserted_at"))
     assert abs(datetime.now(UTC) - at) < timedelta(minutes=10)
-    stream = await store.stream(pushed.app.database, "orders")
+    stream = await store.stream(push_app.app.database, "orders")
     assert message == {
         "key": "us.1", "data": {"n": 1}, "seq": 1, "stream_id": stream.id, "headers": {"trace": "abc"}, "attempt": 1,
     }  # fmt: skip
 
 
-async def test_a_batch_comes_as_a_list_of_no_more_than_was_asked_for(pushed: Pushed, endpoint: Endpoint) -> None:
-    await store.create_stream(pushed.app.database, "orders")
-    await pushed.app.publish_many("orders", [(f"k.{n % 3}", n) for n in range(25)])
-    await pushed.declare(endpoint.url, batch=10, concurrency=(1, 1))
-    await pushed.done()
+async def test_a_batch_comes_as_a_list_of_no_more_than_was_asked_for(push_app: PushApp, endpoint: Endpoint) -> None:
+    await store.create_stream(push_app.app.database, "orders")
+    await push_app.app.publish_many("orders", [(f"k.{n % 3}", n) for n in range(25)])
+    await push_app.declare(endpoint.url, batch=10, concurrency=(1, 1))
+    await push_app.done()
     sizes = [len(request.messages) for request in endpoint.requests]
     assert max(sizes) == 10
     assert sum(sizes) == 25
@@ -57,31 +57,31 @@ async def test_a_batch_comes_as_a_list_of_no_more_than_was_asked_for(pushed: Pus
     assert sorted(message["data"] for message in got) == list(range(25))
 
 
-async def test_a_payload_goes_out_as_it_was_stored(pushed: Pushed, endpoint: Endpoint) -> None:
+async def test_a_payload_goes_out_as_it_was_stored(push_app: PushApp, endpoint: Endpoint) -> None:
     texts = ['{"b":1.0e2,  "a":123456789012345678901234567890}', '"a \\ud83d\\ude00 é"', "null", '"\\ud800"']
     texts.append("[" * 2000 + "]" * 2000)
-    await pushed.declare(endpoint.url)
+    await push_app.declare(endpoint.url)
     for text in texts:
-        await store.publish(pushed.app.database, "orders", "k", text)
+        await store.publish(push_app.app.database, "orders", "k", text)
     requests = await endpoint.until(len(texts))
     for request, text in zip(requests, texts, strict=True):
         assert b'"data":' + text.encode() + b',"seq"' in request.body
 
 
-async def test_configured_headers_are_sent(pushed: Pushed, endpoint: Endpoint) -> None:
+async def test_configured_headers_are_sent(push_app: PushApp, endpoint: Endpoint) -> None:
     headers = {"Authorization": "Bearer abc", "User-Agent": "mine", "x-shop": "smörgås"}
-    await pushed.declare(endpoint.url, headers=headers)
-    await pushed.app.publish("orders", "k", 1)
+    await push_app.declare(endpoint.url, headers=headers)
+    await push_app.app.publish("orders", "k", 1)
     (request,) = await endpoint.until(1)
     assert request.headers["authorization"] == "Bearer abc"
     assert request.headers.getall("user-agent") == ["mine"]  # type: ignore[attr-defined]
     assert request.headers["x-shop"] == "smörgås"
 
 
-async def test_requests_are_signed_as_standard_webhooks_say(pushed: Pushed, endpoint: Endpoint) -> None:
-    await pushed.declare(endpoint.url, secret=SECRET)
+async def test_requests_are_signed_as_standard_webhooks_say(push_app: PushApp, endpoint: Endpoint) -> None:
+    await push_app.declare(endpoint.url, secret=SECRET)
     before = int(time.time())
-    await pushed.app.publish("orders", "k", {"n": 1})
+    await push_app.app.publish("orders", "k", {"n": 1})
     (request,) = await endpoint.until(1)
     identity, at = request.headers["webhook-id"], request.headers["webhook-timestamp"]
     assert before <= int(at) <= time.time()
@@ -95,9 +95,9 @@ async def test_requests_are_signed_as_standard_webhooks_say(pushed: Pushed, endp
     assert base64.b64decode(signature) == outer
 
 
-async def test_without_a_secret_nothing_is_signed(pushed: Pushed, endpoint: Endpoint) -> None:
-    await pushed.declare(endpoint.url)
-    await pushed.app.publish("orders", "k", 1)
+async def test_without_a_secret_nothing_is_signed(push_app: PushApp, endpoint: Endpoint) -> None:
+    await push_app.declare(endpoint.url)
+    await push_app.app.publish("orders", "k", 1)
     (request,) = await endpoint.until(1)
     assert "webhook-signature" not in request.headers
     assert "webhook-id" in request.headers
@@ -105,11 +105,11 @@ async def test_without_a_secret_nothing_is_signed(pushed: Pushed, endpoint: Endp
 
 @pytest.mark.parametrize("batch", [None, 10])
 async def test_a_message_keeps_its_id_when_it_comes_again(
-    pushed: Pushed, endpoint: Endpoint, batch: int | None
+    push_app: PushApp, endpoint: Endpoint, batch: int | None
 ) -> None:
     endpoint.answer = always(500)
-    await pushed.declare(endpoint.url, max_deliver=3, backoff=Backoff.of(0), batch=batch)
-    await pushed.app.publish_many("orders", [("k", 1), ("k", 2)])
+    await push_app.declare(endpoint.url, max_deliver=3, backoff=Backoff.of(0), batch=batch)
+    await push_app.app.publish_many("orders", [("k", 1), ("k", 2)])
     await endpoint.until(3)
     ids = [request.headers["webhook-id"] for request in endpoint.requests[:3]]
     assert len(set(ids)) == 1
@@ -120,32 +120,32 @@ async def test_a_message_keeps_its_id_when_it_comes_again(
         assert endpoint.requests[3].headers["webhook-id"] not in ids
 
 
-async def test_the_ack_id_settles_that_message_alone(pushed: Pushed, endpoint: Endpoint) -> None:
+async def test_the_ack_id_settles_that_message_alone(push_app: PushApp, endpoint: Endpoint) -> None:
     """A lease of a pipeline has many messages. The ack id of one must not settle the others."""
-    await pushed.declare(endpoint.url)
-    await pushed.app.publish("orders", "k", 1)
+    await push_app.declare(endpoint.url)
+    await push_app.app.publish("orders", "k", 1)
     (request,) = await endpoint.until(1)
-    key = await store.secret(pushed.app.database, "ack_ids")
-    told = AckIds(key).open(request.json["ack_id"])
-    assert (told.seq, told.attempt) == (1, 1)
-    assert told.size == 0, "one that is named alone would be taken for the whole lease"
+    key = await store.secret(push_app.app.database, "ack_ids")
+    answer = AckIds(key).open(request.json["ack_id"])
+    assert (answer.seq, answer.attempt) == (1, 1)
+    assert answer.size == 0, "one that is named alone would be taken for the whole lease"
 
 
 async def test_the_secret_is_not_disclosed(
-    pushed: Pushed, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+    push_app: PushApp, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     endpoint.answer = always(500, "no")
-    await pushed.declare(endpoint.url, secret=SECRET, max_deliver=1)
-    await pushed.app.publish("orders", "k", 1)
-    await pushed.done()
+    await push_app.declare(endpoint.url, secret=SECRET, max_deliver=1)
+    await push_app.app.publish("orders", "k", 1)
+    await push_app.done()
     another = "whsec_" + base64.b64encode(bytes(range(1, 33))).decode()
     spec = ConsumerSpec(stream="orders", name="ship", push=Push(url=endpoint.url, secret=another))
-    declared = await store.declare_consumer(pushed.app.database, spec)
+    declared = await store.declare_consumer(push_app.app.database, spec)
     assert "push" in declared.changed
-    info = await pushed.info()
+    info = await push_app.info()
     assert info.settings["push"]["secret"] == "…"
-    (letter,) = await store.dead_letters(pushed.app.database, 1)
-    for place in (caplog.text, repr(info), repr(letter), repr(spec), repr(declared), json.dumps(endpoint.data)):
+    (dead_letter,) = await store.dead_letters(push_app.app.database, 1)
+    for place in (caplog.text, repr(info), repr(dead_letter), repr(spec), repr(declared), json.dumps(endpoint.data)):
         for secret in (SECRET, another):
             assert secret[6:] not in place

@@ -121,10 +121,10 @@ def serve(
 
 def _options(max_body: str | None, max_requests: int | None, push_allow: list[str] | None, *, capture: bool) -> Options:
     from headrace.server.options import Options
-    from headrace.server.push.addresses import Allowed
+    from headrace.server.push.addresses import AllowedAddresses
 
     options = Options(push_allow=tuple(push_allow or ()), capture=capture)
-    Allowed(options.push_allow)  # raises at once if a network is invalid
+    AllowedAddresses(options.push_allow)  # raises at once if a network is invalid
     if max_body is not None:
         options = msgspec.structs.replace(options, max_body=size_in_bytes(max_body, "--max-body"))
     if max_requests is not None:
@@ -164,15 +164,15 @@ class _Serve:
 
     async def _serve(self, listening: socket.socket) -> int:
         from headrace.server.asgi import Server
-        from headrace.server.serve import Serving
+        from headrace.server.serve import ServerRunner
 
         this_process_is("serve")
         server = Server(self._app, _within_open_files(self._options))
         beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._tell_metrics(server, beside)
-        serving = Serving(
+        serving = ServerRunner(
             self._app, server, listening, self._certificate, shutdown_timeout=self._found.shutdown_timeout,
-            before=self._judge_openness, up=lambda: self._say(listening), beside=beside,
+            before_listening=self._judge_openness, on_listening=lambda: self._say(listening), tasks=beside,
         )  # fmt: skip
         path = self._me.ready_path if self._me else self._found.ready_file
         if path is not None:

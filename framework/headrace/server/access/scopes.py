@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 
 from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest
-from headrace.server.access.token_cache import Known, TokenCache
+from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, CachedToken, TokenCache
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 
@@ -45,6 +45,7 @@ class Access:
         database: returns the open database. It is called at each read.
         clock: monotonic time in seconds.
         date: seconds since 1970, for the expiry of tokens.
+        max_tokens, timeout: see `TokenCache`.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Access:
         *,
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
+        max_tokens: int = MAX_TOKENS,
+        timeout: float = TIMEOUT,
     ) -> None:
-        self._cache = TokenCache(database, clock)
+        self._cache = TokenCache(database, clock, max_tokens=max_tokens, timeout=timeout)
         self._date = date
 
     @property
@@ -64,7 +67,7 @@ class Access:
 
         It is False while that is unknown. `check` then looks it up.
         """
-        return self._cache.surely_none
+        return self._cache.known_empty
 
     async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Authenticate a request before its body is read or a name in it is looked up. Any valid
@@ -98,33 +101,33 @@ class Access:
             StoreUnavailable: the token isn't cached, or was read more than a minute ago, and the
                 database doesn't answer.
         """
-        known = await self.authenticate(authorization)
-        if known is not None and not allows(known.scopes, need, stream):
+        token = await self.authenticate(authorization)
+        if token is not None and not allows(token.scopes, need, stream):
             scopes = f"{need!r}" if stream is None else f"'{need}:{stream}', or {need!r} for all streams"
-            raise Forbidden(f"The token {known.name!r} lacks the scope for this call: {scopes}.")
+            raise Forbidden(f"The token {token.name!r} lacks a scope for this call. It needs {scopes}.")
 
-    async def authenticate(self, authorization: str | None) -> Known | None:
+    async def authenticate(self, authorization: str | None) -> CachedToken | None:
         """Return the token of a call without checking its scopes. None while the server is open.
         For calls that name their stream by an id, which must be looked up first.
 
         Raises:
             Unauthorized, StoreUnavailable: as `check`.
         """
-        if await self._cache.none():
+        if await self._cache.empty():
             return None
         match = _BEARER.fullmatch(authorization or "")
         if match is None:
-            raise Unauthorized("This server wants a token: send the header `Authorization: Bearer hr_…`.")
-        token, token_id = match.groups()
-        known = await self._cache.find(token_id)
+            raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
+        text, token_id = match.groups()
+        token = await self._cache.find(token_id)
         # Compare even if the token is unknown, so that the comparison takes equally long. The
         # look-up may not, but an id is no secret.
-        same = hmac.compare_digest(digest(token), _NO_DIGEST if known is None else known.digest)
-        if known is None or not same or known.revoked:
-            raise Unauthorized("The token is unknown or revoked: take one that `headrace token add` has made.")
-        if known.expires_at <= self._date():
-            raise Unauthorized(f"The token {known.name!r} has expired: `headrace token add` makes another.")
-        return known
+        same = hmac.compare_digest(digest(text), _NO_DIGEST if token is None else token.digest)
+        if token is None or not same or token.revoked:
+            raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
+        if token.expires_at <= self._date():
+            raise Unauthorized(f"The token {token.name!r} has expired. Create another with `headrace token add`.")
+        return token
 
     def changed(self, token_id: str) -> None:
         """Make the creation or revocation of a token by this server effective at once."""

@@ -19,23 +19,23 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import StoredToken
 
-RENEWED = 1.0
+REFRESH_AFTER = 1.0
 """Age in seconds at which the next caller reads an entry again."""
 
-STALE = 2.0
+MAX_AGE = 2.0
 """Age in seconds at which an entry is no longer used, while the database answers."""
 
-AWAY = 60.0
+MAX_AGE_IN_OUTAGE = 60.0
 """Age in seconds up to which an entry is used while the database doesn't answer."""
 
-PATIENCE = 2.0
-"""Seconds that the database has to answer."""
+TIMEOUT = 2.0
+"""Default of the seconds that the database has to answer."""
 
-MOST = 10_000
-"""Largest number of cached tokens."""
+MAX_TOKENS = 10_000
+"""Default of the largest number of cached tokens."""
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class CachedToken(msgspec.Struct, frozen=True, gc=False):
     """A cached token. `expires_at` is in seconds since 1970, or infinite."""
 
     name: str
@@ -46,12 +46,12 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     read_at: float
 
 
-class _Round:
-    """Token ids that are read in one statement."""
+class _SharedRead:
+    """One read of the tokens that several callers need."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
-        self.over = False
+        self.done = False
         self.failure: str | None = None
 
 
@@ -61,104 +61,113 @@ class TokenCache:
     Args:
         database: returns the open database. It is called at each read.
         clock: monotonic time in seconds.
+        max_tokens: largest number of cached tokens.
+        timeout: seconds that the database has to answer.
     """
 
-    def __init__(self, database: Callable[[], store.Database], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, database: Callable[[], store.Database], clock: Callable[[], float] = time.monotonic, *,
+        max_tokens: int = MAX_TOKENS, timeout: float = TIMEOUT,
+    ) -> None:  # fmt: skip
         self._database = database
         self._clock = clock
-        self._known: dict[str, Known] = {}  # in the order of their reads
-        self._some = False  # a token was created, which stays true since rows are never deleted
+        self._max_tokens = max_tokens
+        self._timeout = timeout
+        self._tokens: dict[str, CachedToken] = {}  # in the order of their reads
+        self._any = False  # a token was created, which stays true since rows are never deleted
         self._none_at = -math.inf  # the last time that no token had been created
-        self._next = _Round()
-        self._turn = anyio.Lock()
+        self._next = _SharedRead()
+        self._lock = anyio.Lock()
         self._failed_at = -math.inf
         self._changes = 0
 
     @property
-    def surely_none(self) -> bool:
+    def known_empty(self) -> bool:
         """Whether no token was ever created, as of a second ago at most. False if that is unknown."""
-        return not self._some and self._clock() - self._none_at < RENEWED
+        return not self._any and self._clock() - self._none_at < REFRESH_AFTER
 
-    async def none(self) -> bool:
+    async def empty(self) -> bool:
         """Return whether no token was ever created. Raises `StoreUnavailable` if the last
         successful read was over a minute ago."""
-        if not self._some:
-            await self._renew(None, self._none_at)
-        return not self._some
+        if not self._any:
+            await self._refresh(None, self._none_at)
+        return not self._any
 
-    async def find(self, token_id: str) -> Known | None:
+    async def find(self, token_id: str) -> CachedToken | None:
         """Return a token by its id. Raises `StoreUnavailable` if the last successful read of it
         was over a minute ago."""
-        known = self._known.get(token_id)
-        if known is None or self._clock() - known.read_at >= RENEWED:
-            await self._renew(token_id, -math.inf if known is None else known.read_at)
-            known = self._known.get(token_id)
-        return known
+        token = self._tokens.get(token_id)
+        if token is None or self._clock() - token.read_at >= REFRESH_AFTER:
+            await self._refresh(token_id, -math.inf if token is None else token.read_at)
+            token = self._tokens.get(token_id)
+        return token
 
     def changed(self, token_id: str) -> None:
         """Drop a token that this process has created or revoked, and the result of any running read."""
         self._changes += 1
-        self._some = True
-        self._known.pop(token_id, None)
+        self._any = True
+        self._tokens.pop(token_id, None)
 
-    async def _renew(self, token_id: str | None, read_at: float) -> None:
+    async def _refresh(self, token_id: str | None, read_at: float) -> None:
         """Read an entry again, unless it is fresh enough."""
         now = self._clock()
         age = now - read_at
-        failing = now - self._failed_at < RENEWED
-        if age < RENEWED or (age < STALE and self._turn.locked()) or (age < AWAY and failing):
+        failing = now - self._failed_at < REFRESH_AFTER
+        if age < REFRESH_AFTER or (age < MAX_AGE and self._lock.locked()) or (age < MAX_AGE_IN_OUTAGE and failing):
             return
         if failing:  # the database failed a moment ago, and is not queried for each request
-            raise StoreUnavailable("The database that has the tokens doesn't answer: try again in a moment.")
+            raise StoreUnavailable("The database with the access tokens does not answer. Try again in a moment.")
         try:
             await self._read(token_id)
         except StoreUnavailable:
-            if self._clock() - read_at >= AWAY:
+            if self._clock() - read_at >= MAX_AGE_IN_OUTAGE:
                 raise
 
     async def _read(self, token_id: str | None) -> None:
         """Read an entry, together with those that other callers need at the same time."""
-        mine = self._next
+        read = self._next
         if token_id is not None:
-            mine.ids.add(token_id)
-        async with self._turn:
-            if not mine.over:  # not read meanwhile, or the caller that began was cancelled
-                if self._next is mine:
-                    self._next = _Round()
-                await self._go(mine)
-        if mine.failure is not None:
-            raise StoreUnavailable(mine.failure)
+            read.ids.add(token_id)
+        async with self._lock:
+            if not read.done:  # not read meanwhile, or the caller that began was cancelled
+                if self._next is read:
+                    self._next = _SharedRead()
+                await self._run(read)
+        if read.failure is not None:
+            raise StoreUnavailable(read.failure)
 
-    async def _go(self, going: _Round) -> None:
+    async def _run(self, read: _SharedRead) -> None:
         try:
-            with anyio.fail_after(PATIENCE):
-                await self._fetch(going.ids)
+            with anyio.fail_after(self._timeout):
+                await self._fetch(read.ids)
         except (StoreUnavailable, TimeoutError) as error:
             self._failed_at = self._clock()
-            going.failure = str(error) or f"The database has not told of the tokens within {PATIENCE:g} s."
-        going.over = True
+            read.failure = (
+                str(error) or f"The database did not return the access tokens within {self._timeout:g} s. Try again."
+            )
+        read.done = True
 
     async def _fetch(self, ids: set[str]) -> None:
         database = self._database()
         while True:
             changes, read_at = self._changes, self._clock()
-            some = self._some or await store.any_token(database)
-            found = await store.tokens_of(database, ids) if some and ids else []
+            any_token = self._any or await store.any_token(database)
+            found = await store.tokens_of(database, ids) if any_token and ids else []
             if changes == self._changes:
                 break
-        self._some = self._some or some
+        self._any = self._any or any_token
         self._none_at = read_at
         self._failed_at = -math.inf
         for token_id in ids:
-            self._known.pop(token_id, None)
+            self._tokens.pop(token_id, None)
         for token in found:
-            self._known[token.id] = _known(token, read_at)
-        while len(self._known) > MOST:
-            del self._known[next(iter(self._known))]
+            self._tokens[token.id] = _cached(token, read_at)
+        while len(self._tokens) > self._max_tokens:
+            del self._tokens[next(iter(self._tokens))]
 
 
-def _known(token: StoredToken, read_at: float) -> Known:
-    return Known(
+def _cached(token: StoredToken, read_at: float) -> CachedToken:
+    return CachedToken(
         name=token.name,
         digest=token.digest,
         scopes=frozenset(token.scopes),

@@ -1,1 +1,1 @@
-"""The calls that clients make for every message: publish, receive, ack, nack, extend, and webhooks."""
+"""The parts of the engine: batched publishing and settling, receiving, and caches."""

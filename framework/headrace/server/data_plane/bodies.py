@@ -9,14 +9,14 @@ import msgspec
 from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
-from headrace.server.engine import LONGEST_WAIT, MOST_RECEIVED
 from headrace.server.errors import Problem
-from headrace.server.transport.http import Call
+from headrace.server.transport.http import Request
 
-MOST_ACK_IDS = 10_000
-"""Largest number of messages that one request may settle."""
+MAX_DELAY_MS = 365 * 86_400_000
+"""Longest delay of a message in milliseconds."""
 
 _NULL = msgspec.Raw(b"null")
 _MISSING = msgspec.Raw()
@@ -96,43 +96,48 @@ class Deliveries(msgspec.Struct):
     data: list[Delivery]
 
 
-_publish = msgspec.json.Decoder(Publish)
-_receive = msgspec.json.Decoder(Receive)
+_decode_publish = msgspec.json.Decoder(Publish).decode
+_decode_receive = msgspec.json.Decoder(Receive).decode
 
 
-def told(share: Share) -> bytes:
+def encode_deliveries(share: Share) -> bytes:
     """Encode received messages for dialect A, as `Deliveries`."""
     return b'{"data":[%b]}' % b",".join([
-        b'{"ack_id":"%b","message":{%b,"attempt":%d}}' % (ack_id.encode(), message.told, attempt)
+        b'{"ack_id":"%b","message":{%b,"attempt":%d}}' % (ack_id.encode(), message.encoded, attempt)
         for ack_id, message, attempt in zip(share.ack_ids, share.messages, share.attempts, strict=True)
     ])  # fmt: skip
 
 
 def read_messages(body: bytes) -> Incoming:
-    """Decode and check a publish request. Raises errors that `reply_of` converts."""
-    asked = _publish.decode(body)
+    """Decode and check a publish request. Raises errors that `error_response` converts."""
+    publish = _decode_publish(body)
     incoming = Incoming()
-    for number, message in enumerate(_messages(asked)):
+    for number, message in enumerate(_messages(publish)):
         try:
             incoming.add(
                 message.key, payloads.encode(message.data), _headers(message.headers), message.message_id, _due(message)
             )
         except InvalidInput as error:
-            place = "message" if asked.messages is None else f"messages[{number}]"
-            raise Problem(422, "invalid", str(error), validation_errors={place: [str(error)]}) from error
+            field = "message" if publish.messages is None else f"messages[{number}]"
+            raise Problem(422, "invalid", str(error), validation_errors={field: [str(error)]}) from error
     return incoming
 
 
-def _messages(asked: Publish) -> list[NewMessage]:
-    if asked.messages is not None:
-        if asked.key is not None or len(bytes(asked.data)):
-            raise _refused("messages", "…", "given alone, or else key and data are")
-        return asked.messages
-    if asked.key is None:
-        raise _refused("key", None, 'a text such as "orders.us.42"; or give "messages": [{"key", "data"}, …]')
-    if not len(bytes(asked.data)):
-        raise _refused("data", None, "any JSON value")
-    return [NewMessage(asked.key, asked.data, asked.headers, asked.message_id, asked.deliver_at, asked.delay_ms)]
+def _messages(publish: Publish) -> list[NewMessage]:
+    has_data = len(bytes(publish.data)) > 0
+    if publish.messages is not None:
+        if publish.key is not None or has_data:
+            raise _invalid("messages", "messages is given with key or data", "Give either messages, or key and data.")
+        return publish.messages
+    if publish.key is None:
+        raise _invalid(
+            "key", "key is missing", 'Give a text such as "orders.us.42", or "messages": [{"key", "data"}, …].'
+        )
+    if not has_data:
+        raise _invalid("data", "data is missing", "Give any JSON value.")
+    return [
+        NewMessage(publish.key, publish.data, publish.headers, publish.message_id, publish.deliver_at, publish.delay_ms)
+    ]
 
 
 def _headers(raw: msgspec.Raw) -> str | None:
@@ -140,40 +145,42 @@ def _headers(raw: msgspec.Raw) -> str | None:
     if text == "null":
         return None
     if not text.lstrip().startswith("{"):
-        raise InvalidInput('headers must be a JSON object, such as {"trace": "abc"}.')
+        raise InvalidInput('headers is not a JSON object. Give an object such as {"trace": "abc"}.')
     return text
 
 
 def _due(message: NewMessage) -> datetime | None:
     if message.delay_ms is not None:
         if message.deliver_at is not None:
-            raise InvalidInput("deliver_at and delay_ms say the same thing: give one of them.")
-        return datetime.now(UTC) + timedelta(seconds=delay_of(message.delay_ms))
+            raise InvalidInput("A message has deliver_at and delay_ms. Give one of them.")
+        return datetime.now(UTC) + timedelta(seconds=delay_in_seconds(message.delay_ms))
     due = message.deliver_at
     return due.replace(tzinfo=UTC) if due is not None and due.tzinfo is None else due
 
 
-def delay_of(milliseconds: float) -> float:
+def delay_in_seconds(milliseconds: float) -> float:
     """Convert milliseconds to seconds. Raises a `Problem` for a delay out of range."""
-    if not 0 <= milliseconds <= 365 * 86_400_000:
-        raise Problem(
-            422, "invalid", f"delay_ms={milliseconds:g} must be from 0 to a year.", validation_errors={"delay_ms": ["from 0 to a year"]}
-        )  # fmt: skip
+    if not 0 <= milliseconds <= MAX_DELAY_MS:
+        raise _invalid(
+            "delay_ms",
+            f"delay_ms={milliseconds:g} is out of range",
+            f"Give 0 to {MAX_DELAY_MS:,} milliseconds, which is a year.",
+        )
     return milliseconds / 1000
 
 
-def read_receive(call: Call) -> tuple[int, float]:
+def read_receive(request: Request) -> tuple[int, float]:
     """Return the batch size and the seconds to wait, from the query and the body. The body takes precedence."""
-    asked = _receive.decode(call.body) if call.body.strip() else Receive()
-    query = call.query
+    receive = _decode_receive(request.body) if request.body.strip() else Receive()
+    query = request.query
     if query:
-        if "batch_size" in query and b"batch_size" not in call.body:
-            asked.batch_size = _number("batch_size", query["batch_size"])
-        if "wait_for" in query and b"wait_for" not in call.body:
-            asked.wait_for = query["wait_for"]
-    if not 1 <= asked.batch_size <= MOST_RECEIVED:
-        raise _refused("batch_size", asked.batch_size, f"from 1 to {MOST_RECEIVED:,}")
-    return asked.batch_size, _seconds(asked.wait_for)
+        if "batch_size" in query and b"batch_size" not in request.body:
+            receive.batch_size = _number("batch_size", query["batch_size"])
+        if "wait_for" in query and b"wait_for" not in request.body:
+            receive.wait_for = query["wait_for"]
+    if not 1 <= receive.batch_size <= MAX_RECEIVED:
+        raise _invalid("batch_size", f"batch_size={receive.batch_size} is out of range", f"Give 1 to {MAX_RECEIVED:,}.")
+    return receive.batch_size, _seconds(receive.wait_for)
 
 
 def _seconds(wait_for: float | str) -> float:
@@ -182,8 +189,12 @@ def _seconds(wait_for: float | str) -> float:
         wait = _milliseconds(wait_for) if isinstance(wait_for, str) else wait_for / 1000
     except (ConfigurationError, ValueError):
         wait = -1
-    if not 0 <= wait <= LONGEST_WAIT:
-        raise _refused("wait_for", wait_for, 'from 0 to 3,600,000 milliseconds, or as "60s", "500ms", "5m"')
+    if not 0 <= wait <= MAX_WAIT:
+        raise _invalid(
+            "wait_for",
+            f"wait_for={wait_for!r} is invalid",
+            'Give 0 to 3,600,000 milliseconds, or a duration such as "60s", "500ms" or "5m".',
+        )
     return wait
 
 
@@ -194,21 +205,17 @@ def _milliseconds(text: str) -> float:
 
 def _number(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise _refused(name, text, "a whole number")
+        raise _invalid(name, f"{name}={text!r} is invalid", "Give a whole number.")
     return int(text)
 
 
-def _refused(field: str, value: object, right: str) -> Problem:
-    what = f"{field} is missing" if value is None else f"{field}={value!r} can't be"
-    return Problem(422, "invalid", f"{what}: it is {right}.", validation_errors={field: [f"it is {right}"]})
-
-
-def named(asked: Settle) -> list[str]:
+def ack_ids_of(body: Settle) -> list[str]:
     """Return the ids of a settle request. Raises a `Problem` if there are none or too many."""
-    ack_ids = asked.ack_ids + asked.ack_tokens
-    if not 1 <= len(ack_ids) <= MOST_ACK_IDS:
-        raise Problem(
-            422, "invalid", f"There are {len(ack_ids)} ack_ids: name 1 to {MOST_ACK_IDS:,} messages.",
-            validation_errors={"ack_ids": [f"1 to {MOST_ACK_IDS:,}"]},
-        )  # fmt: skip
+    ack_ids = body.ack_ids + body.ack_tokens
+    if not 1 <= len(ack_ids) <= MAX_SETTLED:
+        raise _invalid("ack_ids", f"There are {len(ack_ids):,} ack_ids", f"Give 1 to {MAX_SETTLED:,}.")
     return ack_ids
+
+
+def _invalid(field: str, problem: str, remedy: str) -> Problem:
+    return Problem(422, "invalid", f"{problem}. {remedy}", validation_errors={field: [remedy]})

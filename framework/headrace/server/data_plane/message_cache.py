@@ -23,11 +23,11 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import Batch
 
-LARGEST = 32_000_000
+MAX_SIZE = 32_000_000
 """Limit of the encoded messages that a process caches, in bytes. It uses twice the memory, since
 data is also kept apart."""
 
-MOST_RANGES = 32
+MAX_RANGES = 32
 """Largest number of seq ranges of a `MessageCache`. Above it, the lowest are removed."""
 
 Key = tuple[int, tuple[str, ...], str]
@@ -36,22 +36,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CachedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A cached message. `told` has its JSON fields as in dialect A, without the braces and the attempt."""
+    """A cached message. `encoded` has its JSON fields as in dialect A, without the braces and the attempt."""
 
     key: str
     data: str
     headers: str | None
     created_at: datetime
-    told: bytes
+    encoded: bytes
 
 
-def kept(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> CachedMessage:
+def encode(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> CachedMessage:
     """Make a cached message with its encoded fields."""
-    told = (
+    encoded = (
         f'"key":{_encode(key).decode()},"data":{data},"seq":{seq},"stream_id":"{stream_id}",'
         f'"headers":{headers or "null"},"inserted_at":{_encode(created_at).decode()}'
     )
-    return CachedMessage(key, data, headers, created_at, told.encode())
+    return CachedMessage(key, data, headers, created_at, encoded.encode())
 
 
 class MessageCaches:
@@ -64,20 +64,20 @@ class MessageCaches:
         size: bytes of the encoded messages.
     """
 
-    def __init__(self, largest: int = LARGEST) -> None:
-        self._largest = largest
+    def __init__(self, max_size: int = MAX_SIZE) -> None:
+        self._max_size = max_size
         self._caches: dict[Key, MessageCache] = {}
         self.history: UUID | None = None
         self.size = 0
 
     def of(self, key: Key) -> MessageCache:
-        """Return the shelf of a stream and filters."""
+        """Return the cache of a stream and filters."""
         cache = self._caches.get(key)
         if cache is None:
             cache = self._caches[key] = MessageCache(self)
         return cache
 
-    def go_by(self, history: UUID | None) -> None:
+    def use_history(self, history: UUID | None) -> None:
         """Set the history of the next messages. Messages of another history are removed."""
         if history != self.history:
             self.clear()
@@ -89,14 +89,14 @@ class MessageCaches:
             cache.clear()
 
     def changed(self, by: int) -> None:
-        """Change the size. Above the limit, the messages with the lowest seqs are removed, shelf by shelf."""
+        """Change the size. Above the limit, the messages with the lowest seqs are removed, cache by cache."""
         self.size += by
         for key in list(self._caches):
-            if self.size <= self._largest:
+            if self.size <= self._max_size:
                 return
             cache = self._caches[key]
-            cache.make_room(self.size - self._largest)
-            # Moved to the end, so that the shelves make room in turn.
+            cache.make_room(self.size - self._max_size)
+            # Moved to the end, so that the caches make room in turn.
             self._caches[key] = self._caches.pop(key)
 
 
@@ -109,12 +109,12 @@ class MessageCache:
 
     def __init__(self, caches: MessageCaches) -> None:
         self._caches = caches
-        self._kept: dict[int, CachedMessage] = {}
+        self._messages: dict[int, CachedMessage] = {}
         self.ranges: list[tuple[int, int]] = []
 
     def get(self, seq: int) -> CachedMessage | None:
         """Return the message at a seq, or None."""
-        return self._kept.get(seq)
+        return self._messages.get(seq)
 
     def put(self, seqs: Sequence[int], messages: Iterable[CachedMessage]) -> None:
         """Cache messages, except those below all that are cached. Their reader is behind all others."""
@@ -122,20 +122,20 @@ class MessageCache:
         grown = 0
         new: list[int] = []
         for seq, message in zip(seqs, messages, strict=True):
-            if seq >= lowest and seq not in self._kept:
-                self._kept[seq] = message
+            if seq >= lowest and seq not in self._messages:
+                self._messages[seq] = message
                 new.append(seq)
-                grown += len(message.told)
+                grown += len(message.encoded)
         for first, last in _runs(sorted(new)):
             self._join(first, last)
-        while len(self.ranges) > MOST_RANGES:
+        while len(self.ranges) > MAX_RANGES:
             grown -= self._drop(*self.ranges.pop(0))
         self._caches.changed(grown)
 
     def clear(self) -> None:
         """Remove all messages."""
-        self._caches.size -= sum(len(one.told) for one in self._kept.values())
-        self._kept.clear()
+        self._caches.size -= sum(len(one.encoded) for one in self._messages.values())
+        self._messages.clear()
         self.ranges = []
 
     def make_room(self, size: int) -> None:
@@ -147,7 +147,7 @@ class MessageCache:
             first, last = self.ranges.pop(0)
             seq = first
             while seq <= last and freed < size:
-                freed += len(self._kept.pop(seq).told)
+                freed += len(self._messages.pop(seq).encoded)
                 seq += 1
             if seq <= last:
                 self.ranges.insert(0, (seq, last))
@@ -164,7 +164,7 @@ class MessageCache:
         self.ranges.insert(place, (first, last))
 
     def _drop(self, first: int, last: int) -> int:
-        return sum(len(self._kept.pop(seq).told) for seq in range(first, last + 1))
+        return sum(len(self._messages.pop(seq).encoded) for seq in range(first, last + 1))
 
 
 def _runs(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
@@ -188,7 +188,7 @@ async def complete(
         StoreUnavailable: messages are missing, and the database has another history by now than the
             batch.
     """
-    caches.go_by(batch.history)
+    caches.use_history(batch.history)
     found: list[CachedMessage | None] = []
     new: list[int] = []
     missing: list[int] = []
@@ -200,17 +200,17 @@ async def complete(
             if key is None:
                 missing.append(seq)
             else:
-                message = kept(seq, stream_id, key, data, headers, created_at)
+                message = encode(seq, stream_id, key, data, headers, created_at)
                 new.append(seq)
         found.append(message)
     if missing:
         history, rows = await store.messages_at(database, stream, missing)
         if history != batch.history:
             raise StoreUnavailable(
-                "The database was restored, or failed over, between a lease and the reading of its messages: try again."
+                "The database was restored or failed over between a lease and the reading of its messages. Try again."
             )
-        there = {row[0]: kept(row[0], stream_id, *row[1:]) for row in rows}
-        found = [there.get(seq) if message is None else message for seq, message in zip(batch.seqs, found, strict=True)]
+        read = {row[0]: encode(row[0], stream_id, *row[1:]) for row in rows}
+        found = [read.get(seq) if message is None else message for seq, message in zip(batch.seqs, found, strict=True)]
     if new and caches.history == batch.history:  # a batch of another history may have come meanwhile
         by_seq = dict(zip(batch.seqs, found, strict=True))
         cache.put(new, [message for seq in new if (message := by_seq[seq]) is not None])

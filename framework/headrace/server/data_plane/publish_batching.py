@@ -12,10 +12,10 @@ import msgspec
 from headrace import store
 from headrace.model.errors import InvalidInput, StoreUnavailable
 from headrace.model.keys import check_key
-from headrace.server.data_plane.failing import fail
+from headrace.server.data_plane.coalescing import fail
 from headrace.store.messages.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
 
-AT_ONCE = 2
+MAX_TRANSACTIONS = 2
 """Concurrent transactions of one stream. One may be written while another waits for the disk."""
 
 
@@ -51,7 +51,7 @@ class Incoming(msgspec.Struct):
         return not any(self.message_ids) and not any(self.deliver_at)
 
 
-class _Request:
+class _PendingPublish:
     __slots__ = ("answer", "characters", "messages")
 
     def __init__(self, messages: Incoming) -> None:
@@ -60,7 +60,7 @@ class _Request:
         self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
 
-class Publishes:
+class PublishBatcher:
     """Publishes the messages of this process's requests to one stream.
 
     Args:
@@ -73,8 +73,8 @@ class Publishes:
         self._database = database
         self._stream = stream
         self._start = start
-        self._queue: list[_Request] = []
-        self._at_work = 0
+        self._queue: list[_PendingPublish] = []
+        self._workers = 0
 
     async def publish(self, messages: Incoming) -> int:
         """Publish messages, all or none. Returns how many were published or scheduled.
@@ -82,10 +82,10 @@ class Publishes:
         Raises:
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
         """
-        request = _Request(messages)
+        request = _PendingPublish(messages)
         self._queue.append(request)
-        if self._at_work < AT_ONCE:
-            self._at_work += 1
+        if self._workers < MAX_TRANSACTIONS:
+            self._workers += 1
             self._start(self._work)
         return await request.answer
 
@@ -100,11 +100,11 @@ class Publishes:
                     if not isinstance(error, Exception):
                         raise
         finally:
-            self._at_work -= 1
-            left, self._queue = self._queue, []  # empty unless cancelled
-            fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
+            self._workers -= 1
+            remaining, self._queue = self._queue, []  # empty unless cancelled
+            fail([one.answer for one in remaining], StoreUnavailable("The server is stopping. Try again."))
 
-    def _next(self) -> list[_Request]:
+    def _next(self) -> list[_PendingPublish]:
         """Take the requests that fit into one statement.
 
         A request with message ids or scheduled messages is published alone, since its answer is the
@@ -124,17 +124,17 @@ class Publishes:
             taken.append(self._queue.pop(0))
         return taken
 
-    async def _publish(self, requests: list[_Request]) -> None:
+    async def _publish(self, requests: list[_PendingPublish]) -> None:
         if len(requests) == 1:
             await self._publish_one(requests[0])
             return
-        together = Incoming()
+        combined = Incoming()
         for request in requests:
-            together.keys += request.messages.keys
-            together.data += request.messages.data
-            together.headers += request.messages.headers
+            combined.keys += request.messages.keys
+            combined.data += request.messages.data
+            combined.headers += request.messages.headers
         try:
-            await store.publish_many(self._database, self._stream, together.keys, together.data, together.headers)
+            await store.publish_many(self._database, self._stream, combined.keys, combined.data, combined.headers)
         except InvalidInput:  # from one of them, and nothing is published
             for request in requests:
                 await self._publish_one(request)
@@ -142,7 +142,7 @@ class Publishes:
         for request in requests:  # with `dedupe`, too, which can't count the unchanged messages per request
             _answer(request, len(request.messages))
 
-    async def _publish_one(self, request: _Request) -> None:
+    async def _publish_one(self, request: _PendingPublish) -> None:
         messages = request.messages
         try:
             count = await store.publish_all(
@@ -150,22 +150,22 @@ class Publishes:
                 message_ids=messages.message_ids, deliver_at=messages.deliver_at,
             )  # fmt: skip
         except Exception as error:
-            fail([request.answer], _named(messages, error))
+            fail([request.answer], _with_key(messages, error))
         else:
             _answer(request, count)
 
 
-def _answer(request: _Request, count: int) -> None:
+def _answer(request: _PendingPublish, count: int) -> None:
     if not request.answer.done():
         request.answer.set_result(count)
 
 
-def _named(messages: Incoming, error: Exception) -> Exception:
+def _with_key(messages: Incoming, error: Exception) -> Exception:
     """Find the invalid key of an error, which the store can't name."""
     if isinstance(error, InvalidInput):
         try:
             for key in messages.keys:
                 check_key(key)
-        except InvalidInput as named:
-            return named
+        except InvalidInput as key_error:
+            return key_error
     return error

@@ -23,11 +23,10 @@ from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.leasing.lease_calls import LeaseCalls
-from headrace.server.data_plane.coalescing import Coalescer
-from headrace.server.data_plane.failing import fail
+from headrace.server.data_plane.coalescing import Coalescer, fail
 from headrace.server.data_plane.message_cache import CachedMessage, MessageCache, MessageCaches, complete
 from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
-from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.errors import TooManyWaiting
 from headrace.store.messages.lease import MAX_LOOK
 
@@ -78,7 +77,7 @@ class Receivers:
     """
 
     def __init__(
-        self, database: store.Database, consumer: KnownConsumer, ack_ids: AckIds, start: Callable[..., None],
+        self, database: store.Database, consumer: CachedConsumer, ack_ids: AckIds, start: Callable[..., None],
         given_back: Callable[[int], None], coalescer: Coalescer, caches: MessageCaches, idle: IdleConsumers,
         sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
@@ -205,7 +204,7 @@ class Receivers:
 
     async def _call(self) -> Batch:
         """Make one lease call for the first requests in the queue."""
-        async with self._coalescer.one():
+        async with self._coalescer.turn():
             called = self._first()
             try:
                 batch = await self._lease([one.want for one in called])
@@ -325,10 +324,10 @@ class Receivers:
         spec, version = await store.consumer_spec(self._database, self.consumer.number)
         self.renew(msgspec.structs.replace(self.consumer, spec=spec, version=version))
 
-    def renew(self, consumer: KnownConsumer) -> None:
+    def renew(self, consumer: CachedConsumer) -> None:
         """Apply changed settings."""
         self.consumer = consumer
         self._cache = self._shelf_of(consumer)
 
-    def _shelf_of(self, consumer: KnownConsumer) -> MessageCache:
+    def _shelf_of(self, consumer: CachedConsumer) -> MessageCache:
         return self._caches.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))

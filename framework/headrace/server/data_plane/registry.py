@@ -17,14 +17,14 @@ from headrace.server.errors import Problem
 K = TypeVar("K")
 T = TypeVar("T")
 
-FRESH = 2.0
+CACHE_TTL = 2.0
 """Cache TTL in seconds. If something was deleted meanwhile, the store's calls raise an error."""
 
-MOST = 10_000
+MAX_ENTRIES = 10_000
 """Largest number of cached entries of each kind."""
 
 
-class KnownStream(msgspec.Struct, frozen=True):
+class CachedStream(msgspec.Struct, frozen=True):
     """A stream. `number` is its id in the database, `id` the one in the API."""
 
     number: int
@@ -32,20 +32,20 @@ class KnownStream(msgspec.Struct, frozen=True):
     name: str
 
 
-class KnownConsumer(msgspec.Struct, frozen=True):
+class CachedConsumer(msgspec.Struct, frozen=True):
     """A consumer. `number` is its id in the database, `id` the one in the API. `version` is the
     version of its settings."""
 
     number: int
     id: str
     name: str
-    stream: KnownStream
+    stream: CachedStream
     spec: ConsumerSpec
     version: int
 
 
 class Registry:
-    """Looks up streams and consumers, and caches them for `FRESH` seconds.
+    """Looks up streams and consumers, and caches them for `CACHE_TTL` seconds.
 
     Args:
         database: returns the open database. It is called at each look-up.
@@ -55,79 +55,77 @@ class Registry:
     def __init__(self, database: Callable[[], store.Database], clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
-        self._streams: dict[str, tuple[float, KnownStream]] = {}
-        self._consumers: dict[tuple[str | None, str], tuple[float, KnownConsumer]] = {}
-        self._searches: dict[tuple[int, Any], asyncio.Future[Any]] = {}
+        self._streams: dict[str, tuple[float, CachedStream]] = {}
+        self._consumers: dict[tuple[str | None, str], tuple[float, CachedConsumer]] = {}
+        self._lookups: dict[tuple[int, Any], asyncio.Future[Any]] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache after something was created, changed or deleted."""
         self._streams.clear()
         self._consumers.clear()
-        self._searches.clear()
+        self._lookups.clear()
 
-    async def stream(self, ref: str) -> KnownStream:
+    async def stream(self, ref: str) -> CachedStream:
         """Return a stream by its id or name. Raises `UnknownStream`."""
-        return await self._remembered(self._streams, ref, lambda: self._find_stream(ref))
+        return await self._cached(self._streams, ref, lambda: self._find_stream(ref))
 
-    async def consumer(self, stream: str, ref: str) -> KnownConsumer:
+    async def consumer(self, stream: str, ref: str) -> CachedConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises
         `UnknownStream`, `UnknownConsumer`."""
-        return await self._remembered(self._consumers, (stream, ref), lambda: self._find_consumer(stream, ref))
+        return await self._cached(self._consumers, (stream, ref), lambda: self._find_consumer(stream, ref))
 
-    def known(self, stream: str, ref: str) -> KnownConsumer | None:
+    def cached_consumer(self, stream: str, ref: str) -> CachedConsumer | None:
         """Return a cached consumer by the arguments of `consumer`. None if it isn't cached."""
-        known = self._consumers.get((stream, ref))
-        return None if known is None or known[0] <= self._clock() else known[1]
+        entry = self._consumers.get((stream, ref))
+        return None if entry is None or entry[0] <= self._clock() else entry[1]
 
-    async def consumer_anywhere(self, ref: str) -> KnownConsumer:
+    async def consumer_anywhere(self, ref: str) -> CachedConsumer:
         """Return a consumer by its id, by a name that is unique among all streams, or as
         `stream:name`.
 
         Raises `UnknownConsumer`, or a `Problem` if several streams have a consumer of this name.
         """
-        return await self._remembered(self._consumers, (None, ref), lambda: self._find_anywhere(ref))
+        return await self._cached(self._consumers, (None, ref), lambda: self._find_anywhere(ref))
 
-    async def _remembered(
-        self, memory: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        known = memory.get(key)
-        if known is not None and known[0] > self._clock():
-            return known[1]
+    async def _cached(self, cache: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        entry = cache.get(key)
+        if entry is not None and entry[0] > self._clock():
+            return entry[1]
         # Many requests miss the cache when an entry expires. They share one look-up, which goes on
         # if the request that began it is cancelled.
-        search = self._searches.get((id(memory), key))
-        if search is None:
-            search = asyncio.ensure_future(self._search(memory, key, find))
-            self._searches[id(memory), key] = search
-            search.add_done_callback(lambda done: self._searched((id(memory), key), done))
-        found: T = await asyncio.shield(search)
+        lookup = self._lookups.get((id(cache), key))
+        if lookup is None:
+            lookup = asyncio.ensure_future(self._look_up(cache, key, find))
+            self._lookups[id(cache), key] = lookup
+            lookup.add_done_callback(lambda done: self._end_lookup((id(cache), key), done))
+        found: T = await asyncio.shield(lookup)
         return found
 
-    def _searched(self, place: tuple[int, Any], done: asyncio.Future[Any]) -> None:
-        if self._searches.get(place) is done:
-            del self._searches[place]
+    def _end_lookup(self, place: tuple[int, Any], done: asyncio.Future[Any]) -> None:
+        if self._lookups.get(place) is done:
+            del self._lookups[place]
         if not done.cancelled():
             done.exception()  # retrieve it, all waiting requests may have ended
 
-    async def _search(self, memory: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _look_up(self, cache: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         found = await find()
-        if len(memory) >= MOST:
-            memory.clear()
-        memory[key] = (self._clock() + FRESH, found)
+        if len(cache) >= MAX_ENTRIES:
+            cache.clear()
+        cache[key] = (self._clock() + CACHE_TTL, found)
         return found
 
-    async def _find_stream(self, ref: str) -> KnownStream:
-        return KnownStream(*await store.find_stream(self._database(), ref))
+    async def _find_stream(self, ref: str) -> CachedStream:
+        return CachedStream(*await store.find_stream(self._database(), ref))
 
-    async def _find_consumer(self, stream: str, ref: str) -> KnownConsumer:
-        known = await self.stream(stream)
-        found = await store.find_consumers(self._database(), ref, known.name)
+    async def _find_consumer(self, stream: str, ref: str) -> CachedConsumer:
+        parent = await self.stream(stream)
+        found = await store.find_consumers(self._database(), ref, parent.name)
         if not found:
-            await store.stream(self._database(), known.name)  # raises if the stream no longer exists
-            raise UnknownConsumer(f"There is no consumer {ref!r} on the stream {known.name!r}.")
-        return await self._known(found[0])
+            await store.stream(self._database(), parent.name)  # raises if the stream no longer exists
+            raise UnknownConsumer(f"The stream {parent.name!r} has no consumer {ref!r}.")
+        return await self._with_settings(found[0])
 
-    async def _find_anywhere(self, ref: str) -> KnownConsumer:
+    async def _find_anywhere(self, ref: str) -> CachedConsumer:
         stream, colon, name = ref.partition(":")
         if colon:
             return await self.consumer(stream, name)
@@ -139,11 +137,11 @@ class Registry:
             raise Problem(
                 409,
                 "ambiguous",
-                f"Several streams have a consumer {ref!r}: write which is meant, {' or '.join(names)}.",
+                f"Several streams have a consumer {ref!r}. Name the stream, too: {' or '.join(names)}.",
             )
-        return await self._known(found[0])
+        return await self._with_settings(found[0])
 
-    async def _known(self, found: store.Found) -> KnownConsumer:
+    async def _with_settings(self, found: store.Found) -> CachedConsumer:
         spec, version = await store.consumer_spec(self._database(), found.number)
-        stream = KnownStream(found.stream_number, found.stream_id, found.stream)
-        return KnownConsumer(found.number, found.id, found.name, stream, spec, version)
+        stream = CachedStream(found.stream_number, found.stream_id, found.stream)
+        return CachedConsumer(found.number, found.id, found.name, stream, spec, version)

@@ -10,14 +10,13 @@ from headrace import store
 from headrace.model.ack_ids import AckId
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
-from headrace.server.data_plane.coalescing import Coalescer
-from headrace.server.data_plane.failing import fail
+from headrace.server.data_plane.coalescing import Coalescer, fail
 
-MOST = 5000
+MAX_MESSAGES = 5000
 """Largest number of messages in one settle call, unless a single request has more."""
 
 
-class _Request:
+class _PendingSettle:
     """The messages that one request settles. `whole` has the leases that it acks completely."""
 
     __slots__ = ("answer", "failure", "singles", "whole")
@@ -37,14 +36,14 @@ class _Request:
         self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
 
 
-class Settles:
+class SettleBatcher:
     """The settle requests of this process for one consumer.
 
     Args:
         database: an open database.
         consumer: the consumer's number.
         start: starts a task that lives as long as the engine.
-        turns: coalesces the settle calls of this process.
+        coalescer: coalesces the settle calls of this process.
     """
 
     def __init__(
@@ -54,8 +53,8 @@ class Settles:
         self._consumer = consumer
         self._start = start
         self._coalescer = coalescer
-        self._queue: list[_Request] = []
-        self._at_work = False
+        self._queue: list[_PendingSettle] = []
+        self._working = False
 
     async def settle(
         self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool
@@ -72,17 +71,17 @@ class Settles:
         Raises:
             UnknownConsumer, StoreUnavailable.
         """
-        request = _Request(ids, failure, strict)
+        request = _PendingSettle(ids, failure, strict)
         self._queue.append(request)
-        if not self._at_work:
-            self._at_work = True
+        if not self._working:
+            self._working = True
             self._start(self._work)
         return await request.answer
 
     async def _work(self) -> None:
         try:
             while self._queue:
-                async with self._coalescer.one():
+                async with self._coalescer.turn():
                     requests = self._next()
                     try:
                         await self._settle(requests)
@@ -91,21 +90,21 @@ class Settles:
                         if not isinstance(error, Exception):
                             raise
         finally:
-            self._at_work = False
-            left, self._queue = self._queue, []  # empty unless cancelled
-            fail([one.answer for one in left], StoreUnavailable("The server stops. Try again."))
+            self._working = False
+            remaining, self._queue = self._queue, []  # empty unless cancelled
+            fail([one.answer for one in remaining], StoreUnavailable("The server is stopping. Try again."))
 
-    def _next(self) -> list[_Request]:
+    def _next(self) -> list[_PendingSettle]:
         """Take requests for one call. If two name the same message, the second waits for the next call."""
-        taken: list[_Request] = []
-        left: list[_Request] = []
+        batch: list[_PendingSettle] = []
+        remaining: list[_PendingSettle] = []
         whole: set[int] = set()
         partly: set[int] = set()
         seen: set[tuple[int, int]] = set()
         size = 0
-        for place, request in enumerate(self._queue):
-            if taken and size + len(request.singles) > MOST:
-                left += self._queue[place:]
+        for index, request in enumerate(self._queue):
+            if batch and size + len(request.singles) > MAX_MESSAGES:
+                remaining += self._queue[index:]
                 break
             leases = {lease for lease, _ in request.singles}
             if not (
@@ -114,17 +113,17 @@ class Settles:
                 and leases.isdisjoint(whole)
                 and seen.isdisjoint(request.singles)
             ):
-                left.append(request)
+                remaining.append(request)
                 continue
-            taken.append(request)
+            batch.append(request)
             whole |= request.whole
             partly |= leases
             seen.update(request.singles)
             size += len(request.singles)
-        self._queue = left
-        return taken
+        self._queue = remaining
+        return batch
 
-    async def _settle(self, requests: list[_Request]) -> None:
+    async def _settle(self, requests: list[_PendingSettle]) -> None:
         settlement = Settlement()
         for request in requests:
             settlement.whole += request.whole

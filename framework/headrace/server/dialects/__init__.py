@@ -1,1 +1,2 @@
-"""The older dialects of the data plane. They differ from dialect A only in names and shapes."""
+"""The endpoints that clients call for every batch, in the dialects streams, pull consumers and consume API, and
+the endpoint of webhooks. The dialects differ only in names and shapes."""

@@ -10,38 +10,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace import store
 from headrace.model.errors import FilterTooSlow
 from headrace.server.data_plane.bodies import Nack, Settle, read_receive
-from headrace.server.data_plane.registry import KnownConsumer
-from headrace.server.dialects.pull import anywhere
-from headrace.server.transport.http import Call, Endpoint, Reply
+from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.dialects.operations import Operations
+from headrace.server.transport.http import Endpoint, Request, Response
 from headrace.server.wire.dialect_answers import records
 from headrace.store.database.pool import within
 
-if TYPE_CHECKING:
-    from headrace.server.data_plane.endpoints import DataPlane
-
 PREFIX = "http-consumers"
 
-LOOK = 1000
+MAX_EXAMINED = 1000
 """Largest number of messages above the position that are examined to count the pending ones."""
 
-FRESH = 1.0
+CACHE_TTL = 1.0
 """Cache TTL of a count in seconds."""
 
-JUDGING = 0.5
+COUNT_TIMEOUT = 0.5
 """Time limit of a count in seconds. If a condition takes longer, no messages are examined."""
 
-MOST = 10_000
+MAX_ENTRIES = 10_000
 """Largest number of cached counts, one per consumer."""
 
-_settle = msgspec.json.Decoder(Settle)
-_nack = msgspec.json.Decoder(Nack)
+_decode_settle = msgspec.json.Decoder(Settle).decode
+_decode_nack = msgspec.json.Decoder(Nack).decode
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -55,12 +51,13 @@ class Consume:
     """The endpoints of dialect C.
 
     Args:
-        data: the shared endpoints, which do the work.
+        operations: does the work.
         clock: monotonic time in seconds.
     """
 
-    def __init__(self, data: DataPlane, clock: Callable[[], float] = time.monotonic) -> None:
-        self._data = data
+    def __init__(self, operations: Operations, clock: Callable[[], float] = time.monotonic) -> None:
+        self._operations = operations
+        self._engine = operations.engine
         self._clock = clock
         self._counts: dict[int, tuple[float, asyncio.Task[Counts]]] = {}
 
@@ -72,49 +69,51 @@ class Consume:
             return {"ack": self.ack, "nack": self.nack}.get(verb)
         return None
 
-    async def next(self, call: Call) -> Reply | None:
+    async def next(self, request: Request) -> Response | None:
         """Return messages as records. It takes `batch_size` and `wait_for` like dialect A."""
-        consumer = await anywhere(self._data, call)
-        share = await self._data.received(call, consumer, *read_receive(call))
+        consumer = await self._operations.consumer_anywhere(request)
+        share = await self._operations.receive(request, consumer, *read_receive(request))
         if share is None:
             return None
         try:
-            counts = await self._counted(consumer)
+            counts = await self._cached_counts(consumer)
         except Exception:  # the client gets the error instead of the messages
-            await self._data.engine.give_back(consumer, share)
+            await self._engine.release(consumer, share)
             raise
-        if share.lease is not None and await call.left():  # during the count
-            await self._data.engine.give_back(consumer, share)
+        if share.lease is not None and await request.is_disconnected():  # during the count
+            await self._engine.release(consumer, share)
             return None
-        return Reply(200, records(consumer, share, counts.pending, counts.ack_pending))
+        return Response(200, records(consumer, share, counts.pending, counts.ack_pending))
 
-    async def ack(self, call: Call) -> Reply:
+    async def ack(self, request: Request) -> Response:
         """Settle messages as done."""
-        return await self._data.acked(await anywhere(self._data, call), _settle.decode(call.body))
+        consumer = await self._operations.consumer_anywhere(request)
+        return await self._operations.ack(consumer, _decode_settle(request.body))
 
-    async def nack(self, call: Call) -> Reply:
+    async def nack(self, request: Request) -> Response:
         """Settle messages as failed. They are delivered again."""
-        return await self._data.nacked(await anywhere(self._data, call), _nack.decode(call.body))
+        consumer = await self._operations.consumer_anywhere(request)
+        return await self._operations.nack(consumer, _decode_nack(request.body))
 
-    async def _counted(self, consumer: KnownConsumer) -> Counts:
+    async def _cached_counts(self, consumer: CachedConsumer) -> Counts:
         now = self._clock()
-        known = self._counts.get(consumer.number)
-        if known is None or known[0] <= now:
-            if len(self._counts) >= MOST:
+        entry = self._counts.get(consumer.number)
+        if entry is None or entry[0] <= now:
+            if len(self._counts) >= MAX_ENTRIES:
                 self._counts.clear()
-            known = now + FRESH, asyncio.ensure_future(self._count(consumer))
-            self._counts[consumer.number] = known
+            entry = now + CACHE_TTL, asyncio.ensure_future(self._count(consumer))
+            self._counts[consumer.number] = entry
         try:
-            return await asyncio.shield(known[1])
+            return await asyncio.shield(entry[1])
         except Exception:
             self._counts.pop(consumer.number, None)
             raise
 
-    async def _count(self, consumer: KnownConsumer) -> Counts:
-        database, where = self._data.engine.app.database, (consumer.stream.name, consumer.name)
+    async def _count(self, consumer: CachedConsumer) -> Counts:
+        database, names = self._engine.app.database, (consumer.stream.name, consumer.name)
         try:
-            async with within(database, JUDGING) as connection:
-                info = await store.consumer(connection, *where, look=LOOK)
+            async with within(database, COUNT_TIMEOUT) as connection:
+                info = await store.consumer(connection, *names, look=MAX_EXAMINED)
         except FilterTooSlow:
-            info = await store.consumer(database, *where, look=0)
+            info = await store.consumer(database, *names, look=0)
         return Counts(info.num_pending, info.num_ack_pending)

@@ -14,25 +14,25 @@ from headrace.model.capture import BackfillInfo
 from headrace.model.errors import FilterTooSlow, StoreUnavailable
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
-from headrace.server.access.scopes import Access
+from headrace.server.access.scopes import Access, authorization_of
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem, reply_of
+from headrace.server.errors import Problem, error_response
 from headrace.server.monitoring.health import Health
-from headrace.server.monitoring.metrics import Labels, Requests, Text, of_consumers, of_messages
-from headrace.server.monitoring.source_metrics import of_backfills, of_sources
+from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
+from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
 from headrace.server.transport.http import Scope, Send
 from headrace.server.transport.limits import Limits
 from headrace.store.database.pool import within
 
 PATHS = ("/health", "/ready", "/metrics")
 
-LOOK = 1000
+MAX_EXAMINED = 1000
 """Largest number of messages above a consumer's position that are examined to count the pending ones."""
 
-LIMIT = 2.0
+QUERY_TIMEOUT = 2.0
 """Time limit in seconds for counting consumers and for reading sources. Figures that take longer are left out."""
 
-FRESH = 5.0
+CACHE_TTL = 5.0
 """Cache TTL of these figures in seconds."""
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +42,7 @@ Page = tuple[int, bytes, bytes]
 """A status, a content type and a body."""
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class DatabaseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures from the database, which are the same for every server."""
 
     consumers: list[ConsumerInfo] = []
@@ -64,7 +64,7 @@ class Monitoring:
         health: the health of the server.
         requests: the request counts of the server.
         further: returns further metrics in the same format, such as the app's own telemetry.
-        siblings: returns the metrics of other processes on the same port, with the labels that
+        peer_metrics: returns the metrics of other processes on the same port, with the labels that
             distinguish them.
         labels: the labels that distinguish this process.
     """
@@ -74,13 +74,13 @@ class Monitoring:
         self._access = access
         self._limits = limits
         self.health = Health(engine.app)
-        self.requests = Requests()
+        self.requests = RequestMetrics()
         self.further: Callable[[], str] | None = None
         self.peer_metrics: Callable[[], Awaitable[Sequence[tuple[str, Labels]]]] | None = None
         self.labels: Labels = ()
-        self._counting = anyio.Lock()
+        self._lock = anyio.Lock()
         self._until = float("-inf")
-        self._stored = Stored()
+        self._figures = DatabaseFigures()
         self._pages = dict(zip(PATHS, (self._health, self._ready, self._metrics), strict=True))
 
     async def answer(self, path: str, scope: Scope, send: Send) -> bool:
@@ -90,10 +90,12 @@ class Monitoring:
             return False
         try:
             if scope["method"] not in ("GET", "HEAD"):
-                raise Problem(405, "method_not_allowed", f"{path} is read by GET.", headers={"allow": "GET, HEAD"})
+                raise Problem(
+                    405, "method_not_allowed", f"{path} supports GET and HEAD only.", headers={"allow": "GET, HEAD"}
+                )
             status, kind, body = await page(scope)
         except Exception as error:
-            await reply_of(error).send(send)
+            await error_response(error).send(send)
             return True
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -106,85 +108,84 @@ class Monitoring:
     async def _ready(self, scope: Scope) -> Page:
         excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
         if unknown := set(excluded) - {"sources"}:
-            raise Problem(400, "malformed", f"{min(unknown)!r} can't be excluded from /ready: only 'sources' can.")
+            raise Problem(400, "malformed", f"exclude={min(unknown)!r} is invalid. Only 'sources' can be excluded.")
         found = await self.health.readiness(sources=not excluded)
         return 200 if found.ready else 503, _JSON, msgspec.json.encode(found)
 
     async def _metrics(self, scope: Scope) -> Page:
         if not self._access.open:
-            await self._access.check(_authorization(scope), "admin", None)
-        text = Text()
+            await self._access.check(authorization_of(scope["headers"]), "admin", None)
+        text = MetricsText()
         text.merge(self.own(), self.labels)
         if self.peer_metrics is not None:
-            for told, labels in await self.peer_metrics():
-                text.merge(told, labels)
-        stored = await self._look()  # the same for all processes, so it is added once
-        for family in (*of_consumers(stored.consumers), *of_sources(stored.sources), *of_backfills(stored.backfills)):
+            for peer_text, labels in await self.peer_metrics():
+                text.merge(peer_text, labels)
+        figures = await self._database_figures()  # the same for all processes, so it is added once
+        for family in (
+            *consumer_metrics(figures.consumers),
+            *capture_metrics(figures.sources),
+            *backfill_metrics(figures.backfills),
+        ):
             text.add(*family)
         return 200, _TEXT, str(text).encode()
 
     def own(self) -> str:
         """Return the metrics of this process alone."""
-        text, limits = Text(), self._limits
+        text, limits = MetricsText(), self._limits
         text.add(
             "headrace_server_request_duration_seconds", "histogram",
-            "How long requests took, those that wait for messages included.", self.requests.samples(),
+            "Duration of requests in seconds, including those that wait for messages.", self.requests.samples(),
         )  # fmt: skip
         text.add(
-            "headrace_server_requests_under_way", "gauge", "Requests under way, those that wait for messages apart.",
+            "headrace_server_requests_under_way", "gauge", "Number of running requests, without those that wait for messages.",
             [("", (), limits.under_way)],
         )  # fmt: skip
         text.add(
-            "headrace_server_body_bytes", "gauge", "Bytes of request bodies that are held.", [("", (), limits.held)]
+            "headrace_server_body_bytes", "gauge", "Size of the bodies of running requests in bytes.", [("", (), limits.held)]
         )  # fmt: skip
         text.add(
-            "headrace_server_refused_total", "counter", "Requests and connections refused by a limit, by status.",
+            "headrace_server_refused_total", "counter", "Number of requests and connections that a limit refused, by status.",
             [("", (("status", str(status)),), count) for status, count in sorted(limits.refused.items())],
         )  # fmt: skip
-        for family in of_messages(self._engine.statistics()):
+        for family in message_metrics(self._engine.statistics()):
             text.add(*family)
         if self.further is not None:
             text.merge(self.further())
         return str(text)
 
-    async def _look(self) -> Stored:
-        """Return consumers and sources, at most `FRESH` seconds old. They are empty while the
+    async def _database_figures(self) -> DatabaseFigures:
+        """Return consumers and sources, at most `CACHE_TTL` seconds old. They are empty while the
         store doesn't answer."""
-        async with self._counting:
+        async with self._lock:
             if time.monotonic() >= self._until:
-                sources, backfills = await self._ask_for_sources()
-                self._stored = Stored(consumers=await self._ask_for_consumers(), sources=sources, backfills=backfills)
-                self._until = time.monotonic() + FRESH
-            return self._stored
+                sources, backfills = await self._read_sources()
+                self._figures = DatabaseFigures(
+                    consumers=await self._read_consumers(), sources=sources, backfills=backfills
+                )
+                self._until = time.monotonic() + CACHE_TTL
+            return self._figures
 
-    async def _ask_for_sources(self) -> tuple[list[SourceInfo], list[BackfillInfo]]:
+    async def _read_sources(self) -> tuple[list[SourceInfo], list[BackfillInfo]]:
         try:
-            async with within(self._engine.app.database, LIMIT) as connection:
+            async with within(self._engine.app.database, QUERY_TIMEOUT) as connection:
                 return await store.sources_at_work(connection)
         except (FilterTooSlow, StoreUnavailable):
             return [], []
 
-    async def _ask_for_consumers(self) -> list[ConsumerInfo]:
+    async def _read_consumers(self) -> list[ConsumerInfo]:
         try:
-            return await self._ask(LOOK)
+            return await self._read_consumers_with(MAX_EXAMINED)
         except FilterTooSlow:
-            return await self._ask_without_looking()
+            return await self._read_consumers_without_pending()
         except StoreUnavailable:
             return []
 
-    async def _ask(self, look: int) -> list[ConsumerInfo]:
-        async with within(self._engine.app.database, LIMIT) as connection:
+    async def _read_consumers_with(self, look: int) -> list[ConsumerInfo]:
+        async with within(self._engine.app.database, QUERY_TIMEOUT) as connection:
             return await store.consumers(connection, look=look)
 
-    async def _ask_without_looking(self) -> list[ConsumerInfo]:
+    async def _read_consumers_without_pending(self) -> list[ConsumerInfo]:
         try:
-            return await self._ask(0)
+            return await self._read_consumers_with(0)
         except (FilterTooSlow, StoreUnavailable):
             return []
-
-
-def _authorization(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return str(value, "latin-1")
-    return None

@@ -15,13 +15,13 @@ from headrace.model.errors import HeadraceError
 from headrace.model.sources import SourceInfo
 from headrace.store.database.migrations import migrations
 
-PATIENCE = 2.0
-"""Seconds that the database has to answer."""
+TIMEOUT = 2.0
+"""Default of the seconds that the database has to answer."""
 
-FRESH = 1.0
+CACHE_TTL = 1.0
 """Cache TTL of a result in seconds, so that many probes cause one query."""
 
-UNATTENDED = 15.0
+MAX_UNATTENDED = 15.0
 """Seconds after which a source without a capturing process makes this process not ready, if it
 captures. A takeover takes less than 10."""
 
@@ -55,7 +55,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceReadiness, ...] = ()
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class DatabaseState(msgspec.Struct, frozen=True, kw_only=True):
     """State of the database: whether it answers, whether its schema is right, what is wrong, and
     the sources that have problems."""
 
@@ -71,37 +71,39 @@ class Health:
     Args:
         app: the app.
         clock: monotonic time in seconds.
+        timeout: seconds that the database has to answer.
 
     Attributes:
         draining: whether the server is stopping.
         captures: whether this process captures the sources that no other process captures.
     """
 
-    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic, *, timeout: float = TIMEOUT) -> None:
         self._app = app
         self._clock = clock
-        self._known = migrations()[-1].version
-        self._asking = anyio.Lock()
+        self._timeout = timeout
+        self._schema_version = migrations()[-1].version
+        self._lock = anyio.Lock()
         self._until = float("-inf")
-        self._found = Found(database=False, schema=False)
+        self._state = DatabaseState(database=False, schema=False)
         self._unattended: dict[str, float] = {}
         self.draining = False
         self.captures = False
 
     async def readiness(self, *, sources: bool = True) -> Readiness:
         """Return the current readiness. It takes as long as the database needs to answer, at most
-        `PATIENCE`.
+        `timeout`.
 
         Args:
             sources: whether a stopped source makes the server not ready. Such sources are returned
                 in any case.
         """
-        at_work = self._app.readiness()
-        draining = self.draining or at_work.draining
-        reasons = list(at_work.reasons)
-        if self.draining and not at_work.draining:
-            reasons.insert(0, "The server was told to stop: it takes no more connections.")
-        found = await self._ask()
+        app = self._app.readiness()
+        draining = self.draining or app.draining
+        reasons = list(app.reasons)
+        if self.draining and not app.draining:
+            reasons.insert(0, "The server is stopping, and accepts no more connections.")
+        found = await self._cached_state()
         if found.reason:
             reasons.append(found.reason)
         if sources:
@@ -117,50 +119,50 @@ class Health:
 
     def _of_source(self, one: SourceReadiness) -> str:
         if one.state == "stopped":
-            mend = "" if one.mend is None else f" Mend it with: {one.mend}"
-            return f"The source {one.name} is stopped: {one.reason or 'nobody has told why.'}{mend}"
+            remedy = "" if one.mend is None else f" Mend it with: {one.mend}"
+            return f"The source {one.name} is stopped: {one.reason or 'the reason is unknown.'}{remedy}"
         since = self._unattended.get(one.name)
-        if since is None or self._clock() - since < UNATTENDED or not self.captures:
+        if since is None or self._clock() - since < MAX_UNATTENDED or not self.captures:
             return ""
-        told = "though this process could" if one.reason is None else f"the last reason: {one.reason}"
-        return (
-            f"The source {one.name} has been captured by nobody for {self._clock() - since:.0f} s, {told.rstrip('.')}."
-        )
+        reason = "" if one.reason is None else f" The last reason: {one.reason.rstrip('.')}."
+        return f"No process has captured the source {one.name} for {self._clock() - since:.0f} s.{reason}"
 
-    async def _ask(self) -> Found:
-        async with self._asking:
+    async def _cached_state(self) -> DatabaseState:
+        async with self._lock:
             if self._clock() >= self._until:
-                self._found = await self._look()
-                self._until = self._clock() + FRESH
-                self._note(self._found.sources)
-            return self._found
+                self._state = await self._read()
+                self._until = self._clock() + CACHE_TTL
+                self._record_unattended(self._state.sources)
+            return self._state
 
-    def _note(self, sources: Sequence[SourceReadiness]) -> None:
+    def _record_unattended(self, sources: Sequence[SourceReadiness]) -> None:
         """Record since when each source has had no capturing process."""
         now = self._clock()
         self._unattended = {
             one.name: self._unattended.get(one.name, now) for one in sources if one.state == "unattended"
         }
 
-    async def _look(self) -> Found:
+    async def _read(self) -> DatabaseState:
         try:
-            with anyio.fail_after(PATIENCE):
-                there = await store.schema_version(self._app.database)
-                if there != self._known:
-                    reason = f"The database's schema is at version {there}, and this server's is {self._known}."
-                    return Found(database=True, schema=False, reason=reason)
+            with anyio.fail_after(self._timeout):
+                version = await store.schema_version(self._app.database)
+                if version != self._schema_version:
+                    reason = f"The database has schema version {version}. This server requires {self._schema_version}."
+                    return DatabaseState(database=True, schema=False, reason=reason)
                 sources, _ = await store.sources_at_work(self._app.database)
         except TimeoutError:
-            return Found(database=False, schema=False, reason=f"The database has not answered for {PATIENCE:g} s.")
+            return DatabaseState(
+                database=False, schema=False, reason=f"The database did not answer within {self._timeout:g} s."
+            )
         except HeadraceError as error:
-            return Found(database=False, schema=False, reason=str(error))
-        return Found(database=True, schema=True, sources=tuple(troubled(sources)))
+            return DatabaseState(database=False, schema=False, reason=str(error))
+        return DatabaseState(database=True, schema=True, sources=tuple(sources_with_problems(sources)))
 
 
-def troubled(sources: Sequence[SourceInfo]) -> list[SourceReadiness]:
+def sources_with_problems(sources: Sequence[SourceInfo]) -> list[SourceReadiness]:
     """Return the sources that should capture tables and now capture none or only some of them."""
     return [
-        SourceReadiness(name=one.name, state=how.state, reason=how.reason, mend=how.mend)
+        SourceReadiness(name=one.name, state=capture.state, reason=capture.reason, mend=capture.mend)
         for one in sources
-        if (how := one.capture) is not None and (how.state != "running" or how.reason is not None)
+        if (capture := one.capture) is not None and (capture.state != "running" or capture.reason is not None)
     ]

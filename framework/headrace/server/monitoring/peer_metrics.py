@@ -13,12 +13,12 @@ from pathlib import Path
 
 import anyio
 
-from headrace.server.monitoring.metrics import Labels
+from headrace.server.monitoring.prometheus import Labels
 
-PATIENCE = 1.0
+TIMEOUT = 1.0
 """Seconds in which a peer must answer. Otherwise it is left out."""
 
-LARGEST = 16_000_000
+MAX_SIZE = 16_000_000
 """Largest answer of a peer in bytes."""
 
 
@@ -28,22 +28,22 @@ class PeerMetrics:
     Args:
         directory: the directory of the sockets.
         number: the number of this process.
-        tell: returns its metrics.
+        own_metrics: returns its metrics.
 
     Attributes:
         labels: the labels that distinguish its metrics.
     """
 
-    def __init__(self, directory: Path, number: int, tell: Callable[[], str]) -> None:
-        self._registry = directory
-        self._own = directory / str(number)
-        self._tell = tell
-        self.labels = _labels(self._own)
+    def __init__(self, directory: Path, number: int, own_metrics: Callable[[], str]) -> None:
+        self._directory = directory
+        self._socket = directory / str(number)
+        self._own_metrics = own_metrics
+        self.labels = _labels(self._socket)
 
     async def answer(self) -> None:
         """Answer the peers until cancelled."""
-        self._own.unlink(missing_ok=True)  # left by a killed process with this number
-        server = await asyncio.start_unix_server(self._answer, self._own)
+        self._socket.unlink(missing_ok=True)  # left by a killed process with this number
+        server = await asyncio.start_unix_server(self._answer, self._socket)
         try:
             await anyio.sleep_forever()
         finally:
@@ -51,7 +51,7 @@ class PeerMetrics:
 
     async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(self._tell().encode())
+            writer.write(self._own_metrics().encode())
             await writer.drain()
         except OSError:
             pass  # the peer has disconnected
@@ -61,13 +61,13 @@ class PeerMetrics:
     async def ask(self) -> Sequence[tuple[str, Labels]]:
         """Return the metrics of the peers with their labels. A peer that doesn't answer is
         starting or has just died, and is left out."""
-        others = [path for path in sorted(self._registry.iterdir()) if path != self._own]
-        told = await asyncio.gather(*map(_ask, others))
-        return [(text, _labels(path)) for path, text in zip(others, told, strict=True) if text is not None]
+        others = [path for path in sorted(self._directory.iterdir()) if path != self._socket]
+        answers = await asyncio.gather(*map(_ask, others))
+        return [(text, _labels(path)) for path, text in zip(others, answers, strict=True) if text is not None]
 
 
 async def _ask(path: Path) -> str | None:
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(TIMEOUT):
         try:
             reader, writer = await asyncio.open_unix_connection(path)
         except OSError:
@@ -83,7 +83,7 @@ async def _ask(path: Path) -> str | None:
 
 async def _all(reader: asyncio.StreamReader) -> bytes:
     pieces: list[bytes] = []
-    while sum(map(len, pieces)) < LARGEST and (piece := await reader.read(65_536)):
+    while sum(map(len, pieces)) < MAX_SIZE and (piece := await reader.read(65_536)):
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 ANSWERS: dict[str, tuple[str, str]] = {
     "Malformed": ("The body is not JSON.", "400"),
-    "Unauthorized": ("There is no token, or a wrong one.", "401"),
-    "Forbidden": ("The token has no scope for this.", "403"),
-    "Unknown": ("There is no such thing.", "404"),
-    "Conflict": ("It exists already, or is in use; or leases were lost, on a strict settle.", "409"),
+    "Unauthorized": ("The token is missing or invalid.", "401"),
+    "Forbidden": ("The token lacks the required scope.", "403"),
+    "Unknown": ("The object does not exist.", "404"),
+    "Conflict": ("The object exists already or is in use, or a strict settle has lost leases.", "409"),
     "TooLarge": ("The body is too large.", "413"),
-    "Invalid": ("Something can't be so; `validation_errors` names the fields.", "422"),
-    "TooManyWaiting": ("As many requests wait as the consumer's `max_waiting` allows.", "429"),
-    "Unavailable": ("The database is away, or the server has too much to do; try again after `Retry-After`.", "503"),
+    "Invalid": ("The request is invalid. `validation_errors` names the fields.", "422"),
+    "TooManyWaiting": ("The consumer's `max_waiting` is reached.", "429"),
+    "Unavailable": ("The database is unavailable, or the server is at a limit. Try again after `Retry-After`.", "503"),
 }
 """Descriptions and statuses of the errors, by their names."""
 
@@ -96,41 +96,41 @@ PATHS: dict[str, Any] = {
     "/health": {
         "get": {
             "operationId": "health",
-            "summary": "Is the process alive?",
+            "summary": "Check that the process is alive",
             "tags": ["Health"],
             "security": [{}],
-            "responses": {"200": _json("It is.")},
+            "responses": {"200": _json("The process is alive.")},
         }
     },
     "/ready": {
         "get": {
             "operationId": "ready",
-            "summary": "Can it serve?",
-            "description": "Whether the database can be reached, its schema is current, and no source has stopped; and if not, why.",
+            "summary": "Check that the server is ready",
+            "description": "Checks that the database can be reached, that its schema is current, and that no source has stopped. The answer contains the reasons against it.",
             "tags": ["Health"],
             "security": [{}],
             "parameters": [
                 {
                     "name": "exclude",
                     "in": "query",
-                    "description": "`sources`: sources that have stopped are told, and don't count. For load balancers.",
+                    "description": "`sources` returns 200 although a source has stopped. For load balancers.",
                     "schema": {"type": "string", "enum": ["sources"]},
                 }
             ],
             "responses": {
-                "200": _json("It can."),
+                "200": _json("The server is ready."),
                 "400": {"$ref": "#/components/responses/Malformed"},
-                "503": _json("It can't, and why."),
+                "503": _json("The server is not ready, with the reasons."),
             },
         }
     },
     "/metrics": {
         "get": {
             "operationId": "metrics",
-            "summary": "Figures for Prometheus",
+            "summary": "Read the metrics in Prometheus's text format",
             "tags": ["Health"],
             "responses": {
-                "200": {"description": "As text.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+                "200": {"description": "The metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}},
                 "401": {"$ref": "#/components/responses/Unauthorized"},
                 "403": {"$ref": "#/components/responses/Forbidden"},
                 "503": {"$ref": "#/components/responses/Unavailable"},

@@ -22,28 +22,28 @@ from headrace.server.wire.common import Error
 from headrace.server.wire.messages import NewMessage, NewMessages
 
 DESCRIPTION = """\
-A durable message stream on nothing but Postgres. Publish messages under keys to a stream; each consumer gets those that it wants, in
-order per key, and acks them.
+A durable message stream on Postgres. Publish messages with keys to a stream. Each consumer receives the messages that match its
+filters, in order per key, and acks them.
 
-Every route is there under `/v1` and under `/api`. Wherever a stream or a consumer is named, its id does as well as its name. Lists come
-as `{"data": […]}`, errors as `{"summary", "code", "validation_errors"?}`.
+Every route exists under `/v1` and under `/api`. Streams and consumers are given by their ids or names. Lists are
+`{"data": […]}`, errors are `{"summary", "code", "validation_errors"?}`.
 
-`Authorization: Bearer TOKEN` is needed once a token was made.
+Once a token was created, every call needs `Authorization: Bearer TOKEN`.
 """
 
 _TAGS = {
-    "Streams": "What messages are kept in.",
-    "Messages": "Publish and look.",
-    "Consumers": "Who reads a stream, and where they are.",
-    "Delivery": "Receive, ack, nack.",
-    "Dead letters": "What became of messages that failed too often.",
-    "Pull consumers": "The same by the consumer's name alone, for changes of tables.",
-    "Consume API": "The same once more, for clients of the consume API.",
-    "Sources": "Where messages come from that nobody publishes.",
-    "Change capture": "Tables as sources: how that goes, and reading them from their first row on.",
-    "Tokens": "Who may.",
-    "Overview": "All there is at a glance.",
-    "Health": "For probes and scrapers.",
+    "Streams": "Create and change streams.",
+    "Messages": "Publish and read messages.",
+    "Consumers": "Create and change consumers, and move their positions.",
+    "Delivery": "Receive, ack, nack and extend.",
+    "Dead letters": "Read, redrive and delete messages that failed too often.",
+    "Pull consumers": "Receive and settle by the consumer's name alone, for captured changes.",
+    "Consume API": "Consumers, receive and settle for clients of the consume API.",
+    "Sources": "Create and change webhooks and captured tables.",
+    "Change capture": "Check, pause and resume captures, and backfill tables.",
+    "Tokens": "Create and revoke access tokens.",
+    "Overview": "Read the state of everything.",
+    "Health": "Endpoints for probes and Prometheus.",
 }
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
@@ -148,7 +148,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     answers = operation["responses"]
     for status, answer in answers.items():
-        answer["description"] = {"200": "It is done.", "201": "It is made."}.get(status, answer.get("description"))
+        answer["description"] = {"200": "Success.", "201": "Created."}.get(status, answer.get("description"))
     for status in [status for status in answers if status.startswith(("4", "5"))]:
         del answers[status]  # Litestar's own descriptions of errors
     body = operation.get("requestBody")
@@ -156,7 +156,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         if _may_answer(status, path, method, has_body=body is not None, has_parameters="parameters" in operation):
             answers[status] = {"$ref": f"#/components/responses/{name}"}
     if (method, path) in REPEATABLE:
-        answers["200"] = {**answers["201"], "description": "It was there already, the same."}
+        answers["200"] = {**answers["201"], "description": "The object exists already with equal settings."}
     if body is not None:
         content = body["content"]["application/json"]
         if content["schema"].get("$ref") == _REF.format(name="Publish"):  # one message, or several

@@ -43,21 +43,21 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
-class Allowed:
+class AllowedAddresses:
     """The addresses that may be connected to.
 
     Args:
-        besides: allowed addresses that are not public: networks such as "10.1.0.0/16", or "private"
+        networks: allowed addresses that are not public: networks such as "10.1.0.0/16", or "private"
             or "loopback".
 
     Raises:
-        ConfigurationError: `besides` has anything else.
+        ConfigurationError: `networks` has anything else.
     """
 
-    def __init__(self, besides: Iterable[str] = ()) -> None:
-        self._networks = tuple(network for text in besides for network in _networks(text))
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = tuple(network for text in networks for network in _networks(text))
 
-    def why_not(self, text: str) -> str | None:
+    def refusal(self, text: str) -> str | None:
         """Return why an address may not be connected to, in one sentence with the option that
         would allow it. None if it is allowed."""
         for address in forms(ip_address(text)):
@@ -65,7 +65,7 @@ class Allowed:
             if kind is not None and not any(address in network for network in self._networks):
                 allow = kind if kind in _BY_NAME else f"{address}/{address.max_prefixlen}"
                 return (
-                    f"{text} is a {kind} address, and this server may not push to such: whoever runs it can say"
+                    f"{text} is a {kind} address, to which this server may not push. Its operator can allow that with"
                     f" --push-allow {allow}"
                 )
         return None
@@ -104,5 +104,5 @@ def _networks(text: str) -> tuple[Network, ...]:
         return (ip_network(text),)
     except ValueError:
         raise ConfigurationError(
-            f"{text!r} can't be allowed to be pushed to: write a network such as 10.1.0.0/16, or private, or loopback."
+            f"--push-allow {text!r} is invalid. Give a network such as 10.1.0.0/16, private, or loopback."
         ) from None

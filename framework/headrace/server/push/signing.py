@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 
 
-class Stamps:
+class RequestSigner:
     """Makes the headers with which a receiver identifies and authenticates the requests of one
     consumer.
 

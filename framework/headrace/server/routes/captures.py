@@ -12,9 +12,8 @@ from litestar.params import Body, JSONBody, QueryParameter
 
 from headrace.model.capture import FailedChange, Finding
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
-from headrace.server.routes.parameters import Limit
-from headrace.server.routes.source_lookup import SourceRef, found
+from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.parameters import Limit, SourceRef
 from headrace.server.wire.captures import (
     Backfill,
     Cancelled,
@@ -43,17 +42,17 @@ def routes(context: RouteContext) -> Sequence[HTTPRouteHandler]:
 
 
 def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    @post("/source-check", summary="Check a source that is yet to be made", tags=_TAGS, status_code=200)
+    @post("/source-check", summary="Check the settings of a new source", tags=_TAGS, status_code=200)
     async def check_spec(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
         """Checks whether the source's tables can be captured. The answer lists every check, and
         the statements that fix what failed."""
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
         spec = data.spec(data.stream)
         if not isinstance(spec, PostgresSpec):
             raise Problem(
                 422,
                 "invalid",
-                "Only a source of the kind postgres can be checked.",
+                "kind='webhook' can't be checked. Only sources of the kind postgres can.",
                 validation_errors={"kind": ["webhook"]},
             )
         return Listed(await context.admin.check_spec(spec))
@@ -62,14 +61,14 @@ def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     async def check_source(request: AnyRequest, source: SourceRef) -> Listed[Finding]:
         """Checks whether the source's tables can be captured. The answer lists every check, and
         the statements that fix what failed."""
-        return Listed(await context.admin.check_source((await found(context, request, source)).id))
+        return Listed(await context.admin.check_source((await context.source(request, source)).id))
 
     @post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
     async def pause_source(request: AnyRequest, source: SourceRef) -> PostgresSource:
         """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
         that is not captured yet."""
-        paused = await context.admin.pause_source((await found(context, request, source)).id)
-        context.engine.forget()
+        paused = await context.admin.pause_source((await context.source(request, source)).id)
+        context.engine.clear_caches()
         return PostgresSource.of(paused)
 
     @post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
@@ -77,9 +76,9 @@ def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, source: SourceRef, data: JSONBody[Resume | None] = None
     ) -> PostgresSource:
         """Resumes the capture at the position of the pause."""
-        known = await found(context, request, source)
-        resumed = await context.admin.resume_source(known.id, anew=data is not None and data.anew)
-        context.engine.forget()
+        info = await context.source(request, source)
+        resumed = await context.admin.resume_source(info.id, anew=data is not None and data.anew)
+        context.engine.clear_caches()
         return PostgresSource.of(resumed)
 
     return [check_spec, check_source, pause_source, resume_source]
@@ -89,14 +88,14 @@ def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     @get("/backfills", summary="List all backfills", tags=_TAGS)
     async def list_all_backfills(request: AnyRequest) -> Listed[Backfill]:
         """Returns the last 100 backfills, newest first."""
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
         return Listed([Backfill.of(one) for one in await context.admin.backfills()])
 
     @get(f"{_PATH}/backfills", summary="List a source's backfills", tags=_TAGS)
     async def list_backfills(request: AnyRequest, source: SourceRef) -> Listed[Backfill]:
         """Returns the last 100 backfills, newest first."""
-        known = await found(context, request, source)
-        return Listed([Backfill.of(one) for one in await context.admin.backfills(known.id)])
+        info = await context.source(request, source)
+        return Listed([Backfill.of(one) for one in await context.admin.backfills(info.id)])
 
     @post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
     async def start_backfill(
@@ -104,17 +103,17 @@ def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     ) -> Listed[Backfill]:
         """Reads tables from their first row while their changes are captured. 409 if one of them
         is being read already."""
-        known, what = await found(context, request, source), data or NewBackfill()
-        begun = await context.admin.start_backfill(known.id, what.tables, what.where, what.rate)
-        return Listed([Backfill.of(one) for one in begun])
+        info, backfill = await context.source(request, source), data or NewBackfill()
+        started = await context.admin.start_backfill(info.id, backfill.tables, backfill.where, backfill.rate)
+        return Listed([Backfill.of(one) for one in started])
 
     @post(f"{_PATH}/backfills/cancel", summary="Cancel backfills", tags=_TAGS, status_code=200)
     async def cancel_backfills(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
     ) -> CancelledAnswer:
-        """Rows that were read stay in the stream."""
-        known, which = await found(context, request, source), data or WhichBackfills()
-        return CancelledAnswer(Cancelled(await context.admin.cancel_backfills(known.id, which.id)))
+        """Cancels backfills. Rows that were read stay in the stream."""
+        info, choice = await context.source(request, source), data or WhichBackfills()
+        return CancelledAnswer(Cancelled(await context.admin.cancel_backfills(info.id, choice.id)))
 
     return [list_all_backfills, list_backfills, start_backfill, cancel_backfills]
 
@@ -125,26 +124,26 @@ def _failures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest,
         source: SourceRef,
         limit: Limit = 100,
-        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger id.")] = 0,
+        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only changes with a larger id.")] = 0,
     ) -> Listed[FailedChange]:
         """Returns the changes that could not be made into messages, oldest first."""
-        known = await found(context, request, source)
-        return Listed(await context.admin.failures(known.id, above=above, limit=limit))
+        info = await context.source(request, source)
+        return Listed(await context.admin.failures(info.id, above=above, limit=limit))
 
-    @post(f"{_PATH}/failures/retry", summary="Try failed changes again", tags=_TAGS, status_code=200)
+    @post(f"{_PATH}/failures/retry", summary="Retry failed changes", tags=_TAGS, status_code=200)
     async def retry_failures(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
     ) -> RetriedAnswer:
-        """The process that captures the source tries the changes again. Those that succeed are published."""
-        known, which = await found(context, request, source), data or WhichFailures()
-        return RetriedAnswer(Retried(await context.admin.retry_failures(known.id, which.ids)))
+        """Makes the process that captures the source try the changes again. Those that succeed are published."""
+        info, choice = await context.source(request, source), data or WhichFailures()
+        return RetriedAnswer(Retried(await context.admin.retry_failures(info.id, choice.ids)))
 
-    @post(f"{_PATH}/failures/drop", summary="Forget failed changes", tags=_TAGS, status_code=200)
+    @post(f"{_PATH}/failures/drop", summary="Delete failed changes", tags=_TAGS, status_code=200)
     async def drop_failures(
         request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
     ) -> DroppedAnswer:
         """Deletes the records of failed changes. These changes are not in any stream."""
-        known, which = await found(context, request, source), data or WhichFailures()
-        return DroppedAnswer(Dropped(await context.admin.drop_failures(known.id, which.ids)))
+        info, choice = await context.source(request, source), data or WhichFailures()
+        return DroppedAnswer(Dropped(await context.admin.drop_failures(info.id, choice.ids)))
 
     return [list_failures, retry_failures, drop_failures]

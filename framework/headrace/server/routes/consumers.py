@@ -13,10 +13,10 @@ from headrace import store
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.server.access.scopes import Access
-from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -29,30 +29,30 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @post("/streams/{stream:str}/consumers", summary="Make a consumer", tags=["Consumers"])
+    @post("/streams/{stream:str}/consumers", summary="Create a consumer", tags=["Consumers"])
     async def create_consumer(request: AnyRequest, stream: StreamRef, data: JSONBody[NewConsumer]) -> Consumer:
-        """A setting may have any of the names that it has in the answer. 409 if the stream has a
-        consumer of this name."""
-        known = await context.stream(request, stream, "admin")
-        return Consumer.of(await create(context, data.spec(known.name)), sent_filters(data))
+        """Creates a consumer. A setting may have any of the names that it has in the answer. 409 if the
+        stream has a consumer of this name."""
+        cached = await context.stream(request, stream, "admin")
+        return Consumer.of(await create(context, data.spec(cached.name)), sent_filters(data))
 
     @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
     async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
         """Returns consumers by stream and name."""
-        await context.all(request, "consume")
+        await context.check_all_streams(request, "consume")
         return Listed([Consumer.of(info) for info in await context.admin.consumers()])
 
     @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
     async def list_consumers(request: AnyRequest, stream: StreamRef) -> Listed[Consumer]:
         """Returns consumers by name."""
-        known = await context.stream(request, stream, "consume")
-        return Listed([Consumer.of(info) for info in await context.admin.consumers(known.name)])
+        cached = await context.stream(request, stream, "consume")
+        return Listed([Consumer.of(info) for info in await context.admin.consumers(cached.name)])
 
-    @get(_PATH, summary="See a consumer", tags=["Consumers"])
+    @get(_PATH, summary="Read a consumer", tags=["Consumers"])
     async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
         """Returns the consumer's settings, its position and its backlog."""
-        known = await context.consumer(request, stream, consumer, "consume")
-        return Consumer.of(await context.admin.consumer(known.stream.name, known.name))
+        cached = await context.consumer(request, stream, consumer, "consume")
+        return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consumers"],
            status_code=200)  # fmt: skip
@@ -61,8 +61,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Consumer:
         """Changes a running consumer. Receivers use the new settings from their next call on.
         Settings that are left out stay, also with PUT."""
-        known = await context.consumer(request, stream, consumer, "admin")
-        return Consumer.of(await edit(context, known, data), sent_filters(data))
+        cached = await context.consumer(request, stream, consumer, "admin")
+        return Consumer.of(await edit(context, cached, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consumers"], status_code=200)
     async def delete_consumer(
@@ -82,22 +82,22 @@ async def create(context: RouteContext, spec: ConsumerSpec) -> ConsumerInfo:
             raise Problem(
                 409,
                 "exists",
-                f"The stream {spec.stream!r} has a consumer {spec.name!r} already: change it by PATCH, or take another name.",
+                f"The stream {spec.stream!r} already has a consumer {spec.name!r}. Change it by PATCH, or use another name.",
             )
-    context.engine.forget()
+    context.engine.clear_caches()
     return await context.admin.consumer(spec.stream, spec.name)
 
 
-async def edit(context: RouteContext, known: KnownConsumer, data: ConsumerSettings) -> ConsumerInfo:
+async def edit(context: RouteContext, cached: CachedConsumer, data: ConsumerSettings) -> ConsumerInfo:
     """Change a consumer."""
-    before, _ = await store.consumer_spec(context.engine.app.database, known.number)
-    await context.admin.edit_consumer(known.stream.name, known.name, **changes(data, before))
-    context.engine.forget()
-    return await context.admin.consumer(known.stream.name, known.name)
+    before, _ = await store.consumer_spec(context.engine.app.database, cached.number)
+    await context.admin.edit_consumer(cached.stream.name, cached.name, **changes(data, before))
+    context.engine.clear_caches()
+    return await context.admin.consumer(cached.stream.name, cached.name)
 
 
-async def remove(context: RouteContext, known: KnownConsumer, force: bool) -> Deleted:
+async def remove(context: RouteContext, cached: CachedConsumer, force: bool) -> Deleted:
     """Delete a consumer."""
-    await context.admin.delete_consumer(known.stream.name, known.name, force=force)
-    context.engine.forget()
-    return Deleted(known.id)
+    await context.admin.delete_consumer(cached.stream.name, cached.name, force=force)
+    context.engine.clear_caches()
+    return Deleted(cached.id)

@@ -14,13 +14,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.server.data_plane.endpoints import DataPlane
 from headrace.server.dialects.consume import Consume
+from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.pull import Pull
-from headrace.server.routes.access import AnyRequest
+from headrace.server.dialects.streams import Streams
+from headrace.server.routes.context import AnyRequest
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
-from headrace.server.routes.slashes import unmarked
-from headrace.server.transport.http import Call, Endpoint
+from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import Nack, NewMessage, PublishedAnswer, Receive, Received, Settle
@@ -29,9 +29,12 @@ _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
 _PULL = "/http_pull_consumers/{consumer:str}"
 _CONSUME = "/http-consumers/{consumer:str}"
 
-BatchSize = Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many messages.")]
+BatchSize = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of messages.")]
 WaitFor = Annotated[
-    str, QueryParameter(description='How long to wait for the first message: milliseconds, or "60s", "500ms", "5m".')
+    str,
+    QueryParameter(
+        description='How long to wait for the first message, in milliseconds, or as "60s", "500ms" or "5m".'
+    ),
 ]
 
 
@@ -40,33 +43,26 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     exclude the other members."""
 
     key: Annotated[str | UnsetType, Meta(examples=["orders.us.cus_a.order_1"])] = UNSET
-    data: Annotated[Any, Meta(description="Any JSON.", examples=[{"product": "Shoes"}])] = UNSET
+    data: Annotated[Any, Meta(description="Any JSON value.", examples=[{"product": "Shoes"}])] = UNSET
     headers: dict[str, Any] | None = None
-    message_id: Annotated[str | None, Meta(description="Published once within the stream's dedupe window.")] = None
-    deliver_at: Annotated[Any, Meta(description="When it is to be published, in ISO 8601.")] = None
-    delay_ms: Annotated[float | None, Meta(description="The same, from now.")] = None
-    messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000.")] = UNSET
+    message_id: Annotated[
+        str | None, Meta(description="Id for deduplication. A second message with the same id is not stored.")
+    ] = None
+    deliver_at: Annotated[Any, Meta(description="Time of publication, in ISO 8601.")] = None
+    delay_ms: Annotated[float | None, Meta(description="Delay of the publication in milliseconds.")] = None
+    messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000 messages.")] = UNSET
 
 
-def routes(data_plane: DataPlane, pull: Pull, consume: Consume) -> Sequence[HTTPRouteHandler]:
+def routes(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     """Return the handlers of all dialects."""
-    return [*_of_streams(data_plane), *_of_pull_consumers(pull), *_of_http_consumers(consume)]
+    return [*_of_streams(plane.streams), *_of_pull_consumers(plane.pull), *_of_http_consumers(plane.consume)]
 
 
-async def _called(request: AnyRequest, endpoint: Endpoint, *names: str) -> Response[Any]:
-    call = Call(request.scope, request.receive, tuple(map(unmarked, names)), await request.body())  # type: ignore[arg-type]
-    reply = await endpoint(call)
-    if reply is None:  # the client has disconnected
-        return Response(b"", status_code=204)
-    headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
-    return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")
-
-
-def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
-    @post("/streams/{stream:str}/messages", summary="Publish messages", tags=["Messages"], status_code=200)
+def _of_streams(streams: Streams) -> Sequence[HTTPRouteHandler]:
+    @post("/streams/{stream:str}/messages", summary="Publish messages to a stream", tags=["Messages"], status_code=200)
     async def publish(request: AnyRequest, stream: StreamRef, data: JSONBody[Publish]) -> Response[PublishedAnswer]:
         """Publishes one message, or several in `messages`, all or none. The answer is sent after the commit."""
-        return await _called(request, plane.publish, stream)
+        return await call(request, streams.publish, stream)
 
     @get(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
     async def receive_by_query(
@@ -74,7 +70,7 @@ def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     ) -> Response[Listed[Received]]:  # fmt: skip
         """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
         time. Otherwise they are delivered again."""
-        return await _called(request, plane.receive, stream, consumer)
+        return await call(request, streams.receive, stream, consumer)
 
     @post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
           status_code=200)  # fmt: skip
@@ -83,57 +79,57 @@ def _of_streams(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
     ) -> Response[Listed[Received]]:
         """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
         time. Otherwise they are delivered again."""
-        return await _called(request, plane.receive, stream, consumer)
+        return await call(request, streams.receive, stream, consumer)
 
     @post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
     async def ack(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
     ) -> Response[Success]:
         """Settles messages as done. Ids of lost leases change nothing."""
-        return await _called(request, plane.ack, stream, consumer)
+        return await call(request, streams.ack, stream, consumer)
 
     @post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
     async def nack(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
     ) -> Response[Success]:
         """Settles messages as failed. They are delivered again."""
-        return await _called(request, plane.nack, stream, consumer)
+        return await call(request, streams.nack, stream, consumer)
 
-    @post(f"{_OF_STREAM}/extend", summary="Hold messages longer", tags=["Delivery"], status_code=200)
+    @post(f"{_OF_STREAM}/extend", summary="Extend leases", tags=["Delivery"], status_code=200)
     async def extend(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
     ) -> Response[Success]:
         """Extends the lease of each message by another `ack_wait_ms` from now. This includes all
         messages of the same answer."""
-        return await _called(request, plane.extend, stream, consumer)
+        return await call(request, streams.extend, stream, consumer)
 
     return [publish, receive_by_query, receive, ack, nack, extend]
 
 
 def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
-    @get(f"{_PULL}/receive", summary="Receive changes or rows", tags=["Pull consumers"])
+    @get(f"{_PULL}/receive", summary="Receive messages of a pull consumer", tags=["Pull consumers"])
     async def pull_by_query(
         request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
     ) -> Response[Listed[Change]]:
         """Returns changes or rows of captured tables. The data of any other message is its `record`."""
-        return await _called(request, pull.receive, consumer)
+        return await call(request, pull.receive, consumer)
 
-    @post(f"{_PULL}/receive", summary="Receive changes or rows", tags=["Pull consumers"], status_code=200)
+    @post(f"{_PULL}/receive", summary="Receive messages of a pull consumer", tags=["Pull consumers"], status_code=200)
     async def pull_changes(
         request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Receive | None] = None
     ) -> Response[Listed[Change]]:
         """Returns changes or rows of captured tables. The data of any other message is its `record`."""
-        return await _called(request, pull.receive, consumer)
+        return await call(request, pull.receive, consumer)
 
-    @post(f"{_PULL}/ack", summary="Ack changes or rows", tags=["Pull consumers"], status_code=200)
+    @post(f"{_PULL}/ack", summary="Ack messages of a pull consumer", tags=["Pull consumers"], status_code=200)
     async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
         """Settles changes or rows as done."""
-        return await _called(request, pull.ack, consumer)
+        return await call(request, pull.ack, consumer)
 
-    @post(f"{_PULL}/nack", summary="Nack changes or rows", tags=["Pull consumers"], status_code=200)
+    @post(f"{_PULL}/nack", summary="Nack messages of a pull consumer", tags=["Pull consumers"], status_code=200)
     async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
         """Settles changes or rows as failed. They are delivered again."""
-        return await _called(request, pull.nack, consumer)
+        return await call(request, pull.nack, consumer)
 
     return [pull_by_query, pull_changes, pull_ack, pull_nack]
 
@@ -144,16 +140,16 @@ def _of_http_consumers(consume: Consume) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
     ) -> Response[NextAnswer]:
         """Returns records with the size of the backlog, which is at most a second old."""
-        return await _called(request, consume.next, consumer)
+        return await call(request, consume.next, consumer)
 
     @post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
     async def consume_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
         """Settles records as done."""
-        return await _called(request, consume.ack, consumer)
+        return await call(request, consume.ack, consumer)
 
     @post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
     async def consume_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
         """Settles records as failed. They are delivered again."""
-        return await _called(request, consume.nack, consumer)
+        return await call(request, consume.nack, consumer)
 
     return [next_records, consume_ack, consume_nack]

@@ -14,7 +14,7 @@ from headrace.model.records import BlockedKey, DeadLetter
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, KeyPattern, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
@@ -30,45 +30,47 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_dead_letters(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: KeyPattern = None,  # noqa: A002
         where: Where = None,
-        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Only those with a larger seq.")] = 0,
+        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only dead letters with a larger seq.")] = 0,
     ) -> Listed[DeadLetter]:  # fmt: skip
         """Returns dead letters in seq order, with the error of the last attempt."""
-        known = await context.consumer(request, stream, consumer, "consume")
-        return Listed(await context.reading.dead_letters(known, limit=limit, filter=filter, where=where, above=above))
+        cached = await context.consumer(request, stream, consumer, "consume")
+        return Listed(
+            await context.raw_messages.dead_letters(cached, limit=limit, filter=filter, where=where, above=above)
+        )
 
-    @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="See a dead letter", tags=["Dead letters"])
+    @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
     async def read_dead_letter(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, seq: SeqRef
     ) -> DeadLetter:
-        """404 if there is no such dead letter."""
-        known = await context.consumer(request, stream, consumer, "consume")
+        """Returns a dead letter. 404 if it does not exist."""
+        cached = await context.consumer(request, stream, consumer, "consume")
         check_seq("seq", seq)
-        found = await context.reading.dead_letters(known, above=seq - 1, limit=1)
+        found = await context.raw_messages.dead_letters(cached, above=seq - 1, limit=1)
         if not found or found[0].seq != seq:
-            raise Problem(404, "unknown_dead_letter", f"The consumer {known.name!r} has no dead letter {seq}.")
+            raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
         return found[0]
 
-    @post(f"{_PATH}/dead_letters/redrive", summary="Deliver dead letters again", tags=["Dead letters"], status_code=200)
+    @post(f"{_PATH}/dead_letters/redrive", summary="Redrive dead letters", tags=["Dead letters"], status_code=200)
     async def redrive(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
     ) -> RedrivenAnswer:
         """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
-        known, which = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
+        cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
         count = await context.admin.redrive(
-            known.stream.name, known.name, seqs=which.seqs, key=which.key, filter=which.filter, where=which.where,
-            dry_run=which.dry_run,
+            cached.stream.name, cached.name, seqs=choice.seqs, key=choice.key, filter=choice.filter, where=choice.where,
+            dry_run=choice.dry_run,
         )  # fmt: skip
         return RedrivenAnswer(Redriven(count))
 
-    @post(f"{_PATH}/dead_letters/purge", summary="Forget dead letters", tags=["Dead letters"], status_code=200)
+    @post(f"{_PATH}/dead_letters/purge", summary="Delete dead letters", tags=["Dead letters"], status_code=200)
     async def purge(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
     ) -> PurgedAnswer:
         """Deletes dead letters. Keys that they block continue with the next message."""
-        known, which = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
+        cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
         count = await context.admin.purge(
-            known.stream.name, known.name, seqs=which.seqs, key=which.key, filter=which.filter, where=which.where,
-            dry_run=which.dry_run,
+            cached.stream.name, cached.name, seqs=choice.seqs, key=choice.key, filter=choice.filter, where=choice.where,
+            dry_run=choice.dry_run,
         )  # fmt: skip
         return PurgedAnswer(Purged(count))
 
@@ -77,7 +79,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100
     ) -> Listed[BlockedKey]:
         """Returns keys that stay blocked until you redrive or purge their dead letters."""
-        known = await context.consumer(request, stream, consumer, "consume")
-        return Listed(await context.admin.blocked_keys(known.stream.name, known.name, limit=limit))
+        cached = await context.consumer(request, stream, consumer, "consume")
+        return Listed(await context.admin.blocked_keys(cached.stream.name, cached.name, limit=limit))
 
     return [list_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]

@@ -14,8 +14,8 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
 from headrace.server.routes.consumers import create, edit, remove
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
@@ -28,7 +28,7 @@ class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
     """A consumer to be created."""
 
     stream: Annotated[
-        str | UnsetType, Meta(description="Its stream, by id or name; may be left out while there is only one.")
+        str | UnsetType, Meta(description="Id or name of its stream. Optional while there is only one stream.")
     ] = UNSET
 
 
@@ -36,25 +36,25 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @post("/http-consumers", summary="Make a consumer", tags=["Consume API"])
+    @post("/http-consumers", summary="Create a consumer", tags=["Consume API"])
     async def create_http_consumer(request: AnyRequest, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
-        """`filters` are top-level fields of the messages' data and the values that they must
+        """Creates a consumer. `filters` are top-level fields of the messages' data and the values that they must
         have. `*` matches anything."""
-        known = await context.stream(request, await _stream(context, data), "admin")
+        cached = await context.stream(request, await _stream(context, data), "admin")
         data.stream = UNSET
-        return HttpConsumer.of(await create(context, data.spec(known.name)), sent_filters(data))
+        return HttpConsumer.of(await create(context, data.spec(cached.name)), sent_filters(data))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
         """Returns the consumers of all streams."""
-        await context.all(request, "consume")
+        await context.check_all_streams(request, "consume")
         return Listed([HttpConsumer.of(info) for info in await context.admin.consumers()])
 
-    @get(_PATH, summary="See a consumer", tags=["Consume API"])
+    @get(_PATH, summary="Read a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:
-        """Filters that were `*` are left out of the answer."""
-        known = await context.consumer_anywhere(request, consumer, "consume")
-        return HttpConsumer.of(await context.admin.consumer(known.stream.name, known.name))
+        """Returns the consumer's settings. Filters that were `*` are left out."""
+        cached = await context.consumer_anywhere(request, consumer, "consume")
+        return HttpConsumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consume API"],
            status_code=200)  # fmt: skip
@@ -62,12 +62,12 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
     ) -> HttpConsumer:
         """Changes a running consumer. Settings that are left out stay, also with PUT."""
-        known = await context.consumer_anywhere(request, consumer, "admin")
-        return HttpConsumer.of(await edit(context, known, data), sent_filters(data))
+        cached = await context.consumer_anywhere(request, consumer, "admin")
+        return HttpConsumer.of(await edit(context, cached, data), sent_filters(data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
     async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = False) -> Deleted:
-        """409 if a worker uses it, unless forced."""
+        """Deletes the consumer. 409 if a worker uses it, unless forced."""
         return await remove(context, await context.consumer_anywhere(request, consumer, "admin"), force)
 
     return [create_http_consumer, list_http_consumers, read_http_consumer, edit_http_consumer, delete_http_consumer]
@@ -80,10 +80,13 @@ async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
     names = [info.name for info in await context.admin.streams()]
     if len(names) == 1:
         return names[0]
-    told = f"say which of them: {', '.join(names[:20])}" if names else "make one first, by POST to /v1/streams"
+    if names:
+        remedy = f"Name one of the streams: {', '.join(names[:20])}."
+    else:
+        remedy = "Create a stream first, by POST to /v1/streams."
     raise Problem(
         422,
         "invalid",
-        f"There are {len(names)} streams, and `stream` is missing: {told}.",
-        validation_errors={"stream": [f"{told}."]},
+        f"`stream` is missing, and there are {len(names)} streams. {remedy}",
+        validation_errors={"stream": [remedy]},
     )

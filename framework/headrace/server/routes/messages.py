@@ -12,7 +12,7 @@ from litestar.params import JSONBody, QueryParameter
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -27,50 +27,50 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_messages(
         request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", key_pattern: KeyPattern = None,
         where: Where = None,
-        start_seq: Annotated[int | None, QueryParameter(description="Only from this seq on.")] = None,
+        start_seq: Annotated[int | None, QueryParameter(description="Return only messages from this seq on.")] = None,
     ) -> Listed[Message]:  # fmt: skip
         """Returns the first messages, or the newest in descending order."""
-        known = await context.stream(request, stream, "consume")
+        cached = await context.stream(request, stream, "consume")
         newest = sort == "seq_desc"
-        found = await context.reading.messages(
-            known.name, filter=key_pattern, where=where, start_seq=start_seq, limit=limit, newest=newest
+        found = await context.raw_messages.messages(
+            cached.name, filter=key_pattern, where=where, start_seq=start_seq, limit=limit, newest=newest
         )
         if newest:
             found.reverse()
-        return Listed([Message.of(message, known.id) for message in found])
+        return Listed([Message.of(message, cached.id) for message in found])
 
-    @get("/streams/{stream:str}/messages/{key:str}", summary="See the latest message of a key", tags=["Messages"])
+    @get("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
     async def read_message(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Message:
-        """404 if the key has no message."""
-        known = await context.stream(request, stream, "consume")
-        found = await context.reading.message(known.name, unmarked(key))
+        """Returns the latest message of a key. 404 if the key has none."""
+        cached = await context.stream(request, stream, "consume")
+        found = await context.raw_messages.message(cached.name, unmarked(key))
         if found is None:
-            raise _unknown_key(known.name, unmarked(key))
-        return Message.of(found, known.id)
+            raise _unknown_key(cached.name, unmarked(key))
+        return Message.of(found, cached.id)
 
     @get(
         "/streams/{stream:str}/messages/{key:str}/consumer_info",
-        summary="See where consumers stand with a key",
+        summary="Read the state of a key in each consumer",
         tags=["Messages"],
     )
     async def read_standing(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
         """Returns the state of the key's latest message in every consumer of the stream."""
-        known = await context.stream(request, stream, "consume")
-        found = await context.admin.standing(known.name, unmarked(key))
+        cached = await context.stream(request, stream, "consume")
+        found = await context.admin.standing(cached.name, unmarked(key))
         if found is None:
-            raise _unknown_key(known.name, unmarked(key))
+            raise _unknown_key(cached.name, unmarked(key))
         seq, standings = found
         return Listed([ConsumerStanding.of(one, seq) for one in standings])
 
-    @post("/streams/{stream:str}/republish", summary="Publish messages to another stream", tags=["Messages"],
+    @post("/streams/{stream:str}/republish", summary="Republish messages to a stream", tags=["Messages"],
           status_code=200)  # fmt: skip
     async def republish(request: AnyRequest, stream: StreamRef, data: JSONBody[Republish]) -> PublishedAnswer:
         """Publishes the messages that match to another stream or the same one, all or none. They
         are new messages there, in the same order."""
-        known = await context.stream(request, stream, "consume")
+        cached = await context.stream(request, stream, "consume")
         target = await context.stream(request, data.target, "publish")
         count = await context.admin.republish(
-            known.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
+            cached.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
             start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,
         )  # fmt: skip
         return PublishedAnswer(Published(count))
@@ -79,4 +79,4 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
 
 def _unknown_key(stream: str, key: str) -> Problem:
-    return Problem(404, "unknown_key", f"The stream {stream!r} has no message of the key {key!r}.")
+    return Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")

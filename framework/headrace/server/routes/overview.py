@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.model.records import Overview
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 
 
 class OverviewAnswer(Struct):
@@ -24,11 +24,11 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @get("/overview", summary="See all there is at a glance", tags=["Overview"])
+    @get("/overview", summary="Read the overview", tags=["Overview"])
     async def overview(request: AnyRequest) -> OverviewAnswer:
         """Returns streams, consumers, sources, running backfills and active processes. It
         evaluates no conditions, so it is cheap enough for a call every second."""
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
         return OverviewAnswer(await context.admin.overview())
 
     return [overview]

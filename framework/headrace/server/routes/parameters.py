@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from litestar.params import PathParameter, QueryParameter
+from litestar.params import Parameter, PathParameter, QueryParameter
 
 from headrace.admin import MAX_LIMIT
 
-StreamRef = Annotated[str, PathParameter(description="A stream, by its id or name.")]
-ConsumerRef = Annotated[str, PathParameter(description="A consumer, by its id or name.")]
+StreamRef = Annotated[str, PathParameter(description="Id or name of a stream.")]
+ConsumerRef = Annotated[str, PathParameter(description="Id or name of a consumer.")]
 AnyConsumerRef = Annotated[
-    str, PathParameter(description="A consumer, by its id, by a name that only one stream has, or as `stream:name`.")
+    str, PathParameter(description="Id of a consumer, its name if only one stream has it, or `stream:name`.")
 ]
-KeyRef = Annotated[str, PathParameter(description="A message's key; a slash in it is written %2F.")]
-SeqRef = Annotated[int, PathParameter(description="A message's seq.")]
+KeyRef = Annotated[str, PathParameter(description="Key of a message. Write a slash in it as %2F.")]
+SourceRef = Annotated[str, Parameter(description="Id or name of a source.")]
+SeqRef = Annotated[int, PathParameter(description="Seq of a message.")]
 
-Limit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="At most so many.")]
-Sort = Annotated[Literal["seq_asc", "seq_desc"], QueryParameter(description="In which order, and so which ones.")]
-Force = Annotated[bool, QueryParameter(description="Also if somebody is at it.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="Maximum number of results.")]
+Sort = Annotated[
+    Literal["seq_asc", "seq_desc"],
+    QueryParameter(description="Order of the results. It also selects which ones are returned."),
+]
+Force = Annotated[bool, QueryParameter(description="Delete it although a worker uses it.")]
 KeyPattern = Annotated[
     list[str] | None,
-    QueryParameter(description="Only keys that match this filter, such as `orders.us.>`; of several, any."),
+    QueryParameter(description="Return only keys that match one of these filters, such as `orders.us.>`."),
 ]
-Where = Annotated[str | None, QueryParameter(description="Only messages that meet this condition: `data.total > 100`.")]
+Where = Annotated[
+    str | None, QueryParameter(description="Return only messages that meet this condition, such as `data.total > 100`.")
+]

@@ -13,9 +13,9 @@ from litestar.params import JSONBody, QueryParameter
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
 from headrace.server.access.scopes import Access
-from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -40,43 +40,43 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def peek(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
         visible: Annotated[
-            bool | None, QueryParameter(description="true: only what could be received now; false: only what could not.")
+            bool | None, QueryParameter(description="true returns only messages that can be received now, false only the others.")
         ] = None,
-        of_each: Annotated[bool, QueryParameter(description="`limit` is for each state, and they come state by state.")] = False,
+        of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
     ) -> Listed[Peeked]:  # fmt: skip
         """Returns messages that are in flight, parked, blocked or next, without leasing them."""
-        known = await context.consumer(request, stream, consumer, "consume")
-        sealing = await engine.sealing()
+        cached = await context.consumer(request, stream, consumer, "consume")
+        sealing = await engine.ack_ids()
         now = datetime.now(UTC)
         found = [
             message
-            for message in await context.reading.peek(known, limit)
+            for message in await context.raw_messages.peek(cached, limit)
             if visible is None or visible == _visible(message, now)
         ]
         if not of_each:
             found = sorted(found, key=lambda message: message.seq, reverse=sort == "seq_desc")[:limit]
-        return Listed([peeked(message, known.stream.id, _ack_id(known, message, sealing)) for message in found])
+        return Listed([peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found])
 
-    @post(f"{_PATH}/seek", summary="Move a consumer", tags=["Consumers"], status_code=200)
+    @post(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
     async def seek(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
     ) -> PositionAnswer:
-        """The next message is the first one at or above `to`. Messages in flight lose their
-        leases. Dead letters stay."""
-        known = await context.consumer(request, stream, consumer, "admin")
-        return PositionAnswer(Position(await context.admin.seek(known.stream.name, known.name, data.place())))
+        """Moves the consumer. Its next message is the first one at or above `to`. Messages in flight lose
+        their leases. Dead letters stay."""
+        cached = await context.consumer(request, stream, consumer, "admin")
+        return PositionAnswer(Position(await context.admin.seek(cached.stream.name, cached.name, data.place())))
 
-    @post(f"{_PATH}/replay", summary="Deliver messages again", tags=["Consumers"], status_code=200)
+    @post(f"{_PATH}/replay", summary="Replay messages", tags=["Consumers"], status_code=200)
     async def replay(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Choice | None] = None
     ) -> ReplayedAnswer:
         """Delivers earlier messages again, before any new ones. They must match the request and
         the consumer's own filters."""
-        known = await context.consumer(request, stream, consumer, "admin")
-        which = data or Choice()
+        cached = await context.consumer(request, stream, consumer, "admin")
+        choice = data or Choice()
         count = await context.admin.replay(
-            known.stream.name, known.name, filter=which.filter, where=which.where, start_seq=which.start_seq,
-            end_seq=which.end_seq, start_time=which.start_time, end_time=which.end_time, dry_run=which.dry_run,
+            cached.stream.name, cached.name, filter=choice.filter, where=choice.where, start_seq=choice.start_seq,
+            end_seq=choice.end_seq, start_time=choice.start_time, end_time=choice.end_time, dry_run=choice.dry_run,
         )  # fmt: skip
         return ReplayedAnswer(Replayed(count))
 
@@ -86,16 +86,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Consumer:
         """Stops deliveries until the given time, or until the consumer is resumed. Messages in
         flight can still be settled."""
-        known = await context.consumer(request, stream, consumer, "admin")
-        await context.admin.pause(known.stream.name, known.name, None if data is None else data.until)
-        return Consumer.of(await context.admin.consumer(known.stream.name, known.name))
+        cached = await context.consumer(request, stream, consumer, "admin")
+        await context.admin.pause(cached.stream.name, cached.name, None if data is None else data.until)
+        return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
     @post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
     async def resume(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
         """Ends a pause. Waiting receivers are woken at once."""
-        known = await context.consumer(request, stream, consumer, "admin")
-        await context.admin.resume(known.stream.name, known.name)
-        return Consumer.of(await context.admin.consumer(known.stream.name, known.name))
+        cached = await context.consumer(request, stream, consumer, "admin")
+        await context.admin.resume(cached.stream.name, cached.name)
+        return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
     return [peek, seek, replay, pause, resume]
 
@@ -104,7 +104,7 @@ def _visible(message: PeekedMessage, now: datetime) -> bool:
     return message.state == "next" or (message.state == "parked" and (message.until is None or message.until <= now))
 
 
-def _ack_id(consumer: KnownConsumer, message: PeekedMessage, sealing: AckIds) -> str | None:
+def _ack_id(consumer: CachedConsumer, message: PeekedMessage, sealing: AckIds) -> str | None:
     if message.lease_id is None or message.held is None:
         return None
     return sealing.seal(consumer.number, message.lease_id, message.seq, message.attempts, message.held)

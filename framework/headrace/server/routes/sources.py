@@ -1,13 +1,13 @@
 """Routes of sources: create, list, read, change, delete, and the declaration of the webhook
 endpoint.
 
-`headrace.server.data_plane.webhooks` receives the deliveries of webhooks.
+`headrace.server.dialects.webhooks` receives the deliveries of webhooks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from litestar import Response, delete, get, post, route
 from litestar.enums import HttpMethod
@@ -17,13 +17,12 @@ from msgspec import UNSET
 
 from headrace.model.errors import UnknownStream
 from headrace.server.access.scopes import Access
-from headrace.server.data_plane.webhooks import Webhooks
+from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.routes import captures
-from headrace.server.routes.access import AnyRequest, RouteContext
-from headrace.server.routes.slashes import unmarked
-from headrace.server.routes.source_lookup import SourceRef, found
-from headrace.server.transport.http import Call
+from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.parameters import SourceRef
+from headrace.server.routes.responses import call
 from headrace.server.wire.captures import DeletedSource
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.sources import NewSource, Source, SourceSettings, source_of
@@ -33,26 +32,26 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @post("/sources", summary="Make a source", tags=["Sources"])
+    @post("/sources", summary="Create a source", tags=["Sources"])
     async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Response[Source]:
-        """201 if the source is new, 200 if it exists with equal settings, 409 if it exists with
+        """Creates a source. 201 if the source is new, 200 if it exists with equal settings, 409 if it exists with
         other settings. A source that captures tables also creates its stream unless that exists,
         and requires a token with `admin` for all streams."""
         stream = await _stream(context, request, data)
         new = await context.admin.create_source(data.spec(stream))
-        engine.forget()
+        engine.clear_caches()
         return Response(source_of(await context.admin.source(data.name)), status_code=201 if new else 200)
 
     @get("/sources", summary="List sources", tags=["Sources"])
     async def list_sources(request: AnyRequest) -> Listed[Source]:
         """Returns all sources by name."""
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
         return Listed([source_of(info) for info in await context.admin.sources()])
 
-    @get("/sources/{source:str}", summary="See a source", tags=["Sources"])
+    @get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
     async def read_source(request: AnyRequest, source: SourceRef) -> Source:
         """Returns the source's settings, without its secrets, and its state."""
-        return source_of(await found(context, request, source))
+        return source_of(await context.source(request, source))
 
     @route(
         "/sources/{source:str}",
@@ -62,27 +61,27 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         status_code=200,
     )
     async def edit_source(request: AnyRequest, source: SourceRef, data: Annotated[SourceSettings, Body()]) -> Source:
-        """Settings that are left out stay, also with PUT. This server applies the change at
+        """Changes settings of a source. Settings that are left out stay, also with PUT. This server applies the change at
         once, others within two seconds."""
-        known = await found(context, request, source)
-        changed = await context.admin.edit_source(known.id, **data.changes(known.kind))
-        engine.forget()
+        info = await context.source(request, source)
+        changed = await context.admin.edit_source(info.id, **data.changes(info.kind))
+        engine.clear_caches()
         return source_of(changed)
 
-    @delete("/sources/{source:str}", summary="Remove a source", tags=["Sources"], status_code=200)
+    @delete("/sources/{source:str}", summary="Delete a source", tags=["Sources"], status_code=200)
     async def delete_source(
         request: AnyRequest,
         source: SourceRef,
         force: Annotated[
-            bool, QueryParameter(description="Also if its replication slot or its publication can't be dropped.")
+            bool, QueryParameter(description="Delete it although its replication slot or publication can't be dropped.")
         ] = False,
     ) -> DeletedSource:
-        """Published messages stay. 409 if the source captures tables, and its replication slot
+        """Deletes the source. Published messages stay. 409 if the source captures tables, and its replication slot
         or publication can't be dropped, unless forced."""
-        known = await found(context, request, source)
-        left = await context.admin.delete_source(known.id, force=force)
-        engine.forget()
-        return DeletedSource(id=known.id, left=UNSET if left is None else left)
+        info = await context.source(request, source)
+        left = await context.admin.delete_source(info.id, force=force)
+        engine.clear_caches()
+        return DeletedSource(id=info.id, left=UNSET if left is None else left)
 
     return [
         create_source,
@@ -98,14 +97,14 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 async def _stream(context: RouteContext, request: AnyRequest, data: NewSource) -> str:
     """Return the name of a new source's stream, after checking the caller's access."""
     if data.kind == "postgres":  # reads tables of any database, so it concerns more than one stream
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
     try:
         return (await context.stream(request, data.stream, "admin")).name
     except UnknownStream as error:
         if data.kind == "postgres":
             return data.stream
         raise UnknownStream(
-            f"There is no stream {data.stream!r}: create it first, a webhook source makes none."
+            f"The stream {data.stream!r} does not exist. Create it first, since a webhook source does not create its stream."
         ) from error
 
 
@@ -115,13 +114,10 @@ def _deliver(webhooks: Webhooks) -> HTTPRouteHandler:
 
     @post("/webhook/{source:str}", summary="Deliver a webhook", tags=["Sources"], status_code=200)
     async def deliver(
-        request: AnyRequest, source: Annotated[str, Parameter(description="A webhook source, by its name.")]
+        request: AnyRequest, source: Annotated[str, Parameter(description="Name of a webhook source.")]
     ) -> Response[Success]:
-        """The body may be anything. No token is needed. 401 if the source requires a signature
+        """Publishes a delivery. The body may be anything. No token is needed. 401 if the source requires a signature
         and the request has none or an invalid one. The answer is sent after the commit."""
-        call = Call(request.scope, request.receive, (unmarked(source),), await request.body())  # type: ignore[arg-type]
-        reply = await webhooks.deliver(call)
-        answer: Response[Any] = Response(reply.body, status_code=reply.status, media_type="application/json")
-        return answer
+        return await call(request, webhooks.deliver, source)
 
     return deliver

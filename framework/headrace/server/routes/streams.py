@@ -14,7 +14,7 @@ from headrace import store
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
@@ -24,30 +24,30 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @post("/streams", summary="Make a stream", tags=["Streams"])
+    @post("/streams", summary="Create a stream", tags=["Streams"])
     async def create_stream(request: AnyRequest, data: JSONBody[NewStream]) -> Stream:
-        """409 if a stream of this name exists."""
-        await context.named(request, data.name, "admin")
+        """Creates a stream. 409 if a stream of this name exists."""
+        await context.check_stream(request, data.name, "admin")
         spec = data.spec()
         _, new = await store.declare_stream(engine.app.database, spec)
         if not new:
             raise Problem(
-                409, "exists", f"There is a stream {spec.name!r} already: change it by PATCH, or take another name."
+                409, "exists", f"The stream {spec.name!r} already exists. Change it by PATCH, or use another name."
             )
-        engine.forget()
+        engine.clear_caches()
         return Stream.of(await context.admin.stream(spec.name))
 
     @get("/streams", summary="List streams", tags=["Streams"])
     async def list_streams(request: AnyRequest) -> Listed[Stream]:
         """Returns all streams by name."""
-        await context.all(request, "consume")
+        await context.check_all_streams(request, "consume")
         return Listed([Stream.of(info) for info in await context.admin.streams()])
 
-    @get("/streams/{stream:str}", summary="See a stream", tags=["Streams"])
+    @get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
     async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:
         """Returns the stream's settings and its size."""
-        known = await context.stream(request, stream, "consume")
-        return Stream.of(await context.admin.stream(known.name))
+        cached = await context.stream(request, stream, "consume")
+        return Stream.of(await context.admin.stream(cached.name))
 
     @route(
         "/streams/{stream:str}",
@@ -57,22 +57,24 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         status_code=200,
     )
     async def edit_stream(request: AnyRequest, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
-        """Settings that are left out stay, also with PUT."""
-        known = await context.stream(request, stream, "admin")
-        await context.admin.edit_stream(known.name, **changes(data, known.name))
-        return Stream.of(await context.admin.stream(known.name))
+        """Changes settings of a stream. Settings that are left out stay, also with PUT."""
+        cached = await context.stream(request, stream, "admin")
+        await context.admin.edit_stream(cached.name, **changes(data, cached.name))
+        return Stream.of(await context.admin.stream(cached.name))
 
     @delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
     async def delete_stream(
         request: AnyRequest,
         stream: StreamRef,
-        force: Annotated[bool, QueryParameter(description="Also if somebody is at one of its consumers.")] = False,
+        force: Annotated[
+            bool, QueryParameter(description="Delete it although a worker uses one of its consumers.")
+        ] = False,
     ) -> Deleted:
         """Deletes the stream with its messages and consumers. 409 if a worker uses one of its
         consumers, unless forced."""
-        known = await context.stream(request, stream, "admin")
-        await context.admin.delete_stream(known.name, force=force)
-        engine.forget()
-        return Deleted(known.id)
+        cached = await context.stream(request, stream, "admin")
+        await context.admin.delete_stream(cached.name, force=force)
+        engine.clear_caches()
+        return Deleted(cached.id)
 
     return [create_stream, list_streams, read_stream, edit_stream, delete_stream]

@@ -15,42 +15,42 @@ from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_nam
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.access import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
 
 T = TypeVar("T")
-Given = TypeVar("Given")
+Value = TypeVar("Value")
 
-_LONGEST = 100 * 365 * 86_400_000
+_MAX_LIFETIME = 100 * 365 * 86_400_000
 
-TokenRef = Annotated[str, PathParameter(description="A token, by its id or name.")]
+TokenRef = Annotated[str, PathParameter(description="Id or name of a token.")]
 
 
-class WantedToken(Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A token to be created."""
 
-    name: Annotated[str, Meta(description="What it is for; it can be revoked by this name.", examples=["ci"])]
+    name: Annotated[str, Meta(description="Name of the token, by which it can be revoked.", examples=["ci"])]
     scopes: Annotated[
         list[str],
         Meta(
-            description="What it opens: `publish`, `consume` or `admin`, alone or for one stream.",
+            description="Scopes: `publish`, `consume` or `admin`, for all streams or for one.",
             examples=[["publish:mystream", "consume:mystream"]],
         ),
     ]
     expires_in_ms: Annotated[
-        Annotated[int, Meta(ge=1, le=_LONGEST)] | None,
-        Meta(description="How long it is good for; without it, for ever.", examples=[86_400_000]),
+        Annotated[int, Meta(ge=1, le=_MAX_LIFETIME)] | None,
+        Meta(description="Lifetime in milliseconds. Unlimited by default.", examples=[86_400_000]),
     ] = None
 
     def checked(self) -> tuple[str, tuple[str, ...], float | None]:
         """Return the name, the scopes, and the seconds until the token expires. Raises a
         `Problem` that names an invalid field."""
-        lasts = None if self.expires_in_ms is None else self.expires_in_ms / 1000
+        lifetime = None if self.expires_in_ms is None else self.expires_in_ms / 1000
         return (
             _field("name", check_name, self.name),
             _field("scopes", parse_all, self.scopes),
-            _field("expires_in_ms", check_lifetime, lasts),
+            _field("expires_in_ms", check_lifetime, lifetime),
         )
 
 
@@ -58,27 +58,27 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @post("/tokens", summary="Make a token", tags=["Tokens"])
-    async def create_token(request: AnyRequest, data: JSONBody[WantedToken]) -> NewToken:
-        """The answer is the only one that has the token. Once a token has been created, every
+    @post("/tokens", summary="Create a token", tags=["Tokens"])
+    async def create_token(request: AnyRequest, data: JSONBody[TokenRequest]) -> NewToken:
+        """Creates a token. Only this answer contains it. Once a token has been created, every
         call needs one. 409 if the name is taken."""
-        await context.all(request, "admin")
-        name, scopes, lasts = data.checked()
-        made = await context.admin.create_token(name, scopes, expires_in=lasts)
-        access.changed(made.id)
-        return made
+        await context.check_all_streams(request, "admin")
+        name, scopes, lifetime = data.checked()
+        created = await context.admin.create_token(name, scopes, expires_in=lifetime)
+        access.changed(created.id)
+        return created
 
     @get("/tokens", summary="List tokens", tags=["Tokens"])
     async def list_tokens(request: AnyRequest) -> Listed[TokenInfo]:
         """Returns all tokens by name, without their secrets, including expired and revoked ones."""
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
         return Listed(await context.admin.tokens())
 
     @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
     async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:
         """Revokes a token permanently. This server applies it at once, others within two
         seconds. The token stays on the list, and its name stays taken."""
-        await context.all(request, "admin")
+        await context.check_all_streams(request, "admin")
         revoked = await context.admin.revoke_token(unmarked(token))
         access.changed(revoked.id)
         return revoked
@@ -86,8 +86,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     return [create_token, list_tokens, revoke_token]
 
 
-def _field(field: str, check: Callable[[Given], T], given: Given) -> T:
+def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
     try:
-        return check(given)
+        return check(value)
     except (InvalidInput, ConfigurationError) as error:
         raise Problem(422, "invalid", str(error), validation_errors={field: [str(error)]}) from error

@@ -17,17 +17,17 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-TURNS = 3
+DISCONNECT_TURNS = 3
 """Turns of the event loop in which an outer application can report a disconnect."""
 
-ANSWER = "headrace.answer"
-"""Key in the scope of Headrace's own web server. Its function sends an answer in one write. ASGI
+SEND_RESPONSE = "headrace.send_response"
+"""Key in the scope of Headrace's own web server. Its function sends a response in one write. ASGI
 needs two, and each wakes the client."""
 
 _JSON = (b"content-type", b"application/json")
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Response(msgspec.Struct, frozen=True):
     """A response: status, JSON body, and headers in addition to content-type and content-length."""
 
     status: int
@@ -41,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True):
         await send({"type": "http.response.body", "body": self.body})
 
 
-class Call:
+class Request:
     """A request of the data plane.
 
     Attributes:
@@ -85,28 +85,28 @@ class Call:
             return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
         return {name: value for name, _, value in (part.partition("=") for part in text.decode("latin-1").split("&"))}
 
-    async def gone(self) -> None:
+    async def wait_for_disconnect(self) -> None:
         """Wait until the client has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def left(self) -> bool:
+    async def is_disconnected(self) -> bool:
         """Return whether the client has disconnected by now. It waits for at most a few turns of
         the event loop."""
-        known = getattr(getattr(self._receive, "__self__", None), "disconnected", None)
-        if isinstance(known, bool):  # uvicorn's own `receive`, with no wrapper around it
-            return known
+        disconnected = getattr(getattr(self._receive, "__self__", None), "disconnected", None)
+        if isinstance(disconnected, bool):  # uvicorn's own `receive`, with no wrapper around it
+            return disconnected
         # In a task, since a wrapper of `receive` may support no other interruption than a
         # cancellation.
-        asking = asyncio.ensure_future(self._receive())
-        for _ in range(TURNS):
-            if asking.done():
+        event = asyncio.ensure_future(self._receive())
+        for _ in range(DISCONNECT_TURNS):
+            if event.done():
                 break
             await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait([asking])
-        return not asking.cancelled() and asking.exception() is None and asking.result()["type"] == "http.disconnect"
+        event.cancel()
+        await asyncio.wait([event])
+        return not event.cancelled() and event.exception() is None and event.result()["type"] == "http.disconnect"
 
 
-Endpoint = Callable[[Call], Awaitable[Reply | None]]
-"""Answers a call. It returns None if the client has disconnected."""
+Endpoint = Callable[[Request], Awaitable[Response | None]]
+"""Handles a request. It returns None if the client has disconnected."""

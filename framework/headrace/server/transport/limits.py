@@ -2,7 +2,7 @@
 bounded.
 
 Every request passes here, thousands a second, so a request costs two additions, and its body one
-entry in a set. Bodies have no timers of their own. All of them are checked twice a second.
+entry in a set. Bodies have no timers of their own. All of them are checked at an interval.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.server.errors import RETRY_AFTER, Problem, reply_of
+from headrace.server.errors import RETRY_AFTER, Problem, error_response
 from headrace.server.options import Options
-from headrace.server.transport.http import ANSWER, Receive, Scope, Send
+from headrace.server.transport.http import SEND_RESPONSE, Receive, Scope, Send
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-TICK = 0.5
-"""Interval in seconds at which incoming bodies are checked."""
-
-SLOWEST = 1000
+MIN_RATE = 1000
 """Lowest average rate of a body in bytes a second, apart from twice the time that one piece may take."""
 
 _HELD = "headrace.held"
@@ -47,8 +44,8 @@ class Limits:
         self.waiting = 0
         self.held = 0
         self.refused: dict[int, int] = {}
-        self._reading: set[_Reading] = set()
-        self._ticks = False
+        self._bodies: set[_IncomingBody] = set()
+        self._checking = False
 
     def around(self, application: Application) -> Application:
         """Wrap an application in the limit of concurrent requests."""
@@ -57,7 +54,7 @@ class Limits:
             if scope["type"] != "http":
                 return await application(scope, receive, send)
             if self.under_way >= self.options.max_requests:
-                return await reply_of(self.refuse(_crowded(self.options.max_requests))).send(send)
+                return await error_response(self.refuse(_too_many_requests(self.options.max_requests))).send(send)
             self.under_way += 1
             try:
                 return await application(scope, receive, send)
@@ -93,105 +90,107 @@ class Limits:
             Problem: the body is too large (413) or too slow (408), the server holds too many bytes
                 (503), or the client has disconnected before the end of the body (400).
         """
-        most = self.options.max_body
+        limit = self.options.max_body
         declared = _declared(scope)
-        if declared is None and ANSWER in scope:  # Headrace's own HTTP/1.1 parser, and no header announces a body
+        if (
+            declared is None and SEND_RESPONSE in scope
+        ):  # Headrace's own HTTP/1.1 parser, and no header announces a body
             return b""
-        if declared is not None and declared > most:
-            raise self.refuse(_too_large(most))
+        if declared is not None and declared > limit:
+            raise self.refuse(_too_large(limit))
         pieces: list[bytes] = []
         size = 0
-        reading = self._begin()
+        incoming = self._begin()
         try:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Problem(400, "incomplete", "The client went away before the end of its body.")
+                    raise Problem(400, "incomplete", "The client disconnected before the end of the body.")
                 piece = message.get("body", b"")
                 size += len(piece)
-                if size > most:
-                    raise self.refuse(_too_large(most))
+                if size > limit:
+                    raise self.refuse(_too_large(limit))
                 self._hold(scope, len(piece))
                 if not message.get("more_body", False):
                     return piece if not pieces else b"".join((*pieces, piece))
                 pieces.append(piece)
-                reading.came(len(piece))
+                incoming.add(len(piece))
         except asyncio.CancelledError:
-            if not reading.was_late():
+            if not incoming.was_late():
                 raise
         finally:
-            self._reading.discard(reading)
+            self._bodies.discard(incoming)
         raise self.refuse(_too_slow(self.options.body_timeout))
 
     def _hold(self, scope: Scope, size: int) -> None:
         if size and self.held + size > self.options.max_held:
-            raise self.refuse(_full())
+            raise self.refuse(_too_many_bytes())
         self.held += size
         scope[_HELD] = scope.get(_HELD, 0) + size
 
-    def _begin(self) -> _Reading:
+    def _begin(self) -> _IncomingBody:
         loop = asyncio.get_running_loop()
-        reading = _Reading(loop, self.options.body_timeout)
-        self._reading.add(reading)
-        if not self._ticks:
-            self._ticks = True
-            loop.call_later(TICK, self._tick, loop)
-        return reading
+        incoming = _IncomingBody(loop, self.options.body_timeout)
+        self._bodies.add(incoming)
+        if not self._checking:
+            self._checking = True
+            loop.call_later(self.options.body_check_interval, self._check, loop)
+        return incoming
 
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Check all incoming bodies, and schedule the next check while there are any."""
         now = loop.time()
-        for reading in self._reading:
-            reading.judge(now)
-        self._ticks = bool(self._reading)
-        if self._ticks:
-            loop.call_later(TICK, self._tick, loop)
+        for incoming in self._bodies:
+            incoming.check(now)
+        self._checking = bool(self._bodies)
+        if self._checking:
+            loop.call_later(self.options.body_check_interval, self._check, loop)
 
 
-class _Reading:
+class _IncomingBody:
     """An incoming body, and the task that waits for it."""
 
-    __slots__ = ("_began", "_came", "_cancelling", "_late", "_loop", "_size", "_task", "_timeout")
+    __slots__ = ("_began", "_cancelling", "_late", "_loop", "_progress_at", "_size", "_task", "_timeout")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         self._loop = loop
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task else 0
         self._timeout = timeout
-        self._began = self._came = loop.time()
+        self._began = self._progress_at = loop.time()
         self._size = 0
         self._late = False
 
-    def came(self, size: int) -> None:
+    def add(self, size: int) -> None:
         """Record a piece of the body. An empty one is no progress."""
         if size:
-            self._came = self._loop.time()
+            self._progress_at = self._loop.time()
             self._size += size
 
-    def judge(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Cancel the task if the next piece is late, or if the body as a whole is too slow."""
-        due = min(self._came + self._timeout, self._began + 2 * self._timeout + self._size / SLOWEST)
+        due = min(self._progress_at + self._timeout, self._began + 2 * self._timeout + self._size / MIN_RATE)
         if now > due and not self._late and self._task is not None:
             self._late = True
             self._task.cancel()
 
     def was_late(self) -> bool:
-        """Return whether `judge` caused the cancellation, and nothing else did."""
+        """Return whether `check` caused the cancellation, and nothing else did."""
         return self._late and self._task is not None and self._task.uncancel() <= self._cancelling
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that first returns a body that was already read, and then what follows it."""
-    told = False
+    replayed = False
 
-    async def replayed() -> Any:
-        nonlocal told
-        if told:
+    async def receive_again() -> Any:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        told = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replayed
+    return receive_again
 
 
 def _declared(scope: Scope) -> int | None:
@@ -209,25 +208,25 @@ def _declared(scope: Scope) -> int | None:
     return None
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(limit: int) -> Problem:
     return Problem(
-        413, "too_large", f"The body is larger than {most} bytes: send fewer messages at a time, or raise the server's --max-body."
+        413, "too_large", f"The body is larger than {limit:,} bytes. Send fewer messages at a time, or raise the server's --max-body."
     )  # fmt: skip
 
 
 def _too_slow(timeout: float) -> Problem:
-    return Problem(408, "too_slow", f"The body came too slowly: each piece of it may take {timeout:g} seconds.")
+    return Problem(408, "too_slow", f"The body arrived too slowly. Each piece of it may take {timeout:g} seconds.")
 
 
-def _crowded(most: int) -> Problem:
+def _too_many_requests(limit: int) -> Problem:
     return Problem(
-        503, "too_many_requests_under_way", f"{most} requests are under way: come again in a moment.",
+        503, "too_many_requests_under_way", f"The server is processing {limit:,} requests, which is its limit. Try again in a moment.",
         headers={"retry-after": RETRY_AFTER},
     )  # fmt: skip
 
 
-def _full() -> Problem:
+def _too_many_bytes() -> Problem:
     return Problem(
-        503, "too_much_under_way", "The server holds as much as it may of the bodies of requests: come again in a moment.",
+        503, "too_much_under_way", "The request bodies in progress have reached the server's limit of memory. Try again in a moment.",
         headers={"retry-after": RETRY_AFTER},
     )  # fmt: skip

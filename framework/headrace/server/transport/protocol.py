@@ -18,26 +18,22 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from headrace.server.errors import RETRY_AFTER, Problem, reply_of
-from headrace.server.transport.http import ANSWER, Reply
+from headrace.server.errors import RETRY_AFTER, Problem, error_response
+from headrace.server.transport.http import SEND_RESPONSE, Response
 from headrace.server.transport.limits import Limits
 
-LINGER = 2.0
-"""Seconds for which the rest of a refused request is read and discarded. If the connection were
-closed at once, the response would be lost."""
-
-COURTESY = 100
+REFUSED_CONNECTIONS = 100
 """Connections above the limit that get a 503 response. Those above that are closed without one."""
 
-MOST_PIPELINED = 100
+MAX_PIPELINED = 100
 """Most requests that a client may send ahead of their responses."""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection. The server's part is in class attributes. See `connection_of`."""
+    """A connection. The server's part is in class attributes. See `connection_class`."""
 
     limits: Limits
-    gone: Callable[[], None]
+    on_closed: Callable[[], None]
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -48,56 +44,56 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head = 0  # bytes of the head after its first piece
         self._piece = self._first = 0  # bytes of the last piece, and of the one in which the head began
-        self._deaf = False  # nothing more is read from this client
+        self._ignore_input = False
         self._refusal: Problem | None = None
-        self._impatience: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
-        self._stalled: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
+        self._write_deadline: asyncio.TimerHandle | None = None
 
     # --- the beginning and the end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a client's connection, or refuse it above the limit."""
         super().connection_made(transport)
-        crowd, most = len(self.connections), self._options.max_connections
-        if crowd <= most:
+        count, limit = len(self.connections), self._options.max_connections
+        if count <= limit:
             self._wait_for_head()
-        elif crowd <= most + COURTESY:
-            self._refuse(_crowded(most))
+        elif count <= limit + REFUSED_CONNECTIONS:
+            self._refuse(_too_many_connections(limit))
         else:
-            self._deaf = True
+            self._ignore_input = True
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection has ended."""
-        self._patient()
-        if self._stalled is not None:
-            self._stalled.cancel()
+        self._cancel_deadline()
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
         super().connection_lost(exc)
-        self.gone()
+        self.on_closed()
 
     def _wait_for_head(self) -> None:
-        if self._impatience is None:
-            self._impatience = self.loop.call_later(self._options.head_timeout, self._lose_patience)
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._options.head_timeout, self._deadline_passed)
 
-    def _patient(self) -> None:
-        if self._impatience is not None:
-            self._impatience.cancel()
-            self._impatience = None
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-    def _lose_patience(self) -> None:
-        self._impatience = None
-        if not self._in_head or self._deaf:  # no request has begun, so none is answered
+    def _deadline_passed(self) -> None:
+        self._deadline = None
+        if not self._in_head or self._ignore_input:  # no request has begun, so none is answered
             self.transport.close()
             return
         self._refuse(
-            Problem(408, "too_slow", f"A request's headers must have come in {self._options.head_timeout:g} seconds.")
+            Problem(408, "too_slow", f"The headers did not arrive within {self._options.head_timeout:g} seconds.")
         )
 
     # --- requests
 
     def data_received(self, data: bytes) -> None:
         """Parse a piece of input."""
-        if self._deaf:
+        if self._ignore_input:
             return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
@@ -107,7 +103,7 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self._refuse(self._refusal or Problem(400, "malformed", "What came is not HTTP/1.1."))
+            self._refuse(self._refusal or Problem(400, "malformed", "The request is not HTTP/1.1."))
             return
         except httptools.HttpParserUpgrade:
             pass  # the upgrade is ignored, and the request answered as usual
@@ -133,16 +129,24 @@ class Connection(HttpToolsProtocol):
         if self._is_too_large():
             self._refusal = _head_too_large(options.max_head)
         elif len(self.headers) > options.max_headers:
-            self._refusal = Problem(431, "headers_too_large", f"A request has at most {options.max_headers} headers.")
-        elif len(self.pipeline) >= MOST_PIPELINED:
-            self._refusal = Problem(400, "malformed", f"Send at most {MOST_PIPELINED} requests ahead of their answers.")
+            self._refusal = Problem(
+                431,
+                "headers_too_large",
+                f"The request has {len(self.headers)} headers. Send at most {options.max_headers}.",
+            )
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            self._refusal = Problem(
+                400,
+                "malformed",
+                f"The client pipelines too many requests. Send at most {MAX_PIPELINED} ahead of their responses.",
+            )
         if self._refusal is not None:
             raise self._refusal
         self._in_head = False
-        if self._impatience is not None:
-            self._patient()
+        if self._deadline is not None:
+            self._cancel_deadline()
         super().on_headers_complete()
-        self.scope[ANSWER] = partial(_answer, self.cycle)  # type: ignore[literal-required]  # its task has not begun
+        self.scope[SEND_RESPONSE] = partial(_send, self.cycle)  # type: ignore[literal-required]  # its task has not begun
 
     def _is_too_large(self) -> bool:
         """Return whether the known part of the head is too large.
@@ -150,17 +154,17 @@ class Connection(HttpToolsProtocol):
         A header that began in the head's first piece and has not ended is not counted, but the size
         of a piece is bounded, too.
         """
-        most = self._options.max_head
-        if self._first + self._head <= most:  # all that has arrived, which is usually enough to know
+        limit = self._options.max_head
+        if self._first + self._head <= limit:  # all that has arrived, which is usually enough to know
             return False
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
 
     def on_message_complete(self) -> None:
         """End a request's body, which may have been refused long before."""
         cycle = self.cycle
         if cycle.response_complete and cycle.more_body:
             cycle.more_body = False
-            self._patient()
+            self._cancel_deadline()
             self._keep_alive()
         super().on_message_complete()
 
@@ -173,7 +177,7 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if cycle is self.cycle and cycle.response_complete and cycle.more_body and not self.transport.is_closing():
             self._unset_keepalive_if_required()
-            self._impatience = self.loop.call_later(LINGER, self.transport.close)
+            self._deadline = self.loop.call_later(self._options.discard_time, self.transport.close)
 
     def _keep_alive(self) -> None:
         self._unset_keepalive_if_required()
@@ -182,26 +186,26 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """Respond with a problem and end the connection."""
         self.limits.refuse(problem)
-        self._deaf = True
-        self._patient()
+        self._ignore_input = True
+        self._cancel_deadline()
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()  # the client awaits another response, into which this one must not be written
             return
-        reply = reply_of(problem)
+        response = error_response(problem)
         lines = [
-            STATUS_LINE[reply.status],
+            STATUS_LINE[response.status],
             b"content-type: application/json\r\nconnection: close\r\n",
-            b"content-length: %d\r\n" % len(reply.body),
-            *(b"%b: %b\r\n" % header for header in reply.headers),
+            b"content-length: %d\r\n" % len(response.body),
+            *(b"%b: %b\r\n" % header for header in response.headers),
             b"\r\n",
-            reply.body,
+            response.body,
         ]
         self.transport.write(b"".join(lines))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-            self._impatience = self.loop.call_later(LINGER, self.transport.close)
+            self._deadline = self.loop.call_later(self._options.discard_time, self.transport.close)
         else:
             self.transport.close()  # TLS has its own end of the connection
 
@@ -210,28 +214,28 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Start the timer of a client that reads more slowly than the server writes."""
         super().pause_writing()
-        if self._stalled is None:
-            self._watch_writing(self.transport.get_write_buffer_size())
+        if self._write_deadline is None:
+            self._start_write_deadline(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Stop the timer of a client that has read."""
         super().resume_writing()
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
 
-    def _watch_writing(self, left: int) -> None:
-        self._stalled = self.loop.call_later(self._options.write_timeout, self._judge_writing, left)
+    def _start_write_deadline(self, remaining: int) -> None:
+        self._write_deadline = self.loop.call_later(self._options.write_timeout, self._check_writing, remaining)
 
-    def _judge_writing(self, before: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left >= before:
+    def _check_writing(self, before: int) -> None:
+        remaining = self.transport.get_write_buffer_size()
+        if remaining >= before:
             self.transport.abort()
         else:
-            self._watch_writing(left)
+            self._start_write_deadline(remaining)
 
 
-def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
+def _send(cycle: RequestResponseCycle, response: Response) -> bool:
     """Send a response in one write, where `RequestResponseCycle.send` takes two steps.
 
     While the client doesn't read earlier responses, it returns False, since responses would pile
@@ -241,11 +245,11 @@ def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
         return True
     if cycle.flow.write_paused:
         return False
-    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *reply.headers)]
+    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *response.headers)]
     end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(reply.body)
+    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(response.body)
     cycle.response_started = cycle.response_complete = True
-    cycle.transport.writelines([STATUS_LINE[reply.status], *headers, length, end, reply.body])
+    cycle.transport.writelines([STATUS_LINE[response.status], *headers, length, end, response.body])
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
@@ -253,23 +257,27 @@ def _answer(cycle: RequestResponseCycle, reply: Reply) -> bool:
     return True
 
 
-def connection_of(limits: Limits, gone: Callable[[], None]) -> type[Connection]:
+def connection_class(limits: Limits, on_closed: Callable[[], None]) -> type[Connection]:
     """Make the class of a server's connections. uvicorn instantiates it, and has no arguments for
     limits.
 
     Args:
         limits: the limits of the server.
-        gone: called when a connection has ended.
+        on_closed: called when a connection has ended.
     """
-    return type("Connection", (Connection,), {"limits": limits, "gone": staticmethod(gone)})
+    return type("Connection", (Connection,), {"limits": limits, "on_closed": staticmethod(on_closed)})
 
 
-def _head_too_large(most: int) -> Problem:
-    return Problem(431, "headers_too_large", f"A request's first line and headers are at most {most} bytes, together.")
-
-
-def _crowded(most: int) -> Problem:
+def _head_too_large(limit: int) -> Problem:
     return Problem(
-        503, "too_many_connections", f"{most} clients are connected: come again in a moment.",
+        431,
+        "headers_too_large",
+        f"The request line and headers are larger than {limit:,} bytes. Send fewer or shorter headers.",
+    )
+
+
+def _too_many_connections(limit: int) -> Problem:
+    return Problem(
+        503, "too_many_connections", f"The server has {limit:,} connections, which is its limit. Try again in a moment.",
         headers={"retry-after": RETRY_AFTER},
     )  # fmt: skip

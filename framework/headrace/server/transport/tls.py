@@ -3,7 +3,6 @@ change, as they do every few weeks."""
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 from pathlib import Path
@@ -11,10 +10,11 @@ from pathlib import Path
 import anyio
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.log import Log
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-EVERY = 60.0
+CHECK_INTERVAL = 60.0
 """Interval in seconds at which the files are checked."""
 
 
@@ -39,7 +39,7 @@ class Certificate:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
         self._load(self.context)
-        self._seen = self._look()
+        self._loaded = self._file_versions()
 
     def _load(self, context: ssl.SSLContext) -> None:
         for option, path in (("--tls-cert", self._certificate), ("--tls-key", self._key)):
@@ -51,14 +51,14 @@ class Certificate:
             context.load_cert_chain(self._certificate, self._key, password=_no_password)
         except ssl.SSLError as error:
             raise ConfigurationError(
-                f"{self._certificate} and {self._key} are not a certificate and its private key in PEM, unencrypted: {error.reason or error}."
+                f"{self._certificate} and {self._key} are not a certificate and its unencrypted private key in PEM: {error.reason or error}."
             ) from error
 
-    def _look(self) -> tuple[tuple[int, int], ...]:
-        found = [os.stat(path) for path in (self._certificate, self._key)]
-        return tuple((one.st_mtime_ns, one.st_ino) for one in found)
+    def _file_versions(self) -> tuple[tuple[int, int], ...]:
+        stats = [os.stat(path) for path in (self._certificate, self._key)]
+        return tuple((stat.st_mtime_ns, stat.st_ino) for stat in stats)
 
-    def renew(self) -> bool:
+    def reload(self) -> bool:
         """Read the files if they have changed, for new connections. Invalid files are logged, and
         the old certificate stays.
 
@@ -66,23 +66,23 @@ class Certificate:
             Whether there is a new certificate.
         """
         try:
-            seen = self._look()
-            if seen == self._seen:
+            current = self._file_versions()
+            if current == self._loaded:
                 return False
-            self._seen = seen
+            self._loaded = current
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # tried first, so that no half of a pair gets into use
             self._load(self.context)
         except (OSError, ConfigurationError) as error:
-            logger.warning("the certificate has changed, and the new one can't be used: %s", error)
+            log.warning("new certificate is invalid", error=error, hint="the old certificate stays in use")
             return False
-        logger.info("the certificate has changed: new connections get the new one")
+        log.info("certificate reloaded", file=str(self._certificate))
         return True
 
-    async def keep(self) -> None:
+    async def keep_current(self) -> None:
         """Check the files regularly, until cancelled."""
         while True:
-            await anyio.sleep(EVERY)
-            await anyio.to_thread.run_sync(self.renew)
+            await anyio.sleep(CHECK_INTERVAL)
+            await anyio.to_thread.run_sync(self.reload)
 
 
 def _no_password() -> str:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headrace.server.data_plane.receive_request import Share
-from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.data_plane.registry import CachedConsumer
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,7 +45,7 @@ _captured = msgspec.json.Decoder(_Captured)
 _object = msgspec.json.Decoder(dict[str, Raw])
 
 
-def changes(consumer: KnownConsumer, share: Share) -> bytes:
+def changes(consumer: CachedConsumer, share: Share) -> bytes:
     """Return the answer of dialect B.
 
     Data that is an object with `record` and `metadata` is a captured change or row. Any other data
@@ -79,7 +79,7 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
     return _Change(ack_id, ack_id, found.record, found.changes, found.action, metadata)
 
 
-def records(consumer: KnownConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
+def records(consumer: CachedConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
     """Return the answer of dialect C.
 
     Data that is an object with a `data` member is the record. Members that it lacks are added from

@@ -14,45 +14,45 @@ from headrace.model.outcomes import Retry
 from headrace.model.push import Push
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
-from headrace.server.push import answers
-from headrace.server.push.connecting import Denied, timeout
-from headrace.server.push.shapes import Shapes
-from headrace.server.push.signing import Stamps
+from headrace.server.push import responses
+from headrace.server.push.http_client import AddressNotAllowed, timeout
+from headrace.server.push.request_bodies import RequestBodies
+from headrace.server.push.signing import RequestSigner
 
-LARGEST_ANSWER = 64_000
+MAX_BODY = 64_000
 """Largest part of a response's body that is read, in bytes. A connection with more to come is closed."""
 
-PATIENCE = 1.0
+BODY_TIMEOUT = 1.0
 """Seconds to read the body after a 2xx status, so that the connection can be reused. The status alone decides."""
 
 
-class Refused(Retry):
-    """The endpoint refused a batch. Its traceback is hidden, since Headrace's own code is of no use there."""
+class BatchFailed(Retry):
+    """A batch failure. Its traceback is hidden, since Headrace's own code is of no use there."""
 
     __traceback__ = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DeliveryFailure(msgspec.Struct, frozen=True):
     """Why messages are delivered again. `after` is the delay in seconds, or None to use the backoff."""
 
     reason: str
     after: float | None = None
 
 
-class Sender:
+class PushHandler:
     """Sends the messages of one consumer.
 
     Args:
         push: the URL and settings.
-        shapes: makes the bodies.
-        stamps: makes the headers with id, time and signature.
+        bodies: makes the bodies.
+        signer: makes the headers with id, time and signature.
         session: the HTTP client that all consumers share.
         agent: the User-Agent.
         now: returns the current time.
     """
 
     def __init__(
-        self, push: Push, shapes: Shapes, stamps: Stamps, session: aiohttp.ClientSession, agent: str,
+        self, push: Push, bodies: RequestBodies, signer: RequestSigner, session: aiohttp.ClientSession, agent: str,
         now: Callable[[], datetime],
     ) -> None:  # fmt: skip
         self._url = URL(push.url)
@@ -63,74 +63,73 @@ class Sender:
         }
         self._seconds = push.timeout
         self._timeout = timeout(push.timeout)
-        self._shapes = shapes
-        self._stamps = stamps
+        self._bodies = bodies
+        self._signer = signer
         self._session = session
         self._now = now
 
-    async def one(self, message: Message) -> Retry | None:
+    async def send_message(self, message: Message) -> Retry | None:
         """The handler of a consumer that sends single messages."""
-        failed = await self._send((message.seq,), self._shapes.one(message))
-        return None if failed is None else Retry(failed.reason, after=failed.after)
+        failure = await self._send((message.seq,), self._bodies.one(message))
+        return None if failure is None else Retry(failure.reason, after=failure.after)
 
-    async def many(self, batch: Batch) -> None:
+    async def send_batch(self, batch: Batch) -> None:
         """The handler of a consumer that sends batches. A batch is acked or nacked as a whole."""
         messages = batch.messages
-        failed = await self._send([message.seq for message in messages], self._shapes.many(messages))
-        if failed is not None:
-            raise Refused(failed.reason, after=failed.after)
+        failure = await self._send([message.seq for message in messages], self._bodies.many(messages))
+        if failure is not None:
+            raise BatchFailed(failure.reason, after=failure.after)
 
-    async def _send(self, seqs: tuple[int, ...] | list[int], body: bytes) -> Answer | None:
-        stamps = self._stamps
+    async def _send(self, seqs: tuple[int, ...] | list[int], body: bytes) -> DeliveryFailure | None:
         now = int(self._now().timestamp())
-        headers = {**self._headers, **stamps.headers(stamps.id(seqs), now, body)}
+        headers = {**self._headers, **self._signer.headers(self._signer.id(seqs), now, body)}
         try:
             async with self._session.post(
                 self._url, data=body, headers=headers, timeout=self._timeout, allow_redirects=False
             ) as response:
-                if answers.is_ack(response.status):
-                    await self._read_on(response)
+                if responses.is_ack(response.status):
+                    await self._read_rest(response)
                     return None
-                return await self._refused(response)
+                return await self._failure(response)
         except TimeoutError:
-            return Answer(f"There was no answer within {self._seconds:g} s")
+            return DeliveryFailure(f"The endpoint did not respond within {self._seconds:g} s")
         except aiohttp.ClientConnectorError as error:
-            return Answer(self._unreachable(error))
+            return DeliveryFailure(self._unreachable(error))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(f"The request broke off: {answers.one_line(str(error) or type(error).__name__)}")
+            return DeliveryFailure(f"The request failed: {responses.one_line(str(error) or type(error).__name__)}")
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> Answer:
+    async def _failure(self, response: aiohttp.ClientResponse) -> DeliveryFailure:
         status, headers = response.status, response.headers
         try:
             body = await _bounded(response)
         except (TimeoutError, aiohttp.ClientError, OSError):
             body = b""  # the status is known, and the body is optional
-        return Answer(
-            answers.reason(status, response.reason, headers, body), answers.wait(status, headers, self._now())
+        return DeliveryFailure(
+            responses.reason(status, response.reason, headers, body), responses.wait(status, headers, self._now())
         )
 
-    async def _read_on(self, response: aiohttp.ClientResponse) -> None:
+    async def _read_rest(self, response: aiohttp.ClientResponse) -> None:
         """Read the rest of a response, so that the connection can be reused if that is short.
         The messages are acked in any case."""
         if response.content.at_eof():
             return
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(BODY_TIMEOUT):
                 await _bounded(response)
         except (TimeoutError, aiohttp.ClientError, OSError):
             response.close()
 
     def _unreachable(self, error: aiohttp.ClientConnectorError) -> str:
         cause = error.os_error
-        said = cause.strerror or str(cause)
-        if isinstance(cause, Denied):
-            return said
-        return f"{self._url.host}:{self._url.port} can't be reached: {answers.one_line(said)}"
+        text = cause.strerror or str(cause)
+        if isinstance(cause, AddressNotAllowed):
+            return text
+        return f"{self._url.host}:{self._url.port} can't be reached: {responses.one_line(text)}"
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     """Return the body up to its limit. If there is more, the connection is closed at the end of the request."""
-    parts, room = [], LARGEST_ANSWER
+    parts, room = [], MAX_BODY
     while room > 0 and (part := await response.content.read(room)):
         parts.append(part)
         room -= len(part)

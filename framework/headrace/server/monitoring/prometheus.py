@@ -23,7 +23,7 @@ Sample = tuple[str, Labels, float]
 """The suffix of the family's name, the labels, and the value."""
 
 
-class Series:
+class RouteHistogram:
     """The requests of one route, method and status."""
 
     __slots__ = ("buckets", "count", "seconds")
@@ -34,13 +34,13 @@ class Series:
         self.buckets = [0] * (len(BUCKETS) + 1)
 
 
-class Requests:
+class RequestMetrics:
     """Counts requests by route, method and status. Routes are templates, so their number is bounded."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str, int], Series] = {}
+        self._series: dict[tuple[str, str, int], RouteHistogram] = {}
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+    def add(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answered request and its duration in seconds."""
         series = self._series.get((route, method, status))
         if series is None:
@@ -49,8 +49,8 @@ class Requests:
         series.seconds += seconds
         series.buckets[bisect_left(BUCKETS, seconds)] += 1
 
-    def _new(self, route: str, method: str, status: int) -> Series:
-        return self._series.setdefault((route, method if method in METHODS else "other", status), Series())
+    def _new(self, route: str, method: str, status: int) -> RouteHistogram:
+        return self._series.setdefault((route, method if method in METHODS else "other", status), RouteHistogram())
 
     @property
     def count(self) -> int:
@@ -69,16 +69,16 @@ class Requests:
             yield "_count", labels, series.count
 
 
-class Text:
+class MetricsText:
     """Metric families in order of insertion. Samples of several processes share one head."""
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[list[str], list[str]]] = {}
 
-    def add(self, name: str, kind: str, about: str, samples: Iterable[Sample]) -> None:
+    def add(self, name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
         """Add a family. `kind` is counter, gauge or histogram."""
         lines = [f"{name}{suffix}{_labels(labels)} {_number(value)}" for suffix, labels, value in samples]
-        self._family(name, [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]).extend(lines)
+        self._family(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]).extend(lines)
 
     def merge(self, text: str, labels: Labels = ()) -> None:
         """Add metrics in text format, with additional labels for each sample."""
@@ -103,19 +103,19 @@ class Text:
 
 def _labelled(line: str, labels: Labels) -> str:
     """Add labels to a sample's line. They come first, since the quoted values behind them may contain anything."""
-    told = _labels(labels)[1:-1]
+    text = _labels(labels)[1:-1]
     end = min(place for place in (line.find("{"), line.find(" ")) if place >= 0)
     if line[end] == " ":
-        return f"{line[:end]}{{{told}}}{line[end:]}"
+        return f"{line[:end]}{{{text}}}{line[end:]}"
     comma = "" if line[end + 1] == "}" else ","
-    return f"{line[:end]}{{{told}{comma}{line[end + 1 :]}"
+    return f"{line[:end]}{{{text}{comma}{line[end + 1 :]}"
 
 
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{told}}}"
+    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{text}}}"
 
 
 def _escaped(value: str) -> str:
@@ -128,39 +128,42 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def of_messages(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+def message_metrics(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Sample]]]:
     """Return the metric families of messages, from an engine's statistics."""
     about = {
-        "published": "Messages published by this server.",
-        "received": "Messages given to clients.",
-        "acked": "Messages acked by clients.",
-        "nacked": "Messages nacked by clients.",
-        "stale": "Messages that clients settled when their leases were lost.",
-        "given_back": "Messages given back untouched, since the clients that they were leased for had gone away.",
+        "published": "Number of messages that this server published.",
+        "received": "Number of messages that clients received.",
+        "acked": "Number of messages that clients acked.",
+        "nacked": "Number of messages that clients nacked.",
+        "stale": "Number of messages that clients settled after their leases were lost.",
+        "given_back": "Number of messages that were released because their clients had disconnected.",
     }
     for name, sentence in about.items():
         yield f"headrace_server_messages_{name}_total", "counter", sentence, [("", (), counts[name])]
     yield (
-        "headrace_server_receivers_waiting", "gauge", "Requests that wait for messages.", [("", (), counts["waiting"])],
+        "headrace_server_receivers_waiting", "gauge", "Number of requests that wait for messages.", [("", (), counts["waiting"])],
     )  # fmt: skip
 
 
-def of_consumers(consumers: Iterable[ConsumerInfo]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+def consumer_metrics(consumers: Iterable[ConsumerInfo]) -> Iterator[tuple[str, str, str, list[Sample]]]:
     """Return the metric families of consumers' state in the store."""
     found = [((("stream", one.stream), ("consumer", one.name)), one) for one in consumers]
     about = {
-        "lag": ("lag_messages", "Sequence numbers above the consumer's position."),
-        "num_pending": ("pending", "Messages that wait to be leased, as far as was looked."),
-        "num_ack_pending": ("in_flight", "Messages leased by anybody."),
-        "parked": ("parked", "Messages that wait for a retry, or behind one of their key."),
-        "blocked": ("blocked", "Dead letters whose key waits for a person."),
-        "dead_letters": ("dead_letters", "Dead letters that there are."),
+        "lag": ("lag_messages", "Number of sequence numbers above the consumer's position."),
+        "num_pending": (
+            "pending",
+            "Number of messages that wait to be leased. The count examines a limited number of messages.",
+        ),
+        "num_ack_pending": ("in_flight", "Number of leased messages."),
+        "parked": ("parked", "Number of messages that wait for a retry or for an earlier message of their key."),
+        "blocked": ("blocked", "Number of dead letters that block their keys."),
+        "dead_letters": ("dead_letters", "Number of dead letters."),
     }
     for field, (name, sentence) in about.items():
         samples: list[Sample] = [("", labels, getattr(one, field)) for labels, one in found]
         yield f"headrace_consumer_{name}", "gauge", sentence, samples
     ages: list[Sample] = [("", labels, _age(one)) for labels, one in found]
-    yield "headrace_consumer_lag_seconds", "gauge", "Age of the oldest message that is not settled.", ages
+    yield "headrace_consumer_lag_seconds", "gauge", "Age of the oldest message that is not settled, in seconds.", ages
 
 
 def _age(info: ConsumerInfo) -> float:

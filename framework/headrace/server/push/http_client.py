@@ -10,37 +10,39 @@ from typing import Any
 import aiohttp
 
 from headrace.model.push import LONGEST_TIMEOUT
-from headrace.server.push.addresses import Allowed
+from headrace.server.push.addresses import AllowedAddresses
 
-MOST = 1000
+MAX_CONNECTIONS = 1000
 """Most concurrent connections."""
 
-IDLE = 4.0
+IDLE_TIMEOUT = 4.0
 """Seconds for which an idle connection is kept. Many servers close theirs after 5, and a request
 sent at that moment is lost."""
 
 
-class Denied(OSError):
+class AddressNotAllowed(OSError):
     """Push consumers may not connect to the address."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
-def session(allowed: Allowed) -> aiohttp.ClientSession:
+def session(allowed: AllowedAddresses) -> aiohttp.ClientSession:
     """Make an HTTP client that connects to allowed addresses only, keeps no cookies, and uses no
     proxy from the environment."""
 
     def open_socket(address: tuple[Any, ...]) -> socket.socket:
         # Called with the address that is connected to next.
-        family, kind, protocol, _, where = address
-        why_not = allowed.why_not(where[0])
-        if why_not is not None:
-            raise Denied(errno.EACCES, why_not)
+        family, kind, protocol, _, target = address
+        refusal = allowed.refusal(target[0])
+        if refusal is not None:
+            raise AddressNotAllowed(errno.EACCES, refusal)
         return socket.socket(family, kind, protocol)
 
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=MOST, keepalive_timeout=IDLE, socket_factory=open_socket),
+        connector=aiohttp.TCPConnector(
+            limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_TIMEOUT, socket_factory=open_socket
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
         auto_decompress=False,  # none was requested, and decompressed data has no bound

@@ -16,10 +16,10 @@ from headrace.admin.validation import (
 )
 from headrace.model.keys import check_key
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
-from headrace.server.data_plane.registry import KnownConsumer
+from headrace.server.data_plane.registry import CachedConsumer
 
 
-class Reading(Base):
+class RawMessages(Base):
     """Reads messages. Data and headers are `msgspec.Raw`. Everything else is as in `Admin`."""
 
     async def messages(
@@ -40,14 +40,14 @@ class Reading(Base):
         async with self._bounded(None) as executor:
             return await store.latest(executor, stream, key, raw=True)
 
-    async def peek(self, consumer: KnownConsumer, limit: int) -> list[PeekedMessage]:
+    async def peek(self, consumer: CachedConsumer, limit: int) -> list[PeekedMessage]:
         """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state."""
         check_limit(limit)
         async with self._bounded(None) as executor:
             return await store.peek(executor, consumer.number, limit=limit, raw=True)
 
     async def dead_letters(
-        self, consumer: KnownConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0  # noqa: A002
+        self, consumer: CachedConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0  # noqa: A002
     ) -> list[DeadLetter]:  # fmt: skip
         """Return the dead letters that match, in seq order."""
         filters, condition = filters_of(filter), condition_of(where)

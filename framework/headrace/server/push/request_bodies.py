@@ -13,12 +13,12 @@ from headrace.server.data_plane.bodies import Deliveries, Delivery, WireMessage
 
 _NULL = msgspec.Raw(b"null")
 
-_IN_PART = 0
+_NO_LEASE_SIZE = 0
 """The size in ack ids. It makes every settle name its messages, since a pipeline's lease is
 never sent to one client as a whole."""
 
 
-class Shapes:
+class RequestBodies:
     """Makes the bodies of one consumer's requests.
 
     Args:
@@ -44,7 +44,7 @@ class Shapes:
     def _delivery(self, message: Message) -> Delivery:
         headers = message.raw_headers
         return Delivery(
-            self._seal(self._consumer, message.lease.id, message.seq, message.attempt, _IN_PART),
+            self._seal(self._consumer, message.lease.id, message.seq, message.attempt, _NO_LEASE_SIZE),
             WireMessage(
                 message.key,
                 msgspec.Raw(message.raw),

@@ -14,20 +14,20 @@ from headrace import store
 from headrace.model import payloads
 from headrace.model.errors import UnknownSource, UnknownStream
 from headrace.server.data_plane.publish_batching import Incoming
-from headrace.server.data_plane.registry import FRESH, MOST
+from headrace.server.data_plane.registry import CACHE_TTL, MAX_ENTRIES
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.transport.http import Call, Endpoint, Reply
+from headrace.server.transport.http import Endpoint, Request, Response
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.sources.templates import KeyTemplate
 from headrace.sources.webhook import NAME, WebhookSpec
 
-_SUCCESS = Reply(200, b'{"success":true}')
-_LONGEST_NAME = 48
+_SUCCESS = Response(200, b'{"success":true}')
+_MAX_NAME = 48
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _CachedSource(msgspec.Struct, frozen=True):
     spec: WebhookSpec
     template: KeyTemplate
     until: float
@@ -48,8 +48,8 @@ class Webhooks:
         self._engine = engine
         self._clock = clock
         self._date = date
-        self._known: dict[str, _Known] = {}
-        engine.remember(self._known.clear)
+        self._sources: dict[str, _CachedSource] = {}
+        engine.on_clear_caches(self._sources.clear)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
         """Return the endpoint for a path and the source's name in it. None if the path isn't a webhook's."""
@@ -58,17 +58,17 @@ class Webhooks:
             return None
         return (self.deliver if method == "POST" else not_by_post), (parts[3],)
 
-    async def deliver(self, call: Call) -> Reply:
+    async def deliver(self, request: Request) -> Response:
         """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
-        source = await self._source(call.names[0])
+        source = await self._source(request.names[0])
         spec = source.spec
-        if spec.max_body is not None and len(call.body) > spec.max_body:
+        if spec.max_body is not None and len(request.body) > spec.max_body:
             raise Problem(
                 413,
                 "too_large",
-                f"The body has {len(call.body):,} bytes, and the source {spec.name!r} takes {spec.max_body:,} at most.",
+                f"The body has {len(request.body):,} bytes. The source {spec.name!r} accepts at most {spec.max_body:,}.",
             )
-        delivery = Delivery(spec.name, call.headers, call.query_string, call.body)
+        delivery = Delivery(spec.name, request.headers, request.query_string, request.body)
         try:
             message = webhook_message(spec, source.template, delivery, self._date())
         except InvalidSignature as error:
@@ -77,34 +77,33 @@ class Webhooks:
             stream = await self._engine.stream(spec.stream)
             await self._engine.publish(stream, _incoming(message))
         except UnknownStream:
-            self._engine.forget()  # the stream was deleted, and its source with it
+            self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
         return _SUCCESS
 
-    async def _source(self, name: str) -> _Known:
-        known = self._known.get(name)
-        if known is not None and known.until > self._clock():
-            return known
+    async def _source(self, name: str) -> _CachedSource:
+        cached = self._sources.get(name)
+        if cached is not None and cached.until > self._clock():
+            return cached
         if not NAME.fullmatch(name):  # needs no query
-            raise UnknownSource(f"There is no source {name[:_LONGEST_NAME]!r}.")
+            raise UnknownSource(f"The source {name[:_MAX_NAME]!r} does not exist.")
         found = await store.source_with_secrets(self._engine.app.database, name)
         if found.kind != "webhook" or found.name != name:
-            raise UnknownSource(f"There is no webhook source {name!r}.")
+            raise UnknownSource(f"The webhook source {name!r} does not exist.")
         spec = WebhookSpec.stored(found.name, found.stream, found.settings)
-        known = _Known(spec, KeyTemplate(spec.key), self._clock() + FRESH)
-        if len(self._known) >= MOST:
-            self._known.clear()
-        self._known[name] = known
-        return known
+        cached = _CachedSource(spec, KeyTemplate(spec.key), self._clock() + CACHE_TTL)
+        if len(self._sources) >= MAX_ENTRIES:
+            self._sources.clear()
+        self._sources[name] = cached
+        return cached
 
 
-async def not_by_post(call: Call) -> Reply:
+async def not_by_post(request: Request) -> Response:
     """Answer other methods with 405. Some senders try a URL by GET before they use it."""
     raise Problem(
         405,
         "method_not_allowed",
-        f"Deliveries of the webhook {call.names[0][:_LONGEST_NAME]!r} come by POST. There is nothing to be read here, and no challenge"
-        " is answered.",
+        f"The webhook {request.names[0][:_MAX_NAME]!r} accepts deliveries by POST only. It answers no challenges.",
         headers={"allow": "POST"},
     )
 

@@ -1,12 +1,11 @@
-"""Push consumers' pipelines. Each server process runs one per push consumer of the database.
+"""Pipelines of push consumers. Each server process runs one per push consumer of the database.
 
 The runtime does leases, order per key, retries, dead letters, concurrency and the circuit breaker.
-Only the handler is specific, see `sender`. Several servers share the work like several workers.
+Only the handler is specific, see `handler`. Several servers share the work like several workers.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -21,29 +20,29 @@ from headrace.flow.priority import Priorities
 from headrace.model.ack_ids import AckIds
 from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Breaker, Handling
+from headrace.model.log import Log
 from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.pipeline.pipeline import Pipeline
 from headrace.runtime.pipeline.shared import Shared
-from headrace.server.push.addresses import Allowed
-from headrace.server.push.connecting import session
-from headrace.server.push.sender import Sender
-from headrace.server.push.shapes import Shapes
-from headrace.server.push.signing import Stamps
+from headrace.server.push.addresses import AllowedAddresses
+from headrace.server.push.handler import PushHandler
+from headrace.server.push.http_client import session
+from headrace.server.push.request_bodies import RequestBodies
+from headrace.server.push.signing import RequestSigner
 from headrace.store import PushConsumer
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-LOOK = 2.0
-"""Interval in seconds of the look-up of push consumers, since other servers create, change and
-delete them, too."""
+REFRESH_INTERVAL = 2.0
+"""Default interval in seconds of the look-up of push consumers."""
 
-REPAIR = 30.0
+RESTART_DELAY = 30.0
 """Seconds before a consumer is started again after its pipeline failed unexpectedly."""
 
-SPARE = 5.0
+TIMEOUT_MARGIN = 5.0
 """Seconds that the handler's timeout exceeds the request's, which normally ends first."""
 
 BREAKER = Breaker(failures=20, pause=5.0, longest=60.0)
@@ -51,33 +50,36 @@ BREAKER = Breaker(failures=20, pause=5.0, longest=60.0)
 that an outage of an hour exhausts no messages."""
 
 
-class _Running:
+class _RunningConsumer:
     """A push consumer with a running pipeline."""
 
-    def __init__(self, known: PushConsumer, push: Push, pipeline: Pipeline) -> None:
-        self.known = known
+    def __init__(self, consumer: PushConsumer, push: Push, pipeline: Pipeline) -> None:
+        self.consumer = consumer
         self.push = push
         self.pipeline = pipeline
         self.ending = False  # and its end was logged
 
 
-class Pushing:
+class PushConsumers:
     """Runs push consumers beside an app's consumers. See `headrace.app.attached`.
 
     Args:
         allow: networks to send to though they are not public, such as "10.1.0.0/16", or "private"
             or "loopback".
+        refresh_interval: interval in seconds of the look-up of push consumers, since other servers
+            create, change and delete them, too.
 
     Raises:
         ConfigurationError: `allow` has anything else.
     """
 
-    def __init__(self, allow: Iterable[str] = ()) -> None:
-        self._allowed = Allowed(allow)
-        self._running: dict[int, _Running] = {}
-        self._resting: dict[int, float] = {}
-        self._news = anyio.Event()
-        self._looking: anyio.CancelScope | None = None  # made in `run`, in the event loop
+    def __init__(self, allow: Iterable[str] = (), refresh_interval: float = REFRESH_INTERVAL) -> None:
+        self._allowed = AllowedAddresses(allow)
+        self._refresh_interval = refresh_interval
+        self._running: dict[int, _RunningConsumer] = {}
+        self._restart_at: dict[int, float] = {}
+        self._changed = anyio.Event()
+        self._look_up_scope: anyio.CancelScope | None = None  # made in `run`, in the event loop
         self._draining = False
         self._deaf = True
 
@@ -87,120 +89,128 @@ class Pushing:
         self._shared = shared = msgspec.structs.replace(shared, middleware=(), priorities=Priorities())
         try:
             async with session(self._allowed) as client, anyio.create_task_group() as group:
-                with anyio.CancelScope() as self._looking:
+                with anyio.CancelScope() as self._look_up_scope:
                     if not self._draining:  # `drain` may come before `run`
                         await run_with_retry(
-                            "finding push consumers", lambda database_retry: self._look(database_retry, client, group)
+                            "push consumers", lambda database_retry: self._look_up(database_retry, client, group)
                         )
         finally:
-            self._looking = None
+            self._look_up_scope = None
             self._draining = False  # the app may run again
-            self._resting.clear()
+            self._restart_at.clear()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Look for push consumers now. Called when this process has created, changed or deleted one."""
-        self._news.set()
+        self._changed.set()
 
     # --- look-up
 
-    async def _look(
+    async def _look_up(
         self, database_retry: DatabaseRetry, client: aiohttp.ClientSession, group: anyio.abc.TaskGroup
     ) -> None:
         """Look for push consumers until cancelled. Raises `StoreUnavailable`."""
         database = self._shared.database
         ack_ids = AckIds(await store.secret(database, "ack_ids"))
         while True:
-            self._news = anyio.Event()
+            self._changed = anyio.Event()
             found = {one.number: one for one in await store.push_consumers(database)}
             for number in self._running.keys() - found.keys():
-                self._end(self._running[number], "is pushed no longer")
-            for known in found.values():
-                await self._see_to(known, client, ack_ids, group)
+                self._end(self._running[number], "push consumer removed")
+            for consumer in found.values():
+                await self._update(consumer, client, ack_ids, group)
             database_retry.cleared()
-            with anyio.move_on_after(LOOK):
-                await self._news.wait()
+            with anyio.move_on_after(self._refresh_interval):
+                await self._changed.wait()
 
-    async def _see_to(
-        self, known: PushConsumer, client: aiohttp.ClientSession, ack_ids: AckIds, group: anyio.abc.TaskGroup
+    async def _update(
+        self, consumer: PushConsumer, client: aiohttp.ClientSession, ack_ids: AckIds, group: anyio.abc.TaskGroup
     ) -> None:
         """Start a consumer, or leave it running, or stop it so that it starts again with its new settings."""
-        running = self._running.get(known.number)
-        if running is not None and running.known.version == known.version:
+        running = self._running.get(consumer.number)
+        if running is not None and running.consumer.version == consumer.version:
             return
-        if running is None and self._rests(known.number):
+        if running is None and self._waits_to_restart(consumer.number):
             return
         try:
-            spec, newest = await store.consumer_spec(self._shared.database, known.number)
-            known = msgspec.structs.replace(known, version=newest)
+            spec, current_version = await store.consumer_spec(self._shared.database, consumer.number)
+            consumer = msgspec.structs.replace(consumer, version=current_version)
             if spec.push is None or self._draining:  # changed just now
                 return
             if running is None:
-                self._begin(known, spec, spec.push, client, ack_ids, group)
+                self._begin(consumer, spec, spec.push, client, ack_ids, group)
             elif running.push == spec.push:
-                running.known = known  # the pipeline applies other settings itself
+                running.consumer = consumer  # the pipeline applies other settings itself
             else:
-                self._end(running, "is pushed otherwise from now on")
+                self._end(running, "push settings changed")
         except UnknownConsumer:  # deleted just now
             return
         except StoreUnavailable:
             raise
-        except Exception:  # invalid settings, which must not stop other consumers
-            self._fail(known.number, f"the push consumer {known.id}")
+        except Exception as error:  # invalid settings, which must not stop other consumers
+            self._report_failure(consumer, error)
 
-    def _fail(self, number: int, who: str) -> None:
-        logger.exception("%s can't be pushed, and is tried again in %g s", who, REPAIR)
-        self._resting[number] = self._shared.time.clock() + REPAIR
+    def _report_failure(self, consumer: PushConsumer, error: Exception, spec: ConsumerSpec | None = None) -> None:
+        """Log a failure, and let the consumer start again later."""
+        log.error(
+            "push consumer failed",
+            consumer=consumer.id if spec is None else spec.name,
+            stream=None if spec is None else spec.stream,
+            error=error,
+            seconds=RESTART_DELAY,
+            hint="it starts again after these seconds",
+            exc_info=error,
+        )
+        self._restart_at[consumer.number] = self._shared.time.clock() + RESTART_DELAY
 
-    def _rests(self, number: int) -> bool:
-        return self._resting.get(number, float("-inf")) > self._shared.time.clock()
+    def _waits_to_restart(self, number: int) -> bool:
+        return self._restart_at.get(number, float("-inf")) > self._shared.time.clock()
 
     # --- one consumer
 
     def _begin(
-        self, known: PushConsumer, spec: ConsumerSpec, push: Push, client: aiohttp.ClientSession, ack_ids: AckIds,
+        self, consumer: PushConsumer, spec: ConsumerSpec, push: Push, client: aiohttp.ClientSession, ack_ids: AckIds,
         group: anyio.abc.TaskGroup,
     ) -> None:  # fmt: skip
-        sender = Sender(
+        push_handler = PushHandler(
             push,
-            Shapes(known.number, known.stream_id, ack_ids),
-            Stamps(known.id, push.key),
+            RequestBodies(consumer.number, consumer.stream_id, ack_ids),
+            RequestSigner(consumer.id, push.key),
             client,
-            _agent(),
+            _user_agent(),
             self._shared.time.date,
         )
-        pipeline = Pipeline(known.number, spec, _handler(sender, push), _handling(push), self._shared)
+        pipeline = Pipeline(consumer.number, spec, _handler(push_handler, push), _handling(push), self._shared)
         pipeline.fetcher.calls.deaf = self._deaf
-        self._running[known.number] = running = _Running(known, push, pipeline)
-        pipeline.on_gone.connect(lambda: self._log_end(running, "was deleted, and is pushed no longer"))
+        self._running[consumer.number] = running = _RunningConsumer(consumer, push, pipeline)
+        pipeline.on_gone.connect(lambda: self._log_end(running, "push consumer removed"))
         group.start_soon(self._run, running)
 
-    def _end(self, running: _Running, why: str) -> None:
+    def _end(self, running: _RunningConsumer, event: str) -> None:
         """Drain a pipeline. Once it has ended, its consumer is looked up again."""
-        self._log_end(running, why)
+        self._log_end(running, event)
         running.pipeline.stop()
 
-    def _log_end(self, running: _Running, why: str) -> None:
+    def _log_end(self, running: _RunningConsumer, event: str) -> None:
         if not running.ending:
             running.ending = True
-            logger.info("%s of %s %s", running.pipeline.spec.name, running.pipeline.spec.stream, why)
+            log.info(event, consumer=running.pipeline.spec.name, stream=running.pipeline.spec.stream)
 
-    async def _run(self, running: _Running) -> None:
-        number, spec = running.known.number, running.pipeline.spec
+    async def _run(self, running: _RunningConsumer) -> None:
         try:
             await running.pipeline.run()
-        except* Exception:
-            self._fail(number, f"{spec.name} of {spec.stream}")
+        except* Exception as failures:
+            self._report_failure(running.consumer, failures, running.pipeline.spec)
         finally:
-            del self._running[number]
-            self._news.set()
+            del self._running[running.consumer.number]
+            self._changed.set()
 
     # --- events from the app
 
     def drain(self) -> None:
         """Send nothing more. Running requests end normally."""
         self._draining = True
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._look_up_scope is not None:
+            self._look_up_scope.cancel()
         for running in self._running.values():
             running.pipeline.stop()
 
@@ -212,7 +222,7 @@ class Pushing:
     def notified(self, stream_id: int) -> None:
         """Wake the pipelines of a stream after a commit by any process."""
         for running in self._running.values():
-            if running.known.stream_number == stream_id:
+            if running.consumer.stream_number == stream_id:
                 running.pipeline.fetcher.wake()
 
     def published(self, stream: str) -> None:
@@ -240,7 +250,7 @@ class Pushing:
         return [running.pipeline for running in list(self._running.values())]
 
 
-def _agent() -> str:
+def _user_agent() -> str:
     """Return the User-Agent of the requests."""
     try:
         return f"headrace/{version('headrace')}"
@@ -248,18 +258,24 @@ def _agent() -> str:
         return "headrace"
 
 
-def _handler(sender: Sender, push: Push) -> Handler:
-    handler = Handler(sender.one if push.batch is None else sender.many, batch=push.batch is not None)
-    handler.decode = _as_it_is
+def _handler(push_handler: PushHandler, push: Push) -> Handler:
+    handler = Handler(
+        push_handler.send_message if push.batch is None else push_handler.send_batch, batch=push.batch is not None
+    )
+    handler.decode = _undecoded
     return handler
 
 
-def _as_it_is(payload: str) -> str:
+def _undecoded(payload: str) -> str:
     """Return a payload undecoded. Payloads are sent as they are stored, so none can be invalid."""
     return payload
 
 
 def _handling(push: Push) -> Handling:
     return Handling(
-        concurrency=push.concurrency, timeout=push.timeout + SPARE, batch=push.batch, runner="async", breaker=BREAKER
+        concurrency=push.concurrency,
+        timeout=push.timeout + TIMEOUT_MARGIN,
+        batch=push.batch,
+        runner="async",
+        breaker=BREAKER,
     )

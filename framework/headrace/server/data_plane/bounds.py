@@ -1,0 +1,13 @@
+"""Bounds of what one request of the data plane may ask for."""
+
+MAX_PUBLISHED = 10_000
+"""Largest number of messages that one request may publish."""
+
+MAX_RECEIVED = 1000
+"""Largest number of messages that one request may receive."""
+
+MAX_WAIT = 3600.0
+"""Longest time in seconds that one request may wait for messages."""
+
+MAX_SETTLED = 10_000
+"""Largest number of messages that one request may settle."""

@@ -1,0 +1,48 @@
+"""Dispatch of the data plane: publish, receive, ack, nack, extend. Clients call these for every batch,
+and everything else rarely.
+
+An endpoint takes a `Request` and returns its `Response`. Routes are few, so they are found by
+splitting the path.
+"""
+
+from __future__ import annotations
+
+from headrace.server.access.scopes import Access
+from headrace.server.dialects import consume, pull
+from headrace.server.dialects.consume import Consume
+from headrace.server.dialects.operations import Operations
+from headrace.server.dialects.pull import Pull
+from headrace.server.dialects.streams import Streams
+from headrace.server.engine import Engine
+from headrace.server.transport.http import Endpoint
+from headrace.server.transport.limits import Limits
+
+
+class DataPlane:
+    """The endpoints of all dialects.
+
+    Args:
+        engine: publishes, leases and settles.
+        access: checks callers.
+        limits: counts waiting requests separately.
+    """
+
+    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+        operations = Operations(engine, access, limits)
+        self.streams = Streams(operations)
+        self.pull = Pull(operations)
+        self.consume = Consume(operations)
+        self._by_name = {pull.PREFIX: self.pull.find, consume.PREFIX: self.consume.find}
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
+        """Return the endpoint for a path and the names in the path. None if the path isn't part
+        of the data plane."""
+        parts = path.split("/")
+        if len(parts) < 5 or parts[1] not in ("v1", "api"):
+            return None
+        if parts[2] == "streams":
+            return self.streams.find(method, parts[3:])
+        if len(parts) == 5 and parts[2] in self._by_name:
+            endpoint = self._by_name[parts[2]](method, parts[4])
+            return None if endpoint is None else (endpoint, (parts[3],))
+        return None

@@ -1,0 +1,96 @@
+"""Operations that all dialects share: check the caller, receive, ack and nack."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from headrace.model.outcomes import Failure
+from headrace.model.specs import Backoff
+from headrace.server.access.scopes import Access, Need
+from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_of, delay_in_seconds
+from headrace.server.data_plane.receive_request import ClientGone, Share
+from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.engine import Engine
+from headrace.server.errors import StaleAckIds
+from headrace.server.transport.http import Request, Response
+from headrace.server.transport.limits import Limits
+
+SUCCESS = Response(200, b'{"success":true}')
+
+
+class Operations:
+    """Operations on consumers that the caller may use.
+
+    Args:
+        engine: publishes, leases and settles.
+        access: checks callers.
+        limits: counts waiting requests separately.
+    """
+
+    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+        self.engine = engine
+        self._access = access
+        self._limits = limits
+
+    async def check_access(self, request: Request, need: Need, stream: str | None) -> None:
+        """Raise unless the caller has the scope."""
+        if not self._access.open:
+            await self._access.check(request.authorization, need, stream)
+
+    async def consumer_anywhere(self, request: Request) -> CachedConsumer:
+        """Return the consumer that a request names, of any stream. Raises unless the caller may
+        receive from it."""
+        consumer = await self.engine.consumer_anywhere(request.names[0])
+        await self.check_access(request, "consume", consumer.stream.name)
+        return consumer
+
+    async def receive(
+        self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float
+    ) -> Share | None:
+        """Lease messages for a client. None if it disconnects before the answer. The messages
+        are then released."""
+        try:
+            with self._limits.wait():
+                share = await self.engine.receive(consumer, batch_size, wait_for, request.wait_for_disconnect)
+        except ClientGone:
+            return None
+        if share.lease is not None and await request.is_disconnected():
+            await self.engine.release(consumer, share)
+            return None
+        return share
+
+    async def ack(self, consumer: CachedConsumer, body: Settle) -> Response:
+        """Ack the messages of a request."""
+        return settled(body, await self.engine.settle(consumer, ack_ids_of(body), strict=body.strict))
+
+    async def nack(self, consumer: CachedConsumer, body: Nack) -> Response:
+        """Nack the messages of a request.
+
+        Without a delay they are delivered again at once, or after the consumer's backoff if it has
+        one of its own.
+        """
+        ack_ids = ack_ids_of(body)
+        if body.delay_ms is None and consumer.spec.backoff != Backoff():
+            return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
+        delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
+        failure = Failure("retry", delay, body.error)
+        return settled(body, await self.engine.settle(consumer, ack_ids, failure, strict=body.strict))
+
+    async def _nack_with_backoff(self, consumer: CachedConsumer, ack_ids: Sequence[str], body: Nack) -> list[str]:
+        codec = await self.engine.ack_ids()
+        by_attempt: dict[int, list[str]] = {}
+        for ack_id in ack_ids:
+            by_attempt.setdefault(codec.open(ack_id).attempt, []).append(ack_id)
+        stale: list[str] = []
+        for attempt, ids in by_attempt.items():
+            failure = Failure("retry", consumer.spec.backoff.delay(attempt, random.random()), body.error)
+            stale += await self.engine.settle(consumer, ids, failure, strict=body.strict)
+        return stale
+
+
+def settled(body: Settle, stale: list[str]) -> Response:
+    """Return the response to a settle request. Raises `StaleAckIds` if it is strict and leases were lost."""
+    if stale and body.strict:
+        raise StaleAckIds(stale)
+    return SUCCESS

@@ -1,0 +1,95 @@
+"""Dialect A: streams and their consumers. Publish, receive, ack, nack and extend."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.server.data_plane.bodies import (
+    Nack,
+    Settle,
+    ack_ids_of,
+    encode_deliveries,
+    read_messages,
+    read_receive,
+)
+from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.dialects.operations import Operations, settled
+from headrace.server.transport.http import Endpoint, Request, Response
+
+_decode_settle = msgspec.json.Decoder(Settle).decode
+_decode_nack = msgspec.json.Decoder(Nack).decode
+
+
+class Streams:
+    """The endpoints of dialect A.
+
+    Args:
+        operations: does the work.
+    """
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._engine = operations.engine
+        self._verbs: dict[str, Endpoint] = {
+            "receive": self.receive,
+            "messages": self.receive,
+            "ack": self.ack,
+            "nack": self.nack,
+            "extend": self.extend,
+        }
+
+    def find(self, method: str, parts: list[str]) -> tuple[Endpoint, tuple[str, ...]] | None:
+        """Return the endpoint for the parts of a path from the stream's name on, and the names in it."""
+        if len(parts) == 2 and parts[1] == "messages" and method == "POST":
+            return self.publish, (parts[0],)
+        if (
+            len(parts) == 4
+            and parts[1] == "consumers"
+            and (method == "POST" or (method, parts[3]) == ("GET", "receive"))
+        ):
+            endpoint = self._verbs.get(parts[3])
+            return None if endpoint is None else (endpoint, (parts[0], parts[2]))
+        return None
+
+    async def publish(self, request: Request) -> Response:
+        """`POST …/streams/{s}/messages`."""
+        name = request.names[0]
+        try:
+            stream = await self._engine.stream(name)
+        except UnknownStream:
+            await self._operations.check_access(request, "publish", name)
+            raise
+        await self._operations.check_access(request, "publish", stream.name)
+        count = await self._engine.publish(stream, read_messages(request.body))
+        return Response(200, b'{"data":{"published":%d}}' % count)
+
+    async def receive(self, request: Request) -> Response | None:
+        """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
+        consumer = await self._consumer(request)
+        batch_size, wait_for = read_receive(request)
+        share = await self._operations.receive(request, consumer, batch_size, wait_for)
+        return None if share is None else Response(200, encode_deliveries(share))
+
+    async def ack(self, request: Request) -> Response:
+        """`POST …/consumers/{c}/ack`."""
+        return await self._operations.ack(await self._consumer(request), _decode_settle(request.body))
+
+    async def nack(self, request: Request) -> Response:
+        """`POST …/consumers/{c}/nack`."""
+        return await self._operations.nack(await self._consumer(request), _decode_nack(request.body))
+
+    async def extend(self, request: Request) -> Response:
+        """`POST …/consumers/{c}/extend`."""
+        consumer, body = await self._consumer(request), _decode_settle(request.body)
+        return settled(body, await self._engine.extend(consumer, ack_ids_of(body)))
+
+    async def _consumer(self, request: Request) -> CachedConsumer:
+        stream, name = request.names
+        try:
+            consumer = self._engine.cached_consumer(stream, name) or await self._engine.consumer(stream, name)
+        except (UnknownStream, UnknownConsumer):
+            await self._operations.check_access(request, "consume", stream)  # doesn't reveal whether it exists
+            raise
+        await self._operations.check_access(request, "consume", consumer.stream.name)
+        return consumer
