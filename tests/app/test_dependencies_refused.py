@@ -160,7 +160,7 @@ def test_an_invalid_provider_is_refused_where_it_is_declared() -> None:
     assert "takes a function, a class, or an object of dishka's Provider, not 7" in declared_wrong(7)
     assert "not <class" in declared_wrong(Provider)
     assert "can't use a functools.partial ('Session'). Write a function" in declared_wrong(partial(Session, Pool()))
-    assert "anything of an abstract class ('Abstract')" in declared_wrong(Abstract)
+    assert "can't use an abstract class ('Abstract')" in declared_wrong(Abstract)
 
 
 def test_depends_must_say_on_what() -> None:

@@ -107,8 +107,8 @@ async def test_batches_run_in_processes_with_their_outcomes(app: App, notes: Pat
         ("sys.exit", "exhausted", "SystemExit: 4"),
         ("exit", "exhausted", "The handler's process ended with exit code 3"),
         ("kill", "exhausted", "The handler's process was killed by SIGKILL"),
-        ("ack", "exhausted", "A handler with runner='process' can't ack a message: return."),
-        ("publish", "exhausted", "can't publish a message: declare publishes='a-stream'"),
+        ("ack", "exhausted", "A handler with runner='process' can't ack a message. Return instead."),
+        ("publish", "exhausted", "can't publish a message. Declare publishes='a-stream'"),
     ],
 )
 async def test_failures_come_back_from_the_process(app: App, how: str, reason: str, error: str) -> None:
@@ -306,7 +306,7 @@ def test_a_handler_that_can_not_be_imported_can_not_run_in_a_process() -> None:
         """A function inside another one."""
 
     for function in (inside, lambda number: None, Thing()):
-        with pytest.raises(ConfigurationError, match="make it a function at the top of a module"):
+        with pytest.raises(ConfigurationError, match="Make it a function at the top of a module"):
             App().consumer("orders", runner="process", name="ship")(function)
 
 
@@ -325,7 +325,7 @@ def unwrapped(number: int) -> None:
 @pytest.mark.asyncio
 async def test_a_name_that_refers_to_another_object_is_refused_at_start(app: App) -> None:
     app.consumer("orders", runner="process", name="ship")(wrapped(unwrapped))
-    with pytest.raises(ConfigurationError, match=r"write @app\.consumer above all other decorators"):
+    with pytest.raises(ConfigurationError, match=r"Write @app\.consumer above all other decorators"):
         async with running(app):
             raise AssertionError("it started")
 

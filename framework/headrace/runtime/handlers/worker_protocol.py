@@ -83,23 +83,23 @@ class DetachedMessage(Message):
     """A message in a worker process. It has its fields, but no connection for settling or publishing."""
 
     def ack(self, tx: Any = None) -> NoReturn:
-        _refuse("ack", "return")
+        _refuse("ack", "Return instead.")
 
     def nack(self, delay: Duration | None = None) -> NoReturn:
-        _refuse("nack", "raise Retry(after=…)")
+        _refuse("nack", "Raise Retry(after=…) instead.")
 
     def reject(self, reason: str = "") -> NoReturn:
-        _refuse("reject", "raise Reject(…)")
+        _refuse("reject", "Raise Reject(…) instead.")
 
     def extend(self) -> NoReturn:
-        _refuse("extend", "leave that to the process that holds the lease, which does it")
+        _refuse("extend", "The worker that holds the lease extends it.")
 
     def publish(self, stream: str, key: str, data: Any, **options: Any) -> NoReturn:
-        _refuse("publish", "declare publishes='a-stream', and return the messages")
+        _refuse("publish", "Declare publishes='a-stream', and return the messages instead.")
 
 
 def _refuse(what: str, instead: str) -> NoReturn:
-    raise ConfigurationError(f"A handler with runner='process' can't {what} a message. {instead.capitalize()} instead.")
+    raise ConfigurationError(f"A handler with runner='process' can't {what} a message. {instead}")
 
 
 def request(delivery: Message | Batch) -> bytes:
