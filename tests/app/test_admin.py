@@ -90,7 +90,7 @@ async def test_a_stream_is_edited_setting_by_setting(admin: Admin) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"colour": "red"}, "There is no setting 'colour'; there are retention, retain_up_to"),
+        ({"colour": "red"}, "There is no setting 'colour'. You can change retention, retain_up_to"),
         ({"name": "other"}, "name can't be changed"),
         ({"max_storage": "much"}, r"Expected `int \| null`, got `str` - at `\$.max_storage`"),
         ({"retain_up_to": "soon"}, "is not a duration"),
@@ -269,8 +269,8 @@ async def test_an_edit_of_a_consumer_changes_only_the_given_settings_at_once(
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"colour": "red"}, "There is no setting 'colour'; there are filters, where, ordered"),
-        ({"deliver_policy": "new"}, "deliver_policy can't be changed; these can: filters"),
+        ({"colour": "red"}, "There is no setting 'colour'. You can change filters, where, ordered"),
+        ({"deliver_policy": "new"}, "deliver_policy can't be changed. You can change filters"),
         ({"start_seq": 5}, "start_seq can't be changed"),
         ({"max_ack_pending": "many"}, "Expected `int`, got `str`"),
         ({"max_ack_pending": 0}, "must be from 1 to 1,000,000"),

@@ -28,7 +28,7 @@ REFUSED = [
     (64, f"consumer add orders x --push-url {URL} --push-header geheim", "NAME:VALUE"),
     (64, f"consumer add orders x --push-url {URL} --push-header a:b --push-header A:c", "twice"),
     (64, "consumer edit hook --push-timeout soon", "--push-timeout"),
-    (78, "consumer edit hook --push-timeout 1h", "300"),
+    (78, "consumer edit hook --push-timeout 1h", "5 minutes"),
     (64, "consumer edit hook --push-batch x", "--push-batch"),
     (78, "consumer edit hook --push-batch 0", "batch"),
     (64, "consumer edit hook --push-concurrency 8", "1-64"),

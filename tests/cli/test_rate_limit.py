@@ -53,7 +53,7 @@ def test_a_rate_is_edited_and_taken_away_with_its_burst(orders: Operator) -> Non
         (64, "--rate-limit fast", "'100/s'"),
         (64, "--rate-limit 0/s", "'100/s'"),
         (64, "--rate-limit 10/s --rate-burst many", "--rate-burst"),
-        (78, "--rate-limit 10/s --rate-burst 0", "rate_burst=0"),
+        (78, "--rate-limit 10/s --rate-burst 0", "`rate_burst` of the consumer 'ship' must be from 1"),
         (78, "--rate-burst 5", "needs a rate_limit"),
     ],
 )

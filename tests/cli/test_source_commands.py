@@ -21,7 +21,7 @@ REFUSED = [
     (78, "source webhook add hook --stream orders --signature standard --secret ü", "base64"),
     (64, "source webhook add hook --stream orders --signature sha1", "standard"),
     (64, "source webhook add hook --stream orders --max-body much", "--max-body"),
-    (78, "source webhook add hook --stream orders --max-body 1GB", "100,000,000"),
+    (78, "source webhook add hook --stream orders --max-body 1GB", "from 1 byte to 100 MB"),
     (78, "source webhook add hook --stream orders --keep-header a{b", "a{b"),
     (66, "source webhook add hook --stream orders --signature github --secret-file /nowhere", "/nowhere"),
     (64, "source webhook add hook --stream orders --secret x --secret-file y", "not both"),

@@ -78,18 +78,18 @@ def test_a_backoff_survives_its_json(backoff: Backoff) -> None:
     ("settings", "said"),
     [
         ({"name": ""}, "A consumer needs a name."),
-        ({"ack_wait": 0.05}, "ack_wait=0.05 of consumer 'ship' must be from 0.1 s to a day."),
-        ({"ack_wait": 86401}, "ack_wait="),
-        ({"ack_wait": float("nan")}, "ack_wait="),
-        ({"max_ack_pending": 0}, "max_ack_pending=0 of consumer 'ship'"),
-        ({"max_ack_pending": 1_000_001}, "max_ack_pending="),
-        ({"max_deliver": 0}, "max_deliver=0 of consumer 'ship'"),
+        ({"ack_wait": 0.05}, "`ack_wait` of the consumer 'ship' must be from 0.1 seconds to 1 day, not 0.05."),
+        ({"ack_wait": 86401}, "`ack_wait`"),
+        ({"ack_wait": float("nan")}, "`ack_wait`"),
+        ({"max_ack_pending": 0}, "`max_ack_pending` of the consumer 'ship' must be from 1 to 1,000,000, not 0."),
+        ({"max_ack_pending": 1_000_001}, "`max_ack_pending`"),
+        ({"max_deliver": 0}, "`max_deliver` of the consumer 'ship'"),
         ({"max_deliver": -2}, "or -1 for no limit"),
-        ({"on_exhausted": "explode"}, "must be 'dead_letter', 'block' or 'drop'"),
+        ({"on_exhausted": "explode"}, "must be 'dead_letter', 'block' or 'drop', not 'explode'."),
     ],
 )
 def test_an_impossible_setting_is_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^(A consumer|ack_wait|max_|on_)") as caught:
+    with pytest.raises(ConfigurationError, match=r"^(A consumer|`ack_wait|`max_|`on_)") as caught:
         ConsumerSpec(**{"stream": "orders", "name": "ship", **settings})
     assert said in str(caught.value)
 

@@ -21,7 +21,6 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
-from headrace.model.durations import rate
 from headrace.model.errors import FilterTooSlow, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetter, PeekedMessage
@@ -85,7 +84,9 @@ class Consumers(Base):
         spec, _ = await store.consumer_spec(self._database, await self._consumer(stream, name))
         if isinstance(changes.get("push"), Mapping):
             changes["push"] = pushed(spec.push, changes["push"])
-        spec = changed(spec, _with_rate(changes), fixed=("stream", "name", "deliver_policy", "start_seq", "start_time"))
+        if changes.get("rate_limit", ...) is None:  # without a rate there is no burst
+            changes = {"rate_burst": None, **changes}
+        spec = changed(spec, changes)
         await store.declare_consumer(self._database, spec)
         return spec
 
@@ -241,11 +242,3 @@ class Consumers(Base):
                 executor, consumer, seqs, key=key, filters=filters, where=condition, dry_run=dry_run
             )
         return count
-
-
-def _with_rate(changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes, with the rate as a number. Removing the rate removes its burst, too."""
-    if "rate_limit" not in changes:
-        return changes
-    found = rate(changes["rate_limit"])
-    return {**({"rate_burst": None} if found is None else {}), **changes, "rate_limit": found}

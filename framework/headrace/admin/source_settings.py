@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.durations import seconds
 from headrace.model.errors import InvalidInput
+from headrace.model.settings import settings_of
 from headrace.model.sources import SourceInfo
+from headrace.model.specs import parsed
 from headrace.sources.postgres.database.table_names import canonical
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
@@ -19,8 +20,6 @@ from headrace.store.database.errors import without_password
 Spec = WebhookSpec | PostgresSpec
 
 _KINDS: dict[str, type[WebhookSpec] | type[PostgresSpec]] = {"webhook": WebhookSpec, "postgres": PostgresSpec}
-_FIXED = frozenset({"name", "stream", "mode", "slot", "publication"})
-"""Settings that can't be edited. With other keys, another stream or another slot, it would be another source."""
 
 
 def kind_of(spec: Spec) -> str:
@@ -41,13 +40,13 @@ def edited(source: SourceInfo, changes: Mapping[str, Any]) -> Spec:
         ConfigurationError: settings that contradict each other.
     """
     kind = _KINDS[source.kind]
-    editable = [name for name in kind.__struct_fields__ if name not in _FIXED]
+    editable = [name for name, setting in settings_of(kind).items() if not setting.fixed]
     for name in changes:
         if name not in editable:
             raise InvalidInput(
                 f"{name} of a {source.kind} source can't be changed. You can change {', '.join(editable)}."
             )
-    settings = {**source.settings, **plain(changes)}
+    settings = {**source.settings, **parsed(kind, changes)}
     if isinstance(changes.get("tables"), (list, tuple)) and "columns" not in changes:
         tables = {canonical(table) for table in changes["tables"]}  # others are no longer captured
         settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in tables}
@@ -57,14 +56,6 @@ def edited(source: SourceInfo, changes: Mapping[str, Any]) -> Spec:
         return kind.stored(source.name, source.stream, settings)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"A setting is not valid: {error}.") from error
-
-
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert settings to the form of the specs: durations as seconds."""
-    found = dict(settings)
-    if found.get("heartbeat") is not None:
-        found["heartbeat"] = seconds(found["heartbeat"], "heartbeat")
-    return found
 
 
 def with_password(spec: PostgresSpec, source: SourceInfo | None) -> PostgresSpec:

@@ -44,7 +44,7 @@ class Streams(Base):
             The settings as they are now. Raises `ConfigurationError` for those that contradict each
             other.
         """
-        spec = changed(_stream_spec(await self.stream(name)), changes, fixed=("name",))
+        spec = changed(_stream_spec(await self.stream(name)), changes)
         await store.edit_stream(self._database, spec)
         return spec
 

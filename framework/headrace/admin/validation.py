@@ -11,11 +11,11 @@ import msgspec
 from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
-from headrace.model.durations import seconds
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_filters
 from headrace.model.push import Push
-from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
+from headrace.model.settings import settings_of
+from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
 from headrace.store.catalog.states import HIDDEN
 
 Where = str | Mapping[str, Any] | Condition | None
@@ -25,7 +25,6 @@ Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 MAX_LIMIT = 10_000
 """The maximum number of messages in one answer."""
 _LARGEST = 2**63
-_DURATIONS = ("retain_up_to", "retain_at_least", "dedupe_window", "ack_wait")
 
 
 def filters_of(filter_: Filter) -> tuple[str, ...] | None:
@@ -72,23 +71,16 @@ def selection_of(
     )  # fmt: skip
 
 
-def changed(spec: Spec, changes: Mapping[str, Any], *, fixed: Sequence[str]) -> Spec:
+def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     """The settings after the changes, validated. Raises `InvalidInput` or `ConfigurationError`."""
     settings = {("filters" if name == "filter" else name): value for name, value in changes.items()}
-    known = [name for name in spec.__struct_fields__ if name not in fixed]
-    for name, value in settings.items():
-        if name in fixed:
-            raise InvalidInput(f"{name} can't be changed; these can: {', '.join(known)}.")
-        if name not in known:
-            raise InvalidInput(f"There is no setting {name!r}; there are {', '.join(known)}.")
-        if name in _DURATIONS and value is not None:
-            settings[name] = seconds(value, name)
-        elif name == "filters":
-            settings[name] = check_filters(value)
-        elif name == "where":
-            settings[name] = condition_of(value)
-        elif name == "backoff":
-            settings[name] = Backoff.of(value)
+    known = settings_of(type(spec))
+    editable = [name for name, setting in known.items() if not setting.fixed]
+    for name in settings:
+        if name not in editable:
+            wrong = f"{name} can't be changed" if name in known else f"There is no setting {name!r}"
+            raise InvalidInput(f"{wrong}. You can change {', '.join(editable)}.")
+    settings = parsed(type(spec), settings)
     try:
         # msgspec.convert validates the types, except for the condition, which is parsed already.
         plain = {**msgspec.structs.asdict(spec), **settings}
@@ -110,8 +102,7 @@ def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
             raise InvalidInput(f"There is no push setting {name!r}; there are {', '.join(Push.__struct_fields__)}.")
     if before is None and "url" not in found:
         raise InvalidInput('push can\'t be so: a push consumer needs a URL: "push": {"url": "https://…"}.')
-    if "timeout" in found:
-        found["timeout"] = seconds(found["timeout"], "timeout")
+    found = parsed(Push, found)
     try:
         return msgspec.convert({**({} if before is None else msgspec.structs.asdict(before)), **found}, Push)
     except msgspec.ValidationError as error:

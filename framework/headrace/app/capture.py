@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from headrace import store
-from headrace.admin.source_settings import differing, plain
+from headrace.admin.source_settings import differing
 from headrace.admin.sources import change_source, make_source, make_stream
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError
 from headrace.model.sources import SourceExists
+from headrace.model.specs import parsed
 from headrace.sources.postgres.spec import PostgresSpec
 
 logger = logging.getLogger("headrace")
@@ -24,15 +25,22 @@ Where = str | Mapping[str, Any] | Condition | None
 Transform = str | Callable[..., Any] | None
 
 
-def define(tables: Sequence[str], into: str, name: str | None, transform: Transform, **settings: Any) -> PostgresSpec:
+def define(
+    *, tables: Sequence[str], into: str, name: str | None, transform: Transform, **settings: Any
+) -> PostgresSpec:
     """Make the spec of a source from the arguments. Raises `ConfigurationError`."""
     if find_spec("psycopg") is None:
         raise ConfigurationError("Tables are captured by means of psycopg: pip install 'headrace[capture]'.")
     for table in tables:
         if not isinstance(table, str):
             raise ConfigurationError(f"A table is named as text, such as 'public.orders', and not {table!r}.")
+    settings["columns"] = dict(settings["columns"] or {})
     return PostgresSpec(
-        name=name or into, stream=into, tables=tuple(tables), transform=_named(transform), **plain(settings)
+        name=name or into,
+        stream=into,
+        tables=tuple(tables),
+        transform=_named(transform),
+        **parsed(PostgresSpec, settings),
     )
 
 

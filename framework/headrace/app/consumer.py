@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from headrace.model.conditions import Condition, parse
-from headrace.model.durations import Duration, rate, seconds
+from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, Handling, Runner, bounds
-from headrace.model.keys import check_filters
-from headrace.model.specs import Backoff, ConsumerSpec
+from headrace.model.settings import settings_of
+from headrace.model.specs import ConsumerSpec, parsed
 from headrace.runtime.handlers.handler import Handler
+from headrace.runtime.handlers.middleware import check_middleware
 from headrace.runtime.handlers.runners import check_process
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -31,65 +31,30 @@ class Consumer(msgspec.Struct, frozen=True):
     handling: Handling
 
 
-def define(
-    function: Callable[..., Any],
-    stream: str,
-    *,
-    filter: str | Sequence[str],  # noqa: A002 - the word of the field
-    where: str | Mapping[str, Any] | Condition | None,
-    name: str | None,
-    concurrency: int | tuple[int, int],
-    timeout: Duration | None,
-    ack_wait: Duration,
-    backoff: Backoff | Duration | Sequence[Duration] | None,
-    rate_limit: float | str | None,
-    batch: int | None,
-    batch_timeout: Duration,
-    group_by_key: bool,
-    runner: Runner | None,
-    breaker: Breaker | bool | int | None,
-    handling: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> Consumer:
-    """Make a consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`.
-
-    Args:
-        handling: further settings of `Handling`, taken unchanged.
-        settings: further settings of `ConsumerSpec`, taken unchanged.
-    """
-    if group_by_key and batch is None:
-        batch = min(DEFAULT_RUN, settings["max_ack_pending"])
-    handler = Handler(function, batch=batch is not None, transactional=bool(handling.get("transactional")))
-    name = name or handler.name
+def define(function: Callable[..., Any], given: Mapping[str, Any]) -> Consumer:
+    """Make a consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`."""
+    arguments = {("filters" if name == "filter" else name): value for name, value in given.items()}
+    settings = {name: arguments.pop(name) for name in settings_of(ConsumerSpec) if name in arguments}
+    handling = {**arguments, "middleware": check_middleware(arguments["middleware"])}
+    if handling["group_by_key"] and handling["batch"] is None:
+        handling["batch"] = min(DEFAULT_RUN, settings["max_ack_pending"])
+    handler = Handler(function, batch=handling["batch"] is not None, transactional=bool(handling["transactional"]))
+    name = settings["name"] = settings["name"] or handler.name
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"The consumer name {name!r} can't be used: take up to 63 letters, digits, '_', '-' and '.'; pass name=… to choose one."
         )
-    spec = ConsumerSpec(
-        stream=stream,
-        name=name,
-        filters=check_filters(filter),
-        where=None if where is None else parse(where),
-        ack_wait=seconds(ack_wait, "ack_wait"),
-        backoff=Backoff.of(backoff),
-        rate_limit=rate(rate_limit),
-        **settings,
-    )
+    spec = ConsumerSpec(**parsed(ConsumerSpec, settings))
     try:
-        return Consumer(
-            spec,
-            handler,
-            Handling(
-                concurrency=bounds(concurrency),
-                timeout=None if timeout is None else seconds(timeout, "timeout"),
-                batch=batch,
-                batch_timeout=seconds(batch_timeout, "batch_timeout"),
-                group_by_key=group_by_key,
-                runner=_runner(runner, handler),
-                breaker=Breaker.of(breaker),
-                **handling,
-            ),
-        )
+        timeout = handling["timeout"]
+        handling |= {
+            "concurrency": bounds(handling["concurrency"]),
+            "timeout": None if timeout is None else seconds(timeout, "timeout"),
+            "batch_timeout": seconds(handling["batch_timeout"], "batch_timeout"),
+            "runner": _runner(handling["runner"], handler),
+            "breaker": Breaker.of(handling["breaker"]),
+        }
+        return Consumer(spec, handler, Handling(**handling))
     except ConfigurationError as error:
         raise ConfigurationError(f"Consumer {name!r}: {error}") from None
 

@@ -15,16 +15,22 @@ from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, OnBatchError, Runner
-from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec
+from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec, parsed
 from headrace.runtime.handlers.dependencies import Scope
 from headrace.runtime.handlers.middleware import Middleware, check_middleware
-from headrace.sources.postgres.spec import ACTIONS, Action, Deletes, Mode, Numeric, PostgresSpec
+from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, Numeric
+from headrace.sources.postgres.spec import PostgresSpec
 
 if TYPE_CHECKING:
     from dishka import Provider
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Lifespan)
+
+
+def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method, from what `locals()` returns on its first line."""
+    return {name: value for name, value in local_variables.items() if name != "self"}
 
 
 class Declared:
@@ -56,31 +62,25 @@ class Declared:
         in a consumer.
 
         Args:
-            retention: "limits" applies the limits below. "interest" keeps a message until every
-                consumer is done with it.
-            retain_up_to: the maximum age of a message.
-            retain_at_least: a message younger than this is kept whatever the size. If that leaves
-                no room, publishing is refused for a while.
-            max_storage: bytes on disk, beyond which the oldest messages are removed.
-            one_message_per_key: a new message replaces the previous message of the same key.
-            dedupe: a message with the same payload as the latest one of its key is not published.
-            tombstones: a payload of None deletes its key, after every consumer has received it.
-            dedupe_window: how long message ids are remembered.
+            retention: `limits` applies the limits below. `interest` keeps a message until every
+                consumer is done with it, whatever else is set. Without a consumer, nothing is removed.
+            retain_up_to: messages older than this are removed.
+            retain_at_least: younger messages are kept whatever the stream's size. If that leaves no
+                room, publishing is refused (`StreamFull`, in SQL `HR005`) until there is some.
+            max_storage: the size on disk above which the oldest messages are removed. In bytes.
+            one_message_per_key: a new message replaces the previous one of the same key (compaction).
+                It is chosen when the stream is created.
+            dedupe: a payload that equals the latest one of its key is not published, compared by the
+                SHA-256 of its JSON. It needs `one_message_per_key`.
+            tombstones: a `null` payload deletes its key, after every consumer has received it. It needs
+                `one_message_per_key`.
+            dedupe_window: how long message ids are remembered, so that a repeated publish has no
+                effect.
 
         Returns:
             The name. Raises `ConfigurationError` for settings that contradict each other.
         """
-        spec = StreamSpec(
-            name=name,
-            retention=retention,
-            retain_up_to=None if retain_up_to is None else seconds(retain_up_to, "retain_up_to"),
-            retain_at_least=None if retain_at_least is None else seconds(retain_at_least, "retain_at_least"),
-            max_storage=max_storage,
-            one_message_per_key=one_message_per_key,
-            dedupe=dedupe,
-            tombstones=tombstones,
-            dedupe_window=seconds(dedupe_window, "dedupe_window"),
-        )
+        spec = StreamSpec(**parsed(StreamSpec, _arguments(locals())))
         self._streams[name] = None if spec == StreamSpec(name=name) else spec
         return name
 
@@ -114,40 +114,43 @@ class Declared:
         `headrace serve`.
 
         Args:
-            tables: each as `schema.table`.
+            tables: the captured tables, each as `schema.table`. Write double quotes around names that
+                are not plain lower case.
             into: the stream. In mode "rows" it has `one_message_per_key`.
-            mode: "changes" makes a message for each change. "rows" keeps the latest version of each row.
+            mode: `changes` publishes a message for each change. `rows` publishes the latest version of
+                each row, to a stream with `one_message_per_key`.
             name: the source's name. The stream's name by default.
-            database: a Postgres URL. By default the database of the app itself.
-            columns: the only columns that are captured, by the name of their table.
+            database: the Postgres URL of the captured database. Answers show `…` for its password. By
+                default the database of the app itself.
+            columns: the only columns that are captured, by table. All columns of other tables are
+                captured.
             actions: which kinds of changes become messages.
-            where: which changes become messages: a condition on these messages, such as
+            where: which changes become messages: a condition on the message before `transform`. Such as
                 "data.record.total > 100".
-            group: columns that replace the primary key. Rows with the same values in them are
-                ordered together.
-            key: a template of the keys, such as "orders.{record.region}.{record.id}".
-            sort: in mode "rows", a column that grows with every insert and update of a row.
-            deletes: in mode "rows", the effect of a deleted row: "ignore" keeps its last version,
-                "tombstone" publishes a tombstone.
-            numeric: the JSON form of `numeric` values: a "string", which no reader rounds, or a "number".
-            transform: a function decorated with `@headrace.transform`, or its name as "module:function".
-            backfill: whether to read the existing rows of a table when it is captured for the first time.
-            rate: maximum number of rows per second that a backfill reads.
-            slot: an existing replication slot to use, instead of one that Headrace creates.
-            publication: an existing publication to use, instead of one that Headrace creates.
-            heartbeat: write to the captured database after this time without other changes, so that
-                the slot advances. Never by default.
-            alarm: raise an alarm when the slot holds back at least this many bytes of WAL.
+            group: columns that make up the key. Rows with the same values in them are ordered together.
+            key: a template of the keys. Such as "orders.{record.region}.{record.id}".
+            sort: in mode `rows`, a column that grows with every insert and update of a row. A backfill
+                reads in its order.
+            deletes: in mode `rows`, the effect of a row that is deleted, or no longer meets `where`.
+                `ignore` keeps its last version, and `tombstone` publishes a tombstone.
+            numeric: the JSON form of `numeric` values: a `string`, which no parser rounds, or a
+                `number`.
+            transform: a function decorated with `@headrace.transform`, as `module:name`. It makes the
+                published data from a message's data. Pass the function, or its name.
+            backfill: whether the existing rows of a table are published when it is captured for the
+                first time.
+            rate: the maximum number of rows that a backfill reads.
+            slot: an existing replication slot to use. By default Headrace creates its own.
+            publication: an existing publication to use. By default Headrace creates its own.
+            heartbeat: the time without changes after which a heartbeat is written to the captured
+                database, so that the slot advances. Never by default.
+            alarm: the size of the WAL held back by the slot at which an alarm begins. In bytes.
 
         Returns:
             The stream's name. Raises `ConfigurationError` for settings that contradict each other,
             or a name that is taken.
         """
-        spec = capture.define(
-            tables, into, name, transform, mode=mode, database=database, columns=dict(columns or {}), actions=actions,
-            where=where, group=group, key=key, sort=sort, deletes=deletes, numeric=numeric, backfill=backfill, rate=rate,
-            slot=slot, publication=publication, heartbeat=heartbeat, alarm=alarm,
-        )  # fmt: skip
+        spec = capture.define(**_arguments(locals()))
         if any(spec.name == other.name for other in self.captures):
             raise ConfigurationError(f"Two captures are both called {spec.name!r}: pass name=… to one of them.")
         self.captures.append(spec)
@@ -193,26 +196,31 @@ class Declared:
         again after its backoff. A plain function runs in a thread.
 
         Args:
-            filter: which keys to read: one filter or several, in NATS syntax (`orders.*.new`,
-                `orders.us.>`).
-            where: a condition on the content of these messages: text such as
-                `"data.status = 'paid' and data.total > 100"`, the same as JSON, or `field("total") > 100`.
+            filter: which keys to read: one filter or several. `*` matches one token, and `>` the rest.
+                Such as `orders.*.new` or `orders.us.>`.
+            where: a condition that the content of these messages must meet. Text such as `"data.status
+                = 'paid' and data.total > 100"`, the same as JSON, or `field("total") > 100`.
             name: the consumer's name, under which the store keeps its position. The function's name
                 by default.
             concurrency: how many handlers run at a time in one process: a fixed number, or a range
                 to scale in.
-            max_deliver: attempts before a message is exhausted. -1 for no limit.
-            ack_wait: the visibility timeout: how long the messages of a dead process stay leased.
-            max_ack_pending: how many messages may be unsettled at a time, over all processes.
-            backoff: the delay before the next attempt: one duration, a list with one for each
-                attempt, or a `Backoff`. By default exponential from 1 s to 5 minutes with jitter.
-            on_exhausted: what happens to an exhausted message. "dead_letter" stores it as a dead
-                letter, "block" also blocks its key until you act, "drop" drops it.
-            ordered: whether the messages of a key are handled strictly in order.
+            max_deliver: the number of attempts before a message is exhausted. -1 for no limit.
+            ack_wait: the visibility timeout. A lease expires after it unless it is extended.
+            max_ack_pending: the maximum number of messages that are leased and not settled, over all
+                processes.
+            backoff: the delay before the next attempt, or a list with one for each attempt, of which
+                the last repeats. It may also be a `Backoff`. By default it is exponential, from 1 s to
+                5 minutes, with jitter.
+            on_exhausted: what happens to an exhausted message. `dead_letter` makes it a dead letter,
+                `block` makes it one and blocks its key until you redrive or purge it, and `drop`
+                discards it.
+            ordered: whether the messages of a key are delivered strictly in order.
             timeout: how long the handler may take for one message.
-            deliver_policy: where a new consumer starts: with "all" messages, with "new" ones, at
-                `start_seq` ("by_start_seq"), at `start_time` ("by_start_time"), or with the last
-                message of each key ("last_per_key").
+            deliver_policy: where a new consumer starts. `all` starts at the first message, `new` after
+                the last one, `by_start_seq` at `start_seq`, and `by_start_time` at `start_time`.
+                `last_per_key` delivers the last message of each key, and then new ones.
+            start_seq: the seq at which a new consumer starts.
+            start_time: the time at which a new consumer starts.
             transactional: run the handler inside a transaction. The ack commits together with what
                 the handler writes through its `Transaction` parameter. If the lease was lost,
                 nothing is committed.
@@ -226,10 +234,10 @@ class Declared:
                 runs halves of it until the failing messages are found.
             runner: "process" for CPU-bound work, or "thread", the default of a plain function. A
                 timeout can stop a process. It can't stop a thread, which is waited for.
-            rate_limit: deliveries per second, over all processes: a number, or text such as "100/s"
-                or "1000/h".
-            rate_burst: how many messages may be delivered at once after a pause. One second's worth
-                by default.
+            rate_limit: the maximum rate of deliveries, over all processes. A number of messages per
+                second, or text such as "100/s" or "1000/h".
+            rate_burst: the maximum number of messages that are delivered at once after a pause. It
+                needs `rate_limit`. By default one second of the rate.
             key_concurrency: with `ordered=False`, how many messages of a key one process handles at
                 a time.
             ack_before_next: start a key's next message only after the ack of the previous one is
@@ -248,23 +256,10 @@ class Declared:
                 that is taken.
             InvalidFilter: a filter that breaks the grammar.
         """
+        given = _arguments(locals())
 
         def register(function: F) -> F:
-            consumer = define(
-                function, stream, filter=filter, where=where, name=name, concurrency=concurrency, timeout=timeout,
-                ack_wait=ack_wait, backoff=backoff, rate_limit=rate_limit, batch=batch, batch_timeout=batch_timeout,
-                group_by_key=group_by_key, runner=runner, breaker=breaker,
-                handling={
-                    "transactional": transactional, "publishes": publishes, "on_batch_error": on_batch_error,
-                    "key_concurrency": key_concurrency, "ack_before_next": ack_before_next, "priority": priority,
-                    "middleware": check_middleware(middleware),
-                },
-                settings={
-                    "deliver_policy": deliver_policy, "start_seq": start_seq, "start_time": start_time,
-                    "max_deliver": max_deliver, "max_ack_pending": max_ack_pending, "on_exhausted": on_exhausted,
-                    "ordered": ordered, "rate_burst": rate_burst,
-                },
-            )  # fmt: skip
+            consumer = define(function, given)
             check_together(consumer)
             self._add(consumer)
             return function

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.settings import Setting, check
 
 LONGEST_TIMEOUT = 300.0
-LARGEST_BATCH = 1000
 MOST_CONCURRENCY = 1000
 LONGEST_URL = 2_000
 MOST_HEADERS = 50
@@ -34,38 +35,43 @@ RESERVED = frozenset(
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a push consumer's messages are sent.
+    """How a push consumer's messages are sent."""
 
-    Args:
-        url: the URL to which messages are POSTed.
-        headers: headers of each request.
-        secret: the key that signs requests as in Standard Webhooks: `whsec_` and base64. None for no signature.
-        timeout: seconds from the start of a request within which the response must arrive.
-        batch: the maximum number of messages in a request, which are sent as a list. None for one message
-            per request.
-        concurrency: the minimum and maximum number of requests in flight per process.
-    """
-
-    url: str
-    headers: dict[str, str] = {}
-    secret: str | None = None
-    timeout: float = 30.0
-    batch: int | None = None
-    concurrency: tuple[int, int] = (1, 64)
+    url: Annotated[str, Setting(
+        "The URL to which messages are POSTed, with `http` or `https`. Put a user or a password into a header instead.",
+        example="https://example.com/hook",
+    )]  # fmt: skip
+    headers: Annotated[dict[str, str], Setting(
+        "Headers of each request. Those of the signature, and those that determine where a request ends, can't be set.",
+        otherwise="none", example="x-team:shop",
+    )] = {}  # fmt: skip
+    secret: Annotated[str | None, Setting(
+        "The key that signs requests as in Standard Webhooks: `whsec_` and 24 to 64 random bytes in base64. Answers"
+        " show it as `…`.", otherwise="no signature",
+    )] = None  # fmt: skip
+    timeout: Annotated[float, Setting(
+        "The time from the start of a request within which the response must arrive.",
+        "seconds", (0.1, LONGEST_TIMEOUT), example="10s", names=("timeout_ms",),
+    )] = 30.0  # fmt: skip
+    batch: Annotated[int | None, Setting(
+        'The maximum number of messages in a request, which are sent as `{"data": […]}`.',
+        "messages", (1, 1000), otherwise="one message per request", names=("batch_size",),
+    )] = None  # fmt: skip
+    concurrency: Annotated[tuple[int, int], Setting(
+        "The minimum and maximum number of requests in flight in a server process. The governor chooses in between.",
+        otherwise="1 to 64", example="2-8",
+    )] = (1, 64)  # fmt: skip
 
     def __post_init__(self) -> None:
         _check_url(self.url)
         _check_headers(self.headers)
         if self.secret is not None:
             _key(self.secret)
-        if not 0.1 <= self.timeout <= LONGEST_TIMEOUT:
-            raise ConfigurationError(f"The push timeout {self.timeout:g} must be from 0.1 to {LONGEST_TIMEOUT:g} s.")
-        if self.batch is not None and not 1 <= self.batch <= LARGEST_BATCH:
-            raise ConfigurationError(f"The push batch {self.batch} must be from 1 to {LARGEST_BATCH:,} messages.")
+        check(self, "`push`")
         low, high = self.concurrency
         if not 1 <= low <= high <= MOST_CONCURRENCY:
             raise ConfigurationError(
-                f"The push concurrency {low} to {high} must be from 1 to {MOST_CONCURRENCY:,}, the least first."
+                f"`concurrency` of `push` must be from 1 to {MOST_CONCURRENCY:,}, the minimum first, not {low} to {high}."
             )
 
     def __repr__(self) -> str:

@@ -1,14 +1,20 @@
-"""The state of a source, which feeds a stream from outside, and the errors of sources."""
+"""Sources, which feed a stream from outside: their common settings, their state and their errors."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Self
 
 import msgspec
 
 from headrace.model.capture import CaptureInfo
-from headrace.model.errors import InUse, InvalidInput
+from headrace.model.errors import ConfigurationError, InUse, InvalidInput
+from headrace.model.settings import Setting, check, settings_of
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+"""The name of a source."""
 
 
 class SourceExists(InvalidInput):
@@ -19,6 +25,56 @@ class SlotRemains(InUse):
     """The source can't be removed, because its replication slot or publication at the captured database can't
     be dropped.
     """
+
+
+class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a source of any kind."""
+
+    name: Annotated[str, Setting(
+        "1 to 48 lower-case letters, digits, `-` and `_`. It is the last segment of a webhook's URL.",
+        example="github", fixed=True,
+    )]  # fmt: skip
+    stream: Annotated[str, Setting("The stream to which messages are published.", fixed=True)]
+
+    def check(self) -> None:
+        """Check the name, and the choices and limits of the other settings. Raises `ConfigurationError`."""
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"The source name {self.name!r:.80} can't be used: take 1 to 48 lower-case letters, digits, '-' and '_', the first"
+                " one a letter or digit."
+            )
+        check(self, self.owner)
+
+    @property
+    def owner(self) -> str:
+        """What the settings belong to, for errors."""
+        return f"the source {self.name!r}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings to store, without name and stream."""
+        settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        del settings["name"], settings["stream"]
+        return settings
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that differ from the default."""
+        defaults = self.shown({})
+        return {
+            name: value for name, value in self.settings().items() if name not in defaults or value != defaults[name]
+        }
+
+    @classmethod
+    def shown(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all settings but name and stream, with defaults for those that were not stored yet.
+        Nothing is checked, since secrets may be hidden.
+        """
+        defaults = {one.name: one.default for one in settings_of(cls).values() if not one.required}
+        return {**msgspec.json.decode(msgspec.json.encode(defaults)), **settings}
+
+    @classmethod
+    def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> Self:
+        """Return the spec for stored settings."""
+        return msgspec.convert({**settings, "name": name, "stream": stream}, cls)
 
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):

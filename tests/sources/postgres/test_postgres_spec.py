@@ -79,8 +79,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"heartbeat": float("nan")}, "from 1"),
     ({"heartbeat": float("inf")}, "from 1"),
     ({"heartbeat": "30s"}, "from 1"),
-    ({"alarm": 0}, "from 1"),
-    ({"alarm": None}, "number of bytes"),
+    ({"alarm": 0}, "at least 1 byte"),
+    ({"alarm": None}, "at least 1 byte, not None"),
     ({"backfill": "yes"}, "true or false"),
 ]
 

@@ -13,6 +13,7 @@ import msgspec
 from headrace import store
 from headrace.model import payloads
 from headrace.model.errors import UnknownSource, UnknownStream
+from headrace.model.sources import NAME
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.registry import CACHE_TTL, MAX_ENTRIES
 from headrace.server.engine import Engine
@@ -21,7 +22,7 @@ from headrace.server.transport.http import Endpoint, Request, Response
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.sources.templates import KeyTemplate
-from headrace.sources.webhook import NAME, WebhookSpec
+from headrace.sources.webhook import WebhookSpec
 
 _SUCCESS = Response(200, b'{"success":true}')
 _MAX_NAME = 48

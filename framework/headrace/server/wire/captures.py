@@ -10,81 +10,22 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.capture import BackfillInfo, CaptureInfo
 from headrace.model.sources import SourceInfo
-from headrace.sources.postgres.spec import Action, Deletes, Mode, Numeric, PostgresSpec
+from headrace.server.wire.settings import answer, request
+from headrace.sources.postgres.spec import PostgresSpec
 
-_MOST_ROWS = Meta(ge=1, lt=2**31, description="Rows a second that a backfill reads, at most; null for as many as go.")
 _EXAMPLE = "data.record.total > 100"
 
 
+@request(PostgresSpec, omit=("name", "stream", "key"))
 class CaptureSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     """The settings of a source that captures tables."""
 
-    tables: Annotated[
-        list[str] | UnsetType, Meta(description="Each as `schema.table`.", examples=[["public.orders"]])
-    ] = UNSET
-    mode: Annotated[
-        Mode | UnsetType,
-        Meta(
-            description="`changes`: a message for each change; `rows`: of each row the latest version. Can't be changed."
-        ),
-    ] = UNSET
-    database: Annotated[
-        str | UnsetType | None,
-        Meta(
-            description='The URL of the database that is captured, told with "…" for its password; null for the one that Headrace is in.'
-        ),
-    ] = UNSET
-    columns: Annotated[
-        dict[str, list[str]] | UnsetType,
-        Meta(
-            description="Of a table the only columns that are captured.", examples=[{"public.orders": ["id", "total"]}]
-        ),
-    ] = UNSET
-    actions: Annotated[list[Action] | UnsetType, Meta(description="Which kinds of changes.")] = UNSET
-    where: Annotated[
-        str | dict[str, Any] | UnsetType | None,
-        Meta(description="Which changes become messages: a condition on these.", examples=[_EXAMPLE]),
-    ] = UNSET
-    group: Annotated[
-        list[str] | UnsetType | None,
-        Meta(description="Columns by whose values messages are kept apart; null for the primary key."),
-    ] = UNSET
-    sort: Annotated[
-        str | UnsetType | None, Meta(description="Of rows: a column that grows with every insert and update of a row.")
-    ] = UNSET
-    deletes: Annotated[
-        Deletes | UnsetType,
-        Meta(description="Of rows: what becomes of one that is deleted; its last version stays, or a tombstone."),
-    ] = UNSET
-    numeric: Annotated[Numeric | UnsetType, Meta(description="How `numeric` values stand in JSON.")] = UNSET
-    transform: Annotated[
-        str | UnsetType | None,
-        Meta(
-            description="A function that makes of each message's data what is published.",
-            examples=["shop.capture:slim"],
-        ),
-    ] = UNSET
-    backfill: Annotated[
-        bool | UnsetType, Meta(description="Whether tables are read from their first row on, when they are new.")
-    ] = UNSET
-    rate: Annotated[int, _MOST_ROWS] | UnsetType | None = UNSET
-    slot: Annotated[
-        str | UnsetType | None,
-        Meta(description="An existing replication slot; null for one of our own. Can't be changed."),
-    ] = UNSET
-    publication: Annotated[
-        str | UnsetType | None,
-        Meta(description="An existing publication; null for one of our own. Can't be changed."),
-    ] = UNSET
-    heartbeat: Annotated[
-        float | UnsetType | None,
-        Meta(description="Seconds after which something is written where nothing else is; null for never."),
-    ] = UNSET
-    alarm: Annotated[
-        int | UnsetType, Meta(description="Bytes of WAL held back by the slot, from which on there is an alarm.")
-    ] = UNSET
+    where: str | dict[str, Any] | UnsetType | None = UNSET
+    rate: Annotated[int, Meta(ge=1, lt=2**31)] | UnsetType | None = UNSET
+    heartbeat: float | UnsetType | None = UNSET
 
 
+@answer(PostgresSpec, before="state", omit=("name", "stream"))
 class PostgresSource(Struct, kw_only=True):
     """A source that captures tables."""
 
@@ -93,24 +34,6 @@ class PostgresSource(Struct, kw_only=True):
     kind: str
     stream: str
     stream_id: str
-    tables: list[str]
-    mode: str
-    database: Annotated[str | None, Meta(description='With "…" for its password.')]
-    columns: dict[str, list[str]]
-    actions: list[str]
-    where: Any
-    group: list[str] | None
-    key: str | None
-    sort: str | None
-    deletes: str
-    numeric: str
-    transform: str | None
-    backfill: bool
-    rate: int | None
-    slot: str | None
-    publication: str | None
-    heartbeat: float | None
-    alarm: int
     state: Annotated[str, Meta(description="How it goes.", examples=["running"])]
     reason: Annotated[str | None, Meta(description="What it waits for, or why it can't go on.")]
     mend: Annotated[str | None, Meta(description="The statement, or the command, that mends it.")]

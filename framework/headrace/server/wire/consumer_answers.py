@@ -8,35 +8,28 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
-from headrace.model.specs import Backoff
+from headrace.model.settings import settings_of
+from headrace.model.specs import Backoff, ConsumerSpec
 from headrace.server.wire.common import milliseconds
 from headrace.server.wire.filters import filters_of
+from headrace.server.wire.settings import answer, values
 
 Status = Literal["active", "paused"]
 
+_OMITTED = ("stream", "name", "filters")
 
+
+@answer(Push, before=None)
 class PushAnswer(Struct, kw_only=True):
     """The URL to which a push consumer's messages are sent, and how."""
-
-    url: str
-    headers: dict[str, str]
-    secret: Annotated[str | None, Meta(description='"…" if there is one.')]
-    timeout_ms: int | float
-    batch_size: int | None
-    concurrency: tuple[int, int]
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> PushAnswer:
         """Convert the push settings of `ConsumerInfo`. Settings that it leaves out have their defaults."""
-        return cls(
-            url=settings["url"],
-            headers=settings.get("headers", {}),
-            secret=settings.get("secret"),
-            timeout_ms=milliseconds(settings.get("timeout", 30.0)),
-            batch_size=settings.get("batch"),
-            concurrency=tuple(settings.get("concurrency", (1, 64))),
-        )
+        defaults = {name: setting.default for name, setting in settings_of(Push).items()}
+        return cls(**values(Push, defaults | settings))
 
 
 class BackoffAnswer(Struct, kw_only=True):
@@ -50,6 +43,7 @@ class BackoffAnswer(Struct, kw_only=True):
     jitter: float
 
 
+@answer(ConsumerSpec, before="url", omit=_OMITTED)
 class _Told(Struct, kw_only=True):
     """Fields that both consumer APIs return."""
 
@@ -62,22 +56,10 @@ class _Told(Struct, kw_only=True):
     filter: Annotated[str | list[str], Meta(description="Which keys; a list if there are several filters.")]
     filter_key_pattern: str | list[str]
     where: Annotated[str | None, Meta(description="The condition on the content, as text.")]
-    ordered: bool
-    ack_wait_ms: int | float
-    ack_wait: Annotated[float, Meta(description="The same in seconds.")]
-    max_ack_pending: int
-    max_deliver: int
-    max_waiting: int
-    deliver_policy: str
-    start_seq: int | None
-    start_time: datetime | None
     backoff_ms: Annotated[
         int | float | list[int | float] | None, Meta(description="Null for an exponential one: see `backoff`.")
     ]
     backoff: BackoffAnswer
-    on_exhausted: str
-    rate_limit: float | None
-    rate_burst: int | None
     push: PushAnswer | None
     url: Annotated[str | None, Meta(description="The same as `push.url`.")]
     paused_until: Annotated[datetime | None, Meta(description="The end of year 9999: until somebody resumes it.")]
@@ -120,8 +102,6 @@ def _told(info: ConsumerInfo) -> dict[str, Any]:
     filters = settings["filters"]
     keys = filters[0] if len(filters) == 1 else list(filters)
     push = None if settings["push"] is None else PushAnswer.of(settings["push"])
-    same = ("where", "ordered", "max_ack_pending", "max_deliver", "max_waiting", "deliver_policy", "start_seq",
-            "on_exhausted", "rate_limit", "rate_burst")  # fmt: skip
     return dict(
         id=info.id,
         name=info.name,
@@ -131,14 +111,12 @@ def _told(info: ConsumerInfo) -> dict[str, Any]:
         status="active" if info.paused_until is None else "paused",
         filter=keys,
         filter_key_pattern=keys,
-        **{name: settings[name] for name in same},
-        ack_wait_ms=milliseconds(settings["ack_wait"]),
-        ack_wait=settings["ack_wait"],
+        **values(ConsumerSpec, settings, omit=(*_OMITTED, "backoff", "push", "start_time")),
         start_time=msgspec.convert(settings["start_time"], datetime | None),
         backoff_ms=_backoff_ms(backoff),
         backoff=BackoffAnswer(**msgspec.structs.asdict(backoff)),
         push=push,
-        url=None if push is None else push.url,
+        url=None if push is None else settings["push"]["url"],
         paused_until=info.paused_until,
         inserted_at=info.created_at,
         updated_at=info.updated_at,

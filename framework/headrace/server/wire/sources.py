@@ -7,13 +7,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.model.settings import settings_of
 from headrace.model.sources import SourceInfo
 from headrace.server.errors import Problem
 from headrace.server.wire.captures import CaptureSettings, PostgresSource
 from headrace.server.wire.common import given
+from headrace.server.wire.settings import answer, described, request
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.templates import DEFAULT
-from headrace.sources.webhook import LARGEST_BODY, Signature, WebhookSpec
+from headrace.sources.webhook import LARGEST_BODY, WebhookSpec
 from headrace.store.catalog.states import HIDDEN
 
 PATH = "/api/webhook/{}"
@@ -22,6 +24,7 @@ PATH = "/api/webhook/{}"
 Kind = Literal["webhook", "postgres"]
 
 
+@request(WebhookSpec, omit=("name", "stream"))
 class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings of a source, depending on its kind. When a source is changed, settings that are
     left out stay. A new source gets their defaults."""
@@ -29,34 +32,16 @@ class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
     key: Annotated[
         str | UnsetType | None,
         Meta(
-            description=f"The template of the messages' keys: of a webhook, by default `{DEFAULT}`; of a table, null for schema, table and"
-            " the values of its primary key.",
+            description=f"The template of the messages' keys. For a webhook, by default `{DEFAULT}`. For tables, `null`:"
+            f" {settings_of(PostgresSpec)['key'].otherwise}.",
             examples=["{name}.{body.type}"],
         ),
     ] = UNSET
-    signature: Annotated[
-        Signature | UnsetType | None,
-        Meta(description="Of a webhook: who signs deliveries, and how: `standard` is Standard Webhooks."),
-    ] = UNSET
     secret: Annotated[
         str | UnsetType | None,
-        Meta(description='Of a webhook: what deliveries are signed with. Told as "…".', examples=["whsec_AAECAwQF"]),
+        Meta(description="The secret of a webhook's signatures. Answers show it as `…`.", examples=["whsec_AAECAwQF"]),
     ] = UNSET
-    secrets: Annotated[
-        list[str] | UnsetType,
-        Meta(description="Several, while one takes the place of another; then `secret` is left out."),
-    ] = UNSET
-    keep_headers: Annotated[
-        list[str] | UnsetType,
-        Meta(description="Of a webhook: request headers kept with the message.", examples=[["x-github-event"]]),
-    ] = UNSET
-    max_body: (
-        Annotated[
-            int, Meta(ge=1, le=LARGEST_BODY, description="Of a webhook: bytes; null for as many as the server takes.")
-        ]
-        | UnsetType
-        | None
-    ) = UNSET
+    max_body: Annotated[int, Meta(ge=1, le=LARGEST_BODY)] | UnsetType | None = UNSET
 
     def changes(self, kind: str) -> dict[str, Any]:
         """Return the settings that were given, as the spec of this kind has them. Raises a
@@ -108,13 +93,7 @@ class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
     kind: Annotated[
         Kind, Meta(description="`webhook`: what is delivered to the server. `postgres`: tables that are captured.")
     ] = "webhook"
-    name: Annotated[
-        str,
-        Meta(
-            description="1 to 48 lower-case letters, digits, `-` and `_`. Of a webhook, the end of its URL.",
-            examples=["github"],
-        ),
-    ]
+    name: Annotated[str, described(WebhookSpec, "name")]
     stream: Annotated[str, Meta(description="Where messages go to, by id or name.", examples=["mystream"])]
 
     def spec(self, stream: str) -> WebhookSpec | PostgresSpec:
@@ -123,6 +102,7 @@ class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
         return kind.stored(self.name, stream, self.changes(self.kind))
 
 
+@answer(WebhookSpec, before="inserted_at", omit=("name", "stream"))
 class WebhookSource(Struct, kw_only=True):
     """A webhook source."""
 
@@ -132,12 +112,7 @@ class WebhookSource(Struct, kw_only=True):
     stream: str
     stream_id: str
     path: Annotated[str, Meta(description="Where deliveries go, by POST.", examples=["/api/webhook/github"])]
-    key: str
-    signature: str | None
     secret: Annotated[str | None, Meta(description='"…", or null if there is none.')]
-    secrets: Annotated[list[str], Meta(description='A "…" for each.')]
-    keep_headers: list[str]
-    max_body: int | None
     inserted_at: datetime
     updated_at: datetime
     info: Annotated[SourceInfo, Meta(description="All that is known of it.")]

@@ -55,28 +55,19 @@ def _settings(spec: StreamSpec) -> str:
 
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
-    row = await executor.fetchrow(
-        "select * from headrace.declare_consumer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
-        spec.stream,
-        spec.name,
-        spec.filters,
-        encoded(spec.where),
-        spec.ordered,
-        timedelta(seconds=spec.ack_wait),
-        spec.max_ack_pending,
-        spec.max_deliver,
-        msgspec.json.encode(spec.backoff).decode(),
-        spec.on_exhausted,
-        spec.max_waiting,
-        spec.deliver_policy,
-        spec.start_seq,
-        spec.start_time,
-        spec.rate_limit,
-        spec.rate_burst,
-        None if spec.push is None else msgspec.json.encode(spec.push).decode(),
-    )
+    settings = {name: _parameter(getattr(spec, name)) for name in spec.__struct_fields__}
+    settings["ack_wait"] = timedelta(seconds=spec.ack_wait)
+    named = ", ".join(f"p_{name} => ${number}" for number, name in enumerate(settings, 1))
+    row = await executor.fetchrow(f"select * from headrace.declare_consumer({named})", *settings.values())
     before = msgspec.json.decode(row["before"] or "null")
     return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
+
+
+def _parameter(value: Any) -> Any:
+    """A setting as a parameter of SQL. Structures become JSON."""
+    if isinstance(value, conditions.Condition):
+        return encoded(value)
+    return msgspec.json.encode(value).decode() if isinstance(value, msgspec.Struct) else value
 
 
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:

@@ -48,7 +48,8 @@ def _delivered(source: SourceInfo) -> list[tuple[str, str]]:
 
 
 def _captured(source: SourceInfo) -> list[tuple[str, str]]:
-    from headrace.sources.postgres.spec import ACTIONS, PostgresSpec  # they import the store
+    from headrace.sources.postgres.settings import ACTIONS
+    from headrace.sources.postgres.spec import PostgresSpec  # it imports the store
 
     settings = PostgresSpec.shown(source.settings)
     told = [

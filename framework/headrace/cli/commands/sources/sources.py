@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -16,11 +14,11 @@ from headrace.cli.commands.sources.facts import SourceRef, facts, gist, how, pro
 from headrace.cli.options.backend import Backend
 from headrace.cli.options.common import JsonOption, YesOption, flag, print_json
 from headrace.cli.options.connection import administer
-from headrace.cli.options.sizes import size_in_bytes
-from headrace.cli.options.times import NO_VALUE, told
+from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option, texts
+from headrace.cli.options.times import told
 from headrace.cli.output.notices import NOT_DONE, confirmed, say
 from headrace.cli.output.tables import print_pairs, print_table
-from headrace.cli.problems import NoInput, UsageProblem
+from headrace.cli.problems import UsageProblem
 from headrace.model.capture import BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.sources.webhook import WebhookSpec
@@ -30,99 +28,40 @@ if TYPE_CHECKING:
 
 SourceName = Annotated[str, Parameter(help="The source's name.")]
 
-_STDIN = "-"
+
+def _header_names(given: list[str], _: str) -> tuple[str, ...]:
+    return () if nothing(given) else tuple(map(str.lower, given))
 
 
-@Parameter(name="*")
+@from_settings(
+    WebhookSpec,
+    secrets=Special("--secret", texts, "Other users of the machine can see it while the command runs."),
+    keep_headers=Special("--keep-header", parse=_header_names),
+)
 @dataclass(frozen=True, kw_only=True)
-class WebhookSettings:
+class WebhookSettings(Options):
     """The webhook source settings given as options."""
 
-    key: Annotated[
-        str | None,
-        Parameter(
-            name="--key",
-            show_default=False,
-            help="The template of keys, such as 'stripe.{body.type}.{body.id}'; by default '{name}.{sha256}'.",
-        ),
-    ] = None
-    signature: Annotated[
-        Literal["standard", "github", "stripe", "none"] | None,
-        Parameter(
-            name="--signature",
-            show_default=False,
-            help="Who signs deliveries, and how; standard is Standard Webhooks. By default they are not checked.",
-        ),
-    ] = None
-    secret: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--secret",
-            negative="",
-            show_default=False,
-            help="What they are signed with, which other users may see while this runs; several while it is changed.",
-        ),
-    ] = None
     secret_file: Annotated[
         str | None,
-        Parameter(
-            name="--secret-file",
+        option(
+            "--secret-file", "A file with the secret, or several, each on a line. - is standard input.",
             allow_leading_hyphen=True,
-            show_default=False,
-            help="A file with the secret, or several, each on a line; - is standard input.",
         ),
-    ] = None
-    keep_header: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--keep-header",
-            negative="",
-            show_default=False,
-            help="A request header to keep with the message; may be given several times, and none keeps none.",
-        ),
-    ] = None
-    max_body: Annotated[
-        str | None,
-        Parameter(
-            name="--max-body", show_default=False, help="The largest body, such as 1MB; none for the server's limit."
-        ),
-    ] = None
+    ] = None  # fmt: skip
 
     def given(self) -> dict[str, Any]:
-        """The given settings, with the names and types of `WebhookSpec`. Raises `UsageProblem`, `NoInput`."""
-        found: dict[str, Any] = {}
-        if self.key is not None:
-            found["key"] = self.key
-        if self.signature is not None:
-            found["signature"] = None if self.signature == "none" else self.signature
-            if self.signature == "none":
-                found["secrets"] = ()
-        secrets = self._secrets()
-        if secrets is not None:
-            found["secrets"] = secrets
-        if self.keep_header is not None:
-            found["keep_headers"] = () if self.keep_header == ["none"] else tuple(map(str.lower, self.keep_header))
-        if self.max_body is not None:
-            found["max_body"] = None if self.max_body in NO_VALUE else size_in_bytes(self.max_body, "--max-body")
-        return found
-
-    def _secrets(self) -> tuple[str, ...] | None:
-        if self.secret is not None and self.secret_file is not None:
-            raise UsageProblem("Give --secret or --secret-file, and not both.")
+        """The given settings. Raises `UsageProblem`, `NoInput`."""
+        found = super().given()
         if self.secret_file is not None:
-            return _secrets_in(self.secret_file)
-        return None if self.secret is None else tuple(self.secret)
-
-
-def _secrets_in(file: str) -> tuple[str, ...]:
-    try:
-        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NoInput(f"The file {file!r} with the secret can't be read: {error}.") from error
-    secrets = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if not secrets:
-        raise UsageProblem(f"The file {file!r} has no secret in it: write one on a line.")
-    return secrets
+            if "secrets" in found:
+                raise UsageProblem("Give --secret or --secret-file, and not both.")
+            found["secrets"] = tuple(lines_of(self.secret_file, "the secret"))
+            if not found["secrets"]:
+                raise UsageProblem(f"The file {self.secret_file!r} has no secret in it: write one on a line.")
+        if "signature" in found and found["signature"] is None:
+            found = {"secrets": (), **found}
+        return found
 
 
 def add_webhook(

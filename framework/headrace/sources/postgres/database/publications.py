@@ -13,7 +13,8 @@ from headrace.sources.postgres.connection.source_connection import SourceConnect
 from headrace.sources.postgres.database import catalog, table_names
 from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
-from headrace.sources.postgres.spec import ACTIONS, PostgresSpec
+from headrace.sources.postgres.settings import ACTIONS
+from headrace.sources.postgres.spec import PostgresSpec
 
 LOCK_TIMEOUT = 10.0
 """Timeout in seconds for locks on the tables. Vacuum and schema changes hold such locks."""

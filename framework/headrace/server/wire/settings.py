@@ -1,0 +1,168 @@
+"""Fields of API types that are made of the settings of a spec, see `headrace.model.settings`.
+
+A decorated class gets the fields that it doesn't declare itself. A field that it declares keeps its type,
+and gets the description of its setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FunctionType
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from headrace.model.durations import seconds
+from headrace.model.settings import Setting, settings_of
+from headrace.model.specs import Backoff
+from headrace.server.errors import Problem
+from headrace.server.wire.common import milliseconds
+
+T = TypeVar("T", bound=Struct)
+
+_MS = "_ms"
+_METHODS = (FunctionType, classmethod, staticmethod, property)
+
+
+def request(spec: type[Struct], *, omit: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Add the settings of `spec` as optional fields to the type of a request body."""
+
+    def field(setting: Setting, name: str, own: Any) -> tuple[str, Any, Any]:
+        kind = own or _sent(setting, name) | UnsetType | (None if setting.optional else UnsetType)
+        return name, _described(setting, name, kind, sent=True), UNSET
+
+    return lambda cls: _completed(cls, spec, omit, None, field)
+
+
+def answer(spec: type[Struct], *, before: str | None, omit: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Add the settings of `spec` as fields to the type of an answer, before the field `before` or at the end."""
+
+    def field(setting: Setting, name: str, own: Any) -> tuple[str, Any]:
+        kind = (int | float) if name.endswith(_MS) else _plain(setting)
+        return name, _described(setting, name, own or (kind | None if setting.optional else kind), sent=False)
+
+    return lambda cls: _completed(cls, spec, omit, before, field)
+
+
+def described(spec: type[Struct], name: str) -> Meta:
+    """Return the description of a setting, for a field of the same name."""
+    setting = settings_of(spec)[name]
+    return Meta(description=setting.details, examples=_examples(setting, name, setting.kind))
+
+
+def values(spec: type[Struct], settings: Mapping[str, Any], *, omit: Collection[str] = ()) -> dict[str, Any]:
+    """Return settings under all names that they have in the API."""
+    return {
+        name: milliseconds(settings[setting.name]) if name.endswith(_MS) else settings[setting.name]
+        for setting, name in _names(spec, omit)
+    }
+
+
+def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sent fields under the names of the spec, in its units. Fields that are no settings stay.
+
+    Raises a `Problem` if a setting is sent under two names, with different values.
+    """
+    found = dict(sent)
+    known: dict[str, Any] = {}
+    for setting, name in _names(spec, ()):
+        if name not in found:
+            continue
+        value = found.pop(name)
+        value = _seconds(value) if name.endswith(_MS) else value
+        if setting.name in known and _comparable(setting, known[setting.name]) != _comparable(setting, value):
+            raise invalid_field(
+                setting.names[0].removesuffix(_MS),
+                f"it is given twice, as {known[setting.name]!r} and as {value!r}: give it once",
+            )
+        known[setting.name] = value
+    return found | known
+
+
+def invalid_field(field: str, sentence: str) -> Problem:
+    """Return the error for an invalid field of a request."""
+    return Problem(422, "invalid", f"{field} can't be so: {sentence}.", validation_errors={field: [f"{sentence}."]})
+
+
+def _seconds(sent: Any) -> Any:
+    if isinstance(sent, list):
+        return [_seconds(one) for one in sent]
+    return None if sent is None else sent / 1000
+
+
+def _comparable(setting: Setting, value: Any) -> Any:
+    if setting.kind is Backoff:
+        return Backoff.of(value)
+    if setting.unit == "seconds":
+        return round(seconds(value, setting.name), 6)
+    return [value] if isinstance(value, str) else value
+
+
+def _names(spec: type[Struct], omit: Collection[str]) -> Iterator[tuple[Setting, str]]:
+    for setting in settings_of(spec).values():
+        if setting.name not in omit:
+            for name in setting.names:
+                yield setting, name
+
+
+def _completed(
+    cls: type[T], spec: type[Struct], omit: Collection[str], before: str | None, field: Callable[..., Any]
+) -> type[T]:
+    hints = get_type_hints(cls, include_extras=True)
+    own = {one.name: (one.name, hints[one.name], one.default) for one in msgspec.structs.fields(cls)
+           if one.name in cls.__annotations__}  # fmt: skip
+    fields: list[Any] = [field(setting, name, hints.get(name)) for setting, name in _names(spec, omit)]
+    names = {one[0] for one in fields}
+    others = [one if one[2] is not msgspec.NODEFAULT else one[:2] for one in own.values() if one[0] not in names]
+    place = len(others) if before is None else [one[0] for one in others].index(before)
+    return msgspec.defstruct(  # type: ignore[return-value]
+        cls.__name__,
+        [*others[:place], *fields, *others[place:]],
+        bases=cls.__bases__,
+        module=cls.__module__,
+        namespace={
+            name: value for name, value in vars(cls).items() if name == "__doc__" or isinstance(value, _METHODS)
+        },
+        kw_only=True,
+        forbid_unknown_fields=cls.__struct_config__.forbid_unknown_fields,
+    )
+
+
+def _plain(setting: Setting) -> Any:
+    return list[str] if setting.many else setting.kind
+
+
+def _sent(setting: Setting, name: str) -> Any:
+    """The type in a request."""
+    if name.endswith(_MS):
+        return float
+    return float | str if setting.unit in ("seconds", "messages per second") else _plain(setting)
+
+
+def _described(setting: Setting, name: str, kind: Any, *, sent: bool) -> Any:
+    """Add the description to a type."""
+    if any(isinstance(one, Meta) and one.description for one in get_args(kind)[1:]):
+        return kind
+    text = setting.details if name == setting.names[0] else f"The same as `{setting.names[0]}`."
+    if name.endswith(_MS):
+        text += " In milliseconds."
+    elif setting.unit == "seconds":
+        text += ' Seconds, or text such as "30s".' if str in get_args(kind) else " In seconds."
+    elif setting.unit == "messages per second" and sent:
+        text += ' A number, or text such as "500/m".'
+    if setting.optional and setting.otherwise not in (None, "none"):
+        text += f" `null`: {setting.otherwise}."
+    return Annotated[kind, Meta(description=text, examples=_examples(setting, name, kind) if sent else None)]
+
+
+def _examples(setting: Setting, name: str, kind: Any) -> list[Any] | None:
+    if setting.kind is int and setting.unit is None and not setting.optional:
+        return [setting.default]
+    if setting.example is None or name.endswith(_MS) or setting.kind is int:
+        return None
+    if setting.kind is float and str not in get_args(kind):
+        return None
+    if setting.many:
+        return [[setting.example]]
+    return None if setting.kind is Backoff or get_args(setting.kind) else [setting.example]
