@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headrace.runtime.messages.batch import Batch
     from headrace.runtime.messages.message import Message
     from headrace.runtime.messages.transaction import Transaction
-    from headrace.sources.postgres.shaping.transforms import transform
+    from headrace.sources.postgres.rules.transforms import transform
     from headrace.sources.postgres.spec import PostgresSpec
     from headrace.telemetry import Telemetry
 
@@ -102,7 +102,7 @@ _LAZY = {
     "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.messages.transaction",
-    "transform": "headrace.sources.postgres.shaping.transforms",
+    "transform": "headrace.sources.postgres.rules.transforms",
 }
 
 

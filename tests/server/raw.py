@@ -112,7 +112,7 @@ def echo(limits: Limits) -> Any:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         from headrace.server.errors import error_response
-        from headrace.server.transport.http import Response
+        from headrace.server.http import Response
 
         try:
             body = await limits.read_body(scope, receive)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.transport.http import SEND_RESPONSE, Response
+from headrace.server.http import SEND_RESPONSE, Response
 from headrace.server.transport.limits import Limits
 from headrace.server.transport.protocol import MAX_PIPELINED
 from tests.server.raw import connected, echo, limits, listening, request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.server.errors import Problem
-from headrace.server.transport.http import Response
+from headrace.server.http import Response
 from headrace.server.transport.limits import MIN_RATE, Limits, _IncomingBody, replay
 from tests.server.raw import connected, echo, limits, listening, request
 

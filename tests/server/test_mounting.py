@@ -18,8 +18,8 @@ from starlette.routing import Mount
 
 from headrace import App
 from headrace.server.asgi import Server
+from headrace.server.http import SEND_RESPONSE
 from headrace.server.options import Options
-from headrace.server.transport.http import SEND_RESPONSE
 from tests.server.raw import connected, limits, listening, request
 
 pytestmark = pytest.mark.asyncio

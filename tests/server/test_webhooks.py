@@ -19,8 +19,8 @@ from headrace.server.asgi import Server
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
+from headrace.server.http import Request
 from headrace.server.options import Options
-from headrace.server.transport.http import Request
 from headrace.sources.webhook import WebhookSpec
 from tests.conftest import Connect
 from tests.server.calling import Api

@@ -13,8 +13,8 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import InUse, InvalidInput, UnknownSource
 from headrace.model.sources import SourceInfo
-from headrace.sources.postgres.database.table_names import canonical
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.table_names import canonical
 from headrace.store.messages.peek import encoded
 
 _MAX_ID = 2**63 - 1

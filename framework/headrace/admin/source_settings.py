@@ -11,8 +11,8 @@ from headrace.model.errors import InvalidInput
 from headrace.model.settings import settings_of
 from headrace.model.sources import SourceInfo
 from headrace.model.specs import parsed
-from headrace.sources.postgres.database.table_names import canonical
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.table_names import canonical
 from headrace.sources.webhook import WebhookSpec
 from headrace.store.catalog.states import HIDDEN
 from headrace.store.database.errors import without_password

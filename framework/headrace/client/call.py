@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial, wraps
 from inspect import Parameter, Signature
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -15,7 +15,6 @@ from headrace.client.request import Request, Response, iso, path_of, query_of
 from headrace.model.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.client.remote import Remote
     from headrace.client.transport import Transport
 
 REQUIRED: Any = Parameter.empty
@@ -60,6 +59,13 @@ class Body(msgspec.Struct, frozen=True):
     default: Any = REQUIRED
 
 
+class Sends(Protocol):
+    """What has a transport. See `headrace.client.remote`."""
+
+    @property
+    def transport(self) -> Transport: ...
+
+
 class Call:
     """One call of the HTTP API. In the class `Calls` it is a method, with the signature and the
     docstring of the method of `Admin` that has its name.
@@ -96,7 +102,7 @@ class Call:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, remote: Remote | None, owner: type) -> Callable[..., Any]:
+    def __get__(self, remote: Sends | None, owner: type) -> Callable[..., Any]:
         return self._documented() if remote is None else partial(self.send, remote.transport)
 
     async def send(self, transport: Transport, /, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +161,7 @@ class Call:
         from headrace.admin import Admin  # imported late, because it imports the database's driver
 
         @wraps(getattr(Admin, self.name))
-        async def method(remote: Remote, /, *args: Any, **kwargs: Any) -> Any:
+        async def method(remote: Sends, /, *args: Any, **kwargs: Any) -> Any:
             return await self.send(remote.transport, *args, **kwargs)
 
         return method

@@ -14,11 +14,11 @@ from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import error_response
+from headrace.server.http import SEND_RESPONSE, Receive, Request, Scope, Send
 from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.push import PushConsumers
-from headrace.server.transport.http import SEND_RESPONSE, Receive, Request, Scope, Send
 from headrace.server.transport.limits import Limits, replay
 from headrace.sources.postgres.capture.capturing import Capturing
 

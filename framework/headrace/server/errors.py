@@ -26,7 +26,7 @@ from headrace.model.errors import (
 from headrace.model.log import Log
 from headrace.model.sources import SourceExists
 from headrace.model.tokens import Forbidden, TokenExists, Unauthorized, UnknownToken
-from headrace.server.transport.http import Response
+from headrace.server.http import Response
 
 log = Log("headrace")
 

@@ -17,7 +17,6 @@ from headrace.model.capture import BackfillInfo
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
-from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
@@ -33,6 +32,7 @@ from headrace.sources.postgres.pgoutput.messages import (
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import SETTINGS, TypeInfo, load_types
 
 STREAM = "copied"

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.pgoutput.messages import Column, Relation, Row
 from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table, TableColumn
 from headrace.sources.postgres.values import TypeInfo
 
 INT8, TEXT, NUMERIC, TIMESTAMPTZ, BOOL, JSON, JSONB = 20, 25, 1700, 1184, 16, 114, 3802

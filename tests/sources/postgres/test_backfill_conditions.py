@@ -14,7 +14,7 @@ from headrace.model.errors import InvalidFilter
 from headrace.sources.postgres.backfill.row_conditions import check_condition, compile_condition
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
-from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres.tables import Table
 from tests.sources.postgres.backfilling import Capture
 
 pytestmark = pytest.mark.asyncio

@@ -10,8 +10,8 @@ import pytest
 from headrace import store
 from headrace.model.capture import CaptureInfo
 from headrace.sources.postgres.limits import CaptureLimits
+from headrace.sources.postgres.rules.transforms import transform
 from headrace.sources.postgres.shaping import message_builder
-from headrace.sources.postgres.shaping.transforms import transform
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 

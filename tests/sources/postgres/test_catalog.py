@@ -10,8 +10,8 @@ import pytest_asyncio
 from headrace.model.errors import ConfigurationError
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.catalog import load_tables, table_with_oid
-from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.tables import Table, TableColumn
 from tests.sources.postgres.connections import connected
 
 pytestmark = pytest.mark.asyncio

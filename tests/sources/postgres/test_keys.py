@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_key
-from headrace.sources.postgres.database import table_names
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.pgoutput.messages import Insert
-from headrace.sources.postgres.shaping.keys import RowKeyTemplate
+from headrace.sources.postgres.rules.keys import RowKeyTemplate
 from headrace.sources.postgres.values import TypeInfo
 from tests.sources.postgres.tables_for_tests import Shaped
 

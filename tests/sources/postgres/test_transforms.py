@@ -11,10 +11,10 @@ import pytest
 
 from headrace.model.errors import ConfigurationError, InvalidData
 from headrace.sources.postgres.errors import SourceStopped
-from headrace.sources.postgres.shaping.transforms import load, transform, transformed
+from headrace.sources.postgres.rules.transforms import load, transform, transformed
 
 MODULE = """
-from headrace.sources.postgres.shaping.transforms import transform
+from headrace.sources.postgres.rules.transforms import transform
 
 @transform
 def clean(message):

@@ -13,7 +13,7 @@ from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_SETTLED, MAX_WAI
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import Problem
-from headrace.server.transport.http import Request
+from headrace.server.http import Request
 
 MAX_DELAY_MS = 365 * 86_400_000
 """Longest delay of a message in milliseconds."""

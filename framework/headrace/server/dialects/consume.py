@@ -18,7 +18,7 @@ from headrace.model.errors import FilterTooSlow
 from headrace.server.data_plane.bodies import Nack, Settle, read_receive
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
-from headrace.server.transport.http import Endpoint, Request, Response
+from headrace.server.http import Endpoint, Request, Response
 from headrace.server.wire.dialect_answers import records
 from headrace.store.database.pool import within
 

@@ -14,7 +14,7 @@ from headrace.server.dialects.operations import Operations
 from headrace.server.dialects.pull import Pull
 from headrace.server.dialects.streams import Streams
 from headrace.server.engine import Engine
-from headrace.server.transport.http import Endpoint
+from headrace.server.http import Endpoint
 from headrace.server.transport.limits import Limits
 
 

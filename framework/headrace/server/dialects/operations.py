@@ -13,7 +13,7 @@ from headrace.server.data_plane.receive_request import ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.errors import StaleAckIds
-from headrace.server.transport.http import Request, Response
+from headrace.server.http import Request, Response
 from headrace.server.transport.limits import Limits
 
 SUCCESS = Response(200, b'{"success":true}')

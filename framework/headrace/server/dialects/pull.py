@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.server.data_plane.bodies import Nack, Settle, read_receive
 from headrace.server.dialects.operations import Operations
-from headrace.server.transport.http import Endpoint, Request, Response
+from headrace.server.http import Endpoint, Request, Response
 from headrace.server.wire.dialect_answers import changes
 
 PREFIX = "http_pull_consumers"

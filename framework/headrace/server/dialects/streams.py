@@ -15,7 +15,7 @@ from headrace.server.data_plane.bodies import (
 )
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations, settled
-from headrace.server.transport.http import Endpoint, Request, Response
+from headrace.server.http import Endpoint, Request, Response
 
 _decode_settle = msgspec.json.Decoder(Settle).decode
 _decode_nack = msgspec.json.Decoder(Nack).decode

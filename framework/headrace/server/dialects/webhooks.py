@@ -18,7 +18,7 @@ from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.registry import CACHE_TTL, MAX_ENTRIES
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.transport.http import Endpoint, Request, Response
+from headrace.server.http import Endpoint, Request, Response
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.sources.templates import KeyTemplate

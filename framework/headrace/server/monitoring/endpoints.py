@@ -17,10 +17,10 @@ from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Access, authorization_of
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, error_response
+from headrace.server.http import Scope, Send
 from headrace.server.monitoring.health import Health
 from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
 from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
-from headrace.server.transport.http import Scope, Send
 from headrace.server.transport.limits import Limits
 from headrace.store.database.pool import within
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from litestar import Response as LitestarResponse
 
+from headrace.server.http import Endpoint, Request, Response
 from headrace.server.routes.context import AnyRequest
 from headrace.server.routes.slashes import unmarked
-from headrace.server.transport.http import Endpoint, Request, Response
 
 
 async def call(request: AnyRequest, endpoint: Endpoint, *names: str) -> LitestarResponse[Any]:

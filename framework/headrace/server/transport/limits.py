@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
+from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
-from headrace.server.transport.http import SEND_RESPONSE, Receive, Scope, Send
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 

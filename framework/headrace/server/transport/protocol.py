@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
-from headrace.server.transport.http import SEND_RESPONSE, Response
+from headrace.server.http import SEND_RESPONSE, Response
 from headrace.server.transport.limits import Limits
 
 REFUSED_CONNECTIONS = 100

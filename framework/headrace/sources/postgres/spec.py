@@ -10,11 +10,11 @@ from msgspec.structs import force_setattr
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError, InvalidFilter
-from headrace.sources.postgres.database import table_names
+from headrace.sources.postgres import table_names
+from headrace.sources.postgres.rules import transforms
+from headrace.sources.postgres.rules.conditions import SourceCondition
+from headrace.sources.postgres.rules.keys import RowKeyTemplate
 from headrace.sources.postgres.settings import ACTIONS, PostgresSettings
-from headrace.sources.postgres.shaping import transforms
-from headrace.sources.postgres.shaping.conditions import SourceCondition
-from headrace.sources.postgres.shaping.keys import RowKeyTemplate
 from headrace.store.database.errors import without_password
 
 MOST_TABLES = 1000

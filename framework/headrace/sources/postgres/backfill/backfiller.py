@@ -31,10 +31,10 @@ from headrace.sources.postgres.backfill.open_transactions import wait_until_visi
 from headrace.sources.postgres.backfill.visibility import ChangedRows, Key, Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
-from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 from headrace.store import BackfillToDo
 
 log = Log("headrace")

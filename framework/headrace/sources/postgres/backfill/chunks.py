@@ -18,10 +18,10 @@ from headrace.model.errors import HeadraceError, InvalidInput
 from headrace.sources.postgres.backfill.row_conditions import compile_condition
 from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database.table_names import joined, quoted
-from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.table_names import joined, quoted
+from headrace.sources.postgres.tables import Table, TableColumn
 from headrace.store import ChunkDone
 
 WATERMARK_PREFIX = "headrace"

@@ -19,8 +19,8 @@ from headrace.model.conditions import And, Compare, Condition, In, Match, Not, N
 from headrace.model.conditions.paths import split
 from headrace.model.conditions.tree import Scalar
 from headrace.model.errors import InvalidFilter
-from headrace.sources.postgres.database.table_names import quoted
-from headrace.sources.postgres.database.tables import Table, TableColumn
+from headrace.sources.postgres.table_names import quoted
+from headrace.sources.postgres.tables import Table, TableColumn
 
 _BOOL = 16
 _INTEGER_BITS = {20: 63, 21: 15, 23: 31}  # bits of integers

@@ -59,7 +59,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Type,
     Update,
 )
-from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec

@@ -24,7 +24,7 @@ from headrace.sources.postgres.capture.capture_lease import CaptureLease
 from headrace.sources.postgres.capture.capturer import Capturer, TablesChanged
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
-from headrace.sources.postgres.shaping import transforms
+from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
 from headrace.store.database.retry import DatabaseRetry, run_with_retry

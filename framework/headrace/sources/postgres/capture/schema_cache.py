@@ -13,10 +13,10 @@ import msgspec
 
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
-from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.pgoutput.messages import Relation
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo, load_types
 
 

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Raw
 
 from headrace import store
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
-from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper

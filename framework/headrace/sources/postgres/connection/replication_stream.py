@@ -20,9 +20,9 @@ import anyio.lowlevel
 import msgspec
 
 from headrace.model.errors import HeadraceError
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection, is_error, server_message
-from headrace.sources.postgres.database import table_names
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.pgoutput import positions
 

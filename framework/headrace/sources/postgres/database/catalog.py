@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import table_names as table_names
-from headrace.sources.postgres.database.tables import Table, TableColumn
 from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.tables import Table, TableColumn
 
 # Reads the fields of `Table`. The key is the primary key. Without one it is a unique index over
 # columns that are not null, where the replica identity comes first, then the narrowest. A

@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator
 
 from headrace.model.capture import Finding
 from headrace.model.errors import HeadraceError
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog, publications, slots, table_checks, table_names
+from headrace.sources.postgres.database import catalog, publications, slots, table_checks
 from headrace.sources.postgres.database.findings import error, ok, warning
-from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.sizes import as_size
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 
 OLDEST_VERSION = 14
 

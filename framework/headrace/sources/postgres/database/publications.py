@@ -8,13 +8,14 @@ from contextlib import suppress
 import msgspec
 
 from headrace.model.errors import HeadraceError
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog, table_names
-from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.settings import ACTIONS
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 
 LOCK_TIMEOUT = 10.0
 """Timeout in seconds for locks on the tables. Vacuum and schema changes hold such locks."""

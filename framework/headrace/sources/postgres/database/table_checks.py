@@ -11,14 +11,15 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.capture import Finding
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog, table_names
+from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.database.publications import full_identity
-from headrace.sources.postgres.database.tables import Table
-from headrace.sources.postgres.shaping.conditions import SourceCondition
-from headrace.sources.postgres.shaping.keys import RowKeyTemplate
+from headrace.sources.postgres.rules.conditions import SourceCondition
+from headrace.sources.postgres.rules.keys import RowKeyTemplate
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 
 # Types with values that can grow: int2, int4, int8, oid, numeric, float4, float8, date, timestamp,
 # timestamptz, pg_lsn.

@@ -16,9 +16,9 @@ import msgspec
 
 from headrace.model.error_text import error_text
 from headrace.model.errors import HeadraceError, InvalidData
-from headrace.sources.postgres.shaping import transforms
-from headrace.sources.postgres.shaping.conditions import SourceCondition
-from headrace.sources.postgres.shaping.keys import full_identity
+from headrace.sources.postgres.rules import transforms
+from headrace.sources.postgres.rules.conditions import SourceCondition
+from headrace.sources.postgres.rules.keys import full_identity
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureFailure

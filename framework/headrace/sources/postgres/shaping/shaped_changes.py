@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres.tables import Table
 from headrace.store import CaptureBatch
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from headrace.model.log import Log
-from headrace.sources.postgres.database import table_names
-from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.pgoutput.messages import (
     UNCHANGED,
     Change,
@@ -27,11 +26,12 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
     Value,
 )
-from headrace.sources.postgres.shaping.keys import NoKey, old_key_missing
+from headrace.sources.postgres.rules.keys import NoKey, old_key_missing
 from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES, MessageBuilder
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo
 from headrace.sources.templates import token
 

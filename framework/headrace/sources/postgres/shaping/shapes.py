@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from headrace.sources.postgres.database.tables import Table
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Relation, Row, Value
-from headrace.sources.postgres.shaping.keys import KeyMaker, key_maker
+from headrace.sources.postgres.rules.keys import KeyMaker, key_maker
 from headrace.sources.postgres.shaping.shaped_changes import Transaction
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import Converter, TypeInfo, converter
 from headrace.sources.postgres.values.scalars import text
 

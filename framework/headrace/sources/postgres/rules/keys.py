@@ -27,9 +27,9 @@ import msgspec
 from headrace.model.conditions.paths import STEP
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.sources.postgres.database import table_names
-from headrace.sources.postgres.database.tables import Table
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Value
+from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import Converter
 from headrace.sources.templates import MAX_VALUE_BYTES, Template, sha256, token, value_at
 
