@@ -48,8 +48,8 @@ class Timed(Observer):
         if not self.looks or self.return_code:
             raise SystemExit("the observer ended early")
 
-    async def look(self) -> float:
-        took = await super().look()
+    async def poll(self) -> float:
+        took = await super().poll()
         self.looks, self.looking = self.looks + 1, self.looking + took
         self.up.set()
         return took

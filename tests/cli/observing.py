@@ -10,8 +10,8 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from headrace.cli.observe.dialogs import AskPlace, AskText, Confirm
 from headrace.cli.observe.observer import Observer
+from headrace.cli.observe.screens.dialogs import AskFilter, AskPlace, Confirm
 
 WITHIN = 30.0
 """Timeout of every operation here in seconds, after which it counts as hung."""
@@ -34,8 +34,8 @@ class Person:
         return "\n".join(self.lines)
 
     @property
-    def said(self) -> str:
-        """The notifications that pop up."""
+    def notifications(self) -> str:
+        """The texts of the notifications."""
         return "\n".join(one.message for one in self.observer._notifications)
 
     def line(self, *words: str) -> str:
@@ -44,9 +44,9 @@ class Person:
         assert found, f"no line has {words}:\n{self.text}"
         return found[0]
 
-    async def look(self) -> None:
-        """Have the program query everything."""
-        await self.observer.look()
+    async def poll(self) -> None:
+        """Have the program update."""
+        await self.observer.poll()
         await self.settle()
 
     async def press(self, *keys: str) -> None:
@@ -71,17 +71,17 @@ class Person:
         """
         screen = self.observer.screen
         pumps = [self.observer, *screen.walk_children(with_self=True)]
-        asks = bool(screen._result_callbacks) and isinstance(screen, Confirm | AskPlace | AskText)
+        asks = bool(screen._result_callbacks) and isinstance(screen, Confirm | AskPlace | AskFilter)
         return (
             any(pump.message_queue_size or pump._next_callbacks for pump in pumps)
             or bool(screen._layout_required or screen._repaint_required or screen._dirty_widgets or screen._callbacks)
-            or (not asks and any(not worker.is_finished for worker in self.observer.workers if worker.name != "watch"))
+            or (not asks and any(not worker.is_finished for worker in self.observer.workers if worker.name != "poll"))
         )
 
-    async def until(self, there: Callable[[], Any]) -> None:
+    async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until the condition is true."""
         async with asyncio.timeout(WITHIN):
-            while not there():
+            while not condition():
                 await self.pilot.pause()
 
     async def ask(self, key: str, dialog: type[Screen[Any]] = Confirm) -> str:
@@ -94,17 +94,17 @@ class Person:
     async def answer(self, *keys: str) -> None:
         """Answer a dialog, and wait for the consequences."""
         await self.pilot.press(*keys)
-        await self.until(lambda: not isinstance(self.observer.screen, Confirm | AskPlace | AskText))
+        await self.until(lambda: not isinstance(self.observer.screen, Confirm | AskPlace | AskFilter))
         await self.settle()
 
-    async def choose(self, table: str, name: str) -> None:
-        """Move the cursor to a line."""
-        board = self.observer.screen.query_one(f"#{table}")
-        board.focus()
-        await self.until(lambda: board.has_focus)
+    async def select(self, table: str, name: str) -> None:
+        """Move the cursor to the row of a table that has this name."""
+        table_widget = self.observer.screen.query_one(f"#{table}")
+        table_widget.focus()
+        await self.until(lambda: table_widget.has_focus)
         await self.press("home", "ctrl+home")
         for _ in range(100):
-            if name in str(board.current):  # type: ignore[attr-defined]
+            if name in str(table_widget.current_row):  # type: ignore[attr-defined]
                 return
             await self.press("down")
         raise AssertionError(f"no line of {table} is {name}:\n{self.text}")
@@ -116,5 +116,5 @@ async def in_front_of(admin: Any, *, size: tuple[int, int] = (140, 40), **settin
     observer = Observer(admin, "here", settings.pop("interval", None), **settings)
     async with observer.run_test(size=size) as pilot:
         person = Person(observer, pilot)
-        await person.look()
+        await person.poll()
         yield person

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,12 @@ class Running:
             self.lines.append(line)
             if is_it(line):
                 return line
+
+    def started(self) -> tuple[int, int]:
+        """Wait until one of several processes has started. Returns its number and its process id."""
+        found = re.search(r"number=(\d+) pid=(\d+)", self.line("process started"))
+        assert found is not None
+        return int(found[1]), int(found[2])
 
     def write(self, text: str) -> None:
         assert self._process.stdin is not None

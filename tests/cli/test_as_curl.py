@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from headrace.cli.options.curl import call_of
+from headrace.cli.connection.curl import curl_command
 from headrace.client import Server
 from headrace.client.request import Request, path_of
 from tests.cli.conftest import Headrace, Operator
@@ -102,7 +102,7 @@ def test_a_database_in_use_is_no_server(headrace: Headrace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("consumer info ship", "`orders ship`"),
         ("consumer pause ship", "`orders ship`"),
@@ -112,10 +112,10 @@ def test_a_database_in_use_is_no_server(headrace: Headrace) -> None:
         ("stream rm orders --database postgresql://x", "--database"),
     ],
 )
-def test_a_command_of_several_requests_is_refused(headrace: Headrace, words: str, told: str) -> None:
+def test_a_command_of_several_requests_is_refused(headrace: Headrace, words: str, expected: str) -> None:
     ended = headrace(*words.split(), "--as-curl")
     assert (ended.code, ended.out) == (64, ""), ended
-    assert told in ended.err
+    assert expected in ended.err
 
 
 AWKWARD = 'it\'s "a" $HOME `x` \\ \u00e9 \u6f22 {1..3} [a-b] !'
@@ -126,13 +126,13 @@ AWKWARD = 'it\'s "a" $HOME `x` \\ \u00e9 \u6f22 {1..3} [a-b] !'
 def test_a_shell_passes_everything_on_as_it_is() -> None:
     path = path_of("/v1/streams/{name}", {"name": AWKWARD})
     request = Request(method="POST", path=path, body={"name": AWKWARD})
-    call = call_of(Server("http://x/p p".replace(" ", "%20")), request)
-    told = subprocess.run(
+    call = curl_command(Server("http://x/p p".replace(" ", "%20")), request)
+    output = subprocess.run(
         ["sh", "-c", f"for word in {call.partition(' ')[2]}; do printf '%s\\0' \"$word\"; done"],
         capture_output=True, text=True, check=True,
     ).stdout.split("\0")  # fmt: skip
-    assert json.loads(told[-2]) == {"name": AWKWARD}
-    assert told[:2] == ["-X", "POST"]
+    assert json.loads(output[-2]) == {"name": AWKWARD}
+    assert output[:2] == ["-X", "POST"]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

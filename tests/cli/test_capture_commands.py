@@ -41,7 +41,7 @@ def _run(dsn: str, statement: str) -> None:
     asyncio.run(run())
 
 
-def _as_capturer(dsn: str, name: str, *captured: CaptureBatch, **told: Any) -> None:
+def _as_capturer(dsn: str, name: str, *captured: CaptureBatch, **output: Any) -> None:
     """Append changes and report state as a capturing process that has since ended."""
 
     async def run() -> None:
@@ -53,7 +53,7 @@ def _as_capturer(dsn: str, name: str, *captured: CaptureBatch, **told: Any) -> N
                 for chunk in one.chunks:
                     assert await store.begin_backfill(database, number, epoch, chunk.id, 1000)
                 await store.append_captured(database, number, epoch, "orders", one)
-            await store.report_capture(database, number, epoch, told.pop("state", "running"), **told)
+            await store.report_capture(database, number, epoch, output.pop("state", "running"), **output)
         finally:
             await database.close()
 
@@ -64,10 +64,10 @@ def _as_capturer(dsn: str, name: str, *captured: CaptureBatch, **told: Any) -> N
 def test_a_table_is_captured_under_its_own_name(shop: Operator) -> None:
     ended = shop.call(*ADD, "--table", "public.orders")
     assert (
-        ended.out == "Created the source 'orders': public.orders into the stream 'orders', which is new, as changes.\n"
+        ended.out == "Created the source 'orders'. It captures public.orders into the new stream 'orders' as changes.\n"
     )
     assert "headrace serve" in ended.err
-    assert shop.out(*ADD, "--table", "public.orders").startswith("There is the source 'orders'")
+    assert shop.out(*ADD, "--table", "public.orders").startswith("Unchanged: the source 'orders'")
     assert "rate is None and not 5" in shop.refused(65, *ADD, "--table", "public.orders", "--rate", "5", "--no-check")
     assert shop.json("source", "postgres", "info", "orders") == shop.json("source", "info", "orders")
 
@@ -96,7 +96,7 @@ def test_a_source_with_every_setting(operator: Operator, tmp_path: Path) -> None
         "theirs too",
         "every 30s",
         "at 5 GB",
-        "not by itself, at most 5,000 rows/s",
+        "not automatically, at most 5,000 rows/s",
     ):
         assert words in shown
     assert "hush" not in shown
@@ -113,7 +113,7 @@ def test_adding_checks_first_and_prints_what_mends_it(shop: Operator) -> None:
     _run(shop.dsn, "alter table orders replica identity default")
     ended = shop.call(*ADD, "x", "--table", "public.orders", "--table", "public.nope", code=78)
     assert ended.out == ""
-    assert "Mend it with: alter table public.orders replica identity full;" in ended.err
+    assert "To fix it: alter table public.orders replica identity full;" in ended.err
     assert "no table public.nope" in ended.err
     assert "--no-check" in ended.err
     assert shop.json("source", "ls") == []
@@ -123,21 +123,21 @@ def test_adding_checks_first_and_prints_what_mends_it(shop: Operator) -> None:
 @BOTH_WAYS
 def test_a_check_prints_its_findings_and_the_exit_code_says_whether_capture_can_work(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
-    told = shop.out("source", "postgres", "check", "orders")
-    assert "wal_level is logical" in told
-    assert "To mend it" not in told
+    output = shop.out("source", "postgres", "check", "orders")
+    assert "wal_level is logical" in output
+    assert "To fix it" not in output
     assert {one["level"] for one in shop.json("source", "postgres", "check", "orders")} == {"ok"}
     shop.call(*ADD, "gone", "--table", "public.gone", "--no-check")
     ended = shop.call("source", "postgres", "check", "gone", code=1)
     assert "ERROR" in ended.out
-    assert "keeps it from being captured" in ended.err
+    assert "can't be captured because of 1 error" in ended.err
     assert "error" in {one["level"] for one in shop.json("source", "postgres", "check", "gone", code=1)}
 
 
 REFUSED = [
-    (64, "add", "which table"),
+    (64, "add", "table to capture"),
     (64, "add --table public.orders --table public.items", "need a name"),
-    (64, "add orders", "which table"),
+    (64, "add orders", "table to capture"),
     (64, "add --table öä", "No name"),
     (78, "add --table orders --no-check", "Add the schema"),
     (64, "add --table public.orders --columns id", "public.orders=id,status"),
@@ -175,9 +175,9 @@ def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(shop: Oper
     shop.call("source", "webhook", "add", "hook", "--stream", "plain")
     shop.call(*ADD, "--table", "public.orders", "--no-backfill", "--no-check")
     before = _set(shop)
-    for code, words, told in REFUSED:
+    for code, words, expected in REFUSED:
         name = words.replace("add --table", "add x --table") if "--no-check" in words else words
-        assert told in shop.refused(code, "source", "postgres", *name.split(" ")), words
+        assert expected in shop.refused(code, "source", "postgres", *name.split(" ")), words
     assert _set(shop) == before
 
 
@@ -201,8 +201,8 @@ def test_an_edit_changes_only_what_is_given(shop: Operator) -> None:
         "--no-check",
     )
     before = shop.json("source", "info", "orders")["settings"]
-    told = shop.out("source", "postgres", "edit", "orders", "--heartbeat", "1m", "--columns", "public.orders=id")
-    assert "every 1m" in told
+    output = shop.out("source", "postgres", "edit", "orders", "--heartbeat", "1m", "--columns", "public.orders=id")
+    assert "every 1m" in output
     assert shop.json("source", "info", "orders")["settings"] == {
         **before, "heartbeat": 60.0, "columns": {"public.orders": ["id"]}
     }  # fmt: skip
@@ -276,7 +276,7 @@ def test_the_state_of_a_capture_is_printed(shop: Operator) -> None:
 @BOTH_WAYS
 def test_pausing_and_resuming(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
-    assert "keeps WAL until `headrace source postgres resume orders`" in shop.out(
+    assert "keeps WAL until you run `headrace source postgres resume orders`" in shop.out(
         "source", "postgres", "pause", "orders"
     )
     assert shop.json("source", "postgres", "pause", "orders")["capture"]["state"] == "paused"
@@ -287,19 +287,19 @@ def test_pausing_and_resuming(shop: Operator) -> None:
 
 @BOTH_WAYS
 def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
-    assert "no backfill" in shop.call("source", "backfill", "ls").err
+    assert "There are no backfills" in shop.call("source", "backfill", "ls").err
     shop.call(*ADD, "shop", "--table", "public.orders", "--table", "public.items", "--no-backfill", "--no-check")
     (made,) = shop.json(
         "source", "backfill", "start", "shop", "--table", "public.items", "--where", "data.record.id > 5", "--rate", "9"
     )
     assert (made["table"], made["rate"], made["state"]) == ("public.items", 9, "queued")
     assert made["where"] == {"field": "data.record.id", "op": ">", "value": 5}
-    assert "public.orders is queued" in shop.out("source", "postgres", "backfill", "start", "shop")
+    assert "Queued a backfill of public.orders" in shop.out("source", "postgres", "backfill", "start", "shop")
     assert "public.orders" in shop.refused(75, "source", "backfill", "start", "shop")
     assert [one["table"] for one in shop.json("source", "backfill", "ls", "shop")] == ["public.orders", "public.items"]
-    assert "Cancelled 1 backfill." in shop.out("source", "backfill", "cancel", "shop", made["id"], "--yes")
+    assert "Cancelled: 1 backfill." in shop.out("source", "backfill", "cancel", "shop", made["id"], "--yes")
     assert shop.json("source", "backfill", "cancel", "shop", "--yes") == {"cancelled": 1}
-    assert "Cancelled 0 backfills." in shop.out("source", "backfill", "cancel", "shop", "--yes", code=1)
+    assert "Cancelled: 0 backfills." in shop.out("source", "backfill", "cancel", "shop", "--yes", code=1)
     lines = shop.out("source", "postgres", "backfill", "ls").splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
         ["shop", "public.orders", "cancelled"], ["shop", "public.items", "cancelled"]
@@ -323,8 +323,8 @@ def test_the_progress_of_a_backfill_is_printed(shop: Operator) -> None:
 def test_no_question_is_asked_without_a_terminal(shop: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     shop.call("source", "backfill", "start", "orders")
-    with open("/dev/null") as nobody:
-        monkeypatch.setattr("sys.stdin", nobody)
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
         for words in ("rm orders", "backfill cancel orders", "postgres failures drop orders"):
             assert "--yes" in shop.refused(64, "source", *words.split(" "))
 
@@ -332,28 +332,28 @@ def test_no_question_is_asked_without_a_terminal(shop: Operator, monkeypatch: py
 @BOTH_WAYS
 def test_failed_changes_are_listed_tried_again_and_dropped(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
-    assert "No change has failed" in shop.call("source", "postgres", "failures", "ls", "orders").err
+    assert "There are no failed changes" in shop.call("source", "postgres", "failures", "ls", "orders").err
     failures = [CaptureFailure(key=key, data='{"n": 1}', error="ValueError: no") for key in ("a", None, "c")]
     _as_capturer(shop.dsn, "orders", CaptureBatch(failures=failures))
     head, *lines = shop.out("source", "postgres", "failures", "ls", "orders").splitlines()
-    assert head.split() == ["id", "key", "failed", "times", "again", "error", "change"]
+    assert head.split() == ["id", "key", "failed", "attempts", "retry", "error", "change"]
     assert [line.split()[1] for line in lines] == ["a", "–", "c"]
     assert "--above 2" in shop.call("source", "postgres", "failures", "ls", "orders", "--limit", "2").err
     assert [one["id"] for one in shop.json("source", "postgres", "failures", "ls", "orders", "--above", "1")] == [2, 3]
     assert shop.json("source", "postgres", "failures", "retry", "orders", "--id", "1") == {"retried": 1}
-    assert "soon" in shop.out("source", "postgres", "failures", "ls", "orders")
-    assert "2 changes will be" in shop.out("source", "postgres", "failures", "retry", "orders")
+    assert "queued" in shop.out("source", "postgres", "failures", "ls", "orders")
+    assert "To be retried: 2 changes" in shop.out("source", "postgres", "failures", "retry", "orders")
     assert "0 changes" in shop.out("source", "postgres", "failures", "retry", "orders", code=1)
-    assert "Dropped 1 change." in shop.out("source", "postgres", "failures", "drop", "orders", "--id", "2", "--yes")
+    assert "Dropped: 1 change." in shop.out("source", "postgres", "failures", "drop", "orders", "--id", "2", "--yes")
     assert shop.json("source", "postgres", "failures", "drop", "orders", "--yes") == {"dropped": 2}
 
 
 @BOTH_WAYS
 def test_a_source_with_a_slot_that_cannot_be_dropped_is_removed_by_force_only(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--from", NOWHERE, "--no-check")
-    told = shop.refused(75, "source", "rm", "orders", "--yes")
-    assert "select pg_drop_replication_slot('headrace_orders_" in told
-    assert "--force" in told
+    output = shop.refused(75, "source", "rm", "orders", "--yes")
+    assert "select pg_drop_replication_slot('headrace_orders_" in output
+    assert "--force" in output
     assert len(shop.json("source", "ls")) == 1
     ended = shop.call("source", "postgres", "rm", "orders", "--yes", "--force")
     assert ended.out == "Removed the source 'orders'.\n"

@@ -42,9 +42,9 @@ REFUSED = [
     (64, f"consumer ack a b c {_ID}", "ack ids"),
     (64, "consumer ack ship x", "ack ids"),
     (65, f"consumer ack ship {_ID} x", "ack id"),
-    (64, "consumer seek ship", "where to"),
-    (64, "consumer seek ship yesterday", "how long ago"),
-    (64, "consumer seek ship 1.5", "how long ago"),
+    (64, "consumer seek ship", "new position"),
+    (64, "consumer seek ship yesterday", "an hour ago"),
+    (64, "consumer seek ship 1.5", "an hour ago"),
     (65, "consumer seek ship 1000", "1000"),
     (65, "consumer seek ship 2999-01-01T00:00:00Z", "2999"),
     (64, "consumer receive ship --wait x", "--wait"),
@@ -96,13 +96,13 @@ def _receive(operator: Operator, *words: object, code: int = 0) -> list[Any]:
 
 
 def test_a_consumer_with_every_setting(orders: Operator) -> None:
-    told = orders.out(
+    output = orders.out(
         "consumer", "add", "orders", "us_orders", "--filter", "orders.us.>", "--filter", "orders.ca.>",
         "--where", "data.total > 100", "--ack-wait", "1m", "--max-ack-pending", "10", "--max-deliver", "3",
         "--max-waiting", "5", "--backoff", "1s,10s,1m", "--on-exhausted", "block", "--unordered",
         "--deliver-policy", "by_start_seq", "--start-seq", "2",
     )  # fmt: skip
-    assert "Created the consumer 'us_orders' of 'orders', with 2 messages to come." in told
+    assert "Created the consumer 'us_orders' of 'orders'. Pending: 2 messages." in output
     settings = _info(orders, "orders", "us_orders")["settings"]
     assert {
         "filters": ["orders.us.>", "orders.ca.>"], "ack_wait": 60, "max_ack_pending": 10, "max_deliver": 3,
@@ -138,15 +138,15 @@ def test_the_start_position_of_a_consumer(orders: Operator, words: str, seqs: li
 
 
 def test_adding_a_consumer_again_is_fine_as_long_as_the_settings_are_the_same(orders: Operator) -> None:
-    assert "There is the consumer" in orders.out("consumer", "add", "orders", "ship")
+    assert "Unchanged: the consumer" in orders.out("consumer", "add", "orders", "ship")
     assert "ack_wait" in orders.refused(65, "consumer", "add", "orders", "ship", "--ack-wait", "1m")
 
 
 def test_an_edit_changes_only_what_is_given(orders: Operator) -> None:
     orders.call("consumer", "edit", "ship", "--where", "data.total > 100", "--max-deliver", "3")
-    told = orders.out("consumer", "edit", "orders", "ship", "--ack-wait", "1m", "--backoff", "5s")
-    assert "ack_wait" in told
-    assert "max_deliver" not in told
+    output = orders.out("consumer", "edit", "orders", "ship", "--ack-wait", "1m", "--backoff", "5s")
+    assert "ack_wait" in output
+    assert "max_deliver" not in output
     settings = _info(orders)["settings"]
     assert (settings["ack_wait"], settings["max_deliver"], settings["backoff"]["delays"]) == (60, 3, [5])
     settings = orders.json("consumer", "edit", "ship", "--where", "none", "--backoff", "default")["settings"]
@@ -159,16 +159,16 @@ def test_lists_for_people_and_programs(orders: Operator) -> None:
     orders.call("consumer", "add", "parcels", "audit")
     orders.call("consumer", "receive", "ship")
     orders.call("consumer", "pause", "audit")
-    told = orders.out("consumer", "ls").splitlines()
-    assert [line.split()[:4] for line in told[1:]] == [["orders", "ship", "4", "1"], ["parcels", "audit", "0", "0"]]
-    assert told[2].endswith("paused until resumed")
+    output = orders.out("consumer", "ls").splitlines()
+    assert [line.split()[:4] for line in output[1:]] == [["orders", "ship", "4", "1"], ["parcels", "audit", "0", "0"]]
+    assert output[2].endswith("paused until resumed")
     assert [one["name"] for one in orders.json("consumer", "ls", "parcels")] == ["audit"]
     assert orders.json("stream", "info", "parcels")["consumers"][0]["name"] == "audit"
 
 
 def test_deleting_needs_a_yes_and_force_while_it_is_at_work(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open("/dev/null") as nobody:
-        monkeypatch.setattr("sys.stdin", nobody)
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
         assert "--yes" in orders.refused(64, "consumer", "rm", "ship")
     orders.call("consumer", "receive", "ship")
     orders.refused(75, "consumer", "rm", "ship", "--yes")
@@ -184,15 +184,15 @@ def test_deleting_needs_a_yes_and_force_while_it_is_at_work(orders: Operator, mo
 def test_a_name_alone_will_do_where_it_is_the_only_one(orders: Operator) -> None:
     assert _info(orders, "ship")["stream"] == "orders"
     orders.call("consumer", "add", "parcels", "ship")
-    told = orders.refused(64, "consumer", "info", "ship")
-    assert "`orders ship` or `parcels ship`" in told
+    output = orders.refused(64, "consumer", "info", "ship")
+    assert "`orders ship` or `parcels ship`" in output
     assert _info(orders, "parcels", "ship")["stream"] == "parcels"
 
 
 def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(orders: Operator) -> None:
     before = orders.json("consumer", "ls")
-    for code, words, told in REFUSED:
-        assert told in orders.refused(code, *words.split(" ")), words
+    for code, words, expected in REFUSED:
+        assert expected in orders.refused(code, *words.split(" ")), words
         assert orders.json("consumer", "ls") == before, words
 
 
@@ -202,7 +202,7 @@ def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(orders: Op
 def test_receive_and_ack_by_hand(orders: Operator) -> None:
     first, second = _receive(orders, "--batch-size", "2")
     assert (first["seq"], first["key"], first["data"], first["attempt"]) == (1, "orders.us.1", {"total": 100}, 1)
-    assert "Acked 1 message." in orders.out("consumer", "ack", "ship", first["ack_id"])
+    assert "Acked: 1 message." in orders.out("consumer", "ack", "ship", first["ack_id"])
     assert orders.json("consumer", "ack", "orders", "ship", second["ack_id"]) == {
         "acked": [second["ack_id"]],
         "stale": [],
@@ -221,7 +221,7 @@ def test_an_ack_that_comes_too_late_says_so(orders: Operator) -> None:
 
 def test_a_nack_brings_the_message_again(orders: Operator) -> None:
     (one,) = _receive(orders)
-    assert "Nacked 1 message." in orders.out("consumer", "nack", "ship", one["ack_id"])
+    assert "Nacked: 1 message." in orders.out("consumer", "nack", "ship", one["ack_id"])
     (again,) = _receive(orders)
     assert (again["seq"], again["attempt"]) == (one["seq"], 2)
     orders.call("consumer", "nack", "orders", "ship", again["ack_id"], "--delay", "1h", "--error", "no stock")
@@ -233,14 +233,14 @@ def test_nothing_to_receive_is_an_exit_code(orders: Operator) -> None:
     assert len(_receive(orders, "--batch-size", "100", "--ack")) == 5
     ended = orders.call("consumer", "receive", "ship", code=1)
     assert ended.out == ""
-    assert "nothing to receive" in ended.err
+    assert "no messages to receive" in ended.err
     assert _receive(orders, "--wait", "100ms", code=1) == []
 
 
 def test_a_table_of_what_was_received(orders: Operator) -> None:
-    told = orders.out("consumer", "receive", "ship", "--batch-size", "2", "--ack").splitlines()
-    assert told[0].split() == ["ack", "id", "seq", "attempt", "key", "data"]
-    assert told[1].split()[1:] == ["1", "1", "orders.us.1", '{"total":100}']
+    output = orders.out("consumer", "receive", "ship", "--batch-size", "2", "--ack").splitlines()
+    assert output[0].split() == ["ack", "id", "seq", "attempt", "key", "data"]
+    assert output[1].split()[1:] == ["1", "1", "orders.us.1", '{"total":100}']
     assert _info(orders)["num_ack_pending"] == 0
 
 
@@ -250,9 +250,9 @@ def test_peek_touches_nothing(orders: Operator) -> None:
     before = _info(orders)
     found = orders.json("consumer", "peek", "ship", "--limit", "2")
     assert [(m["state"], m["seq"]) for m in found] == [("in_flight", 2), ("parked", 1), ("next", 3), ("next", 4)]
-    told = orders.out("consumer", "peek", "orders", "ship")
-    assert "in flight" in told
-    assert "orders.us.5" in told
+    output = orders.out("consumer", "peek", "orders", "ship")
+    assert "in flight" in output
+    assert "orders.us.5" in output
     assert _info(orders) == before
 
 
@@ -266,7 +266,7 @@ def test_peek_at_nothing(orders: Operator) -> None:
 
 
 def test_seek_back_and_forward(orders: Operator) -> None:
-    assert "goes on" in orders.out("consumer", "seek", "orders", "ship", "end")
+    assert "continues after seq" in orders.out("consumer", "seek", "orders", "ship", "end")
     assert _receive(orders, code=1) == []
     assert orders.json("consumer", "seek", "ship", "3") == {"stream": "orders", "consumer": "ship", "position": 2}
     assert [one["seq"] for one in _receive(orders, "--batch-size", "10")] == [3, 4, 5]
@@ -281,7 +281,7 @@ def test_a_seek_that_is_only_tried(orders: Operator) -> None:
     orders.call("consumer", "seek", "ship", "end")
     for to, ahead in (("start", 2), ("4", 1), ("1h", 2), ("end", 0)):
         assert orders.json("consumer", "seek", "ship", to, "--dry-run")["ahead"] == ahead
-    assert "2 messages ahead" in orders.out("consumer", "seek", "ship", "start", "--dry-run")
+    assert "after the seek: 2" in orders.out("consumer", "seek", "ship", "start", "--dry-run")
     assert _receive(orders, code=1) == []
 
 
@@ -295,9 +295,9 @@ def test_replay_what_matches(orders: Operator) -> None:
     assert len(_receive(orders, "--batch-size", "10", "--ack")) == 5
     words = ("consumer", "replay", "ship", "--filter", "orders.us.>", "--where", "data.total > 100")
     assert orders.json(*words, "--dry-run") == {"replayed": 2, "dry_run": True}
-    assert "Would replay 2 messages." in orders.out(*words, "--dry-run")
+    assert "To be replayed: 2 messages." in orders.out(*words, "--dry-run")
     assert _receive(orders, code=1) == []
-    assert "Replays 2 messages." in orders.out(*words)
+    assert "Replayed: 2 messages." in orders.out(*words)
     assert _info(orders)["replaying"] == 2
     assert [one["seq"] for one in _receive(orders, "--batch-size", "10", "--ack")] == [3, 5]
     assert orders.json("consumer", "replay", "orders", "ship", "--from", "2", "--to", "3") == {
@@ -310,7 +310,7 @@ def test_pause_and_resume(orders: Operator) -> None:
     assert "paused until resumed" in orders.out("consumer", "pause", "ship")
     assert _receive(orders, code=1) == []
     assert "until resumed" in orders.out("consumer", "info", "ship")
-    assert "not paused" in orders.out("consumer", "resume", "ship")
+    assert "is resumed" in orders.out("consumer", "resume", "ship")
     assert orders.json("consumer", "pause", "ship", "--for", "10m")["paused_until"] is not None
     assert (
         orders.json("consumer", "pause", "ship", "--until", "2099-01-01T00:00:00Z")["paused_until"]
@@ -340,9 +340,9 @@ def test_blocked_keys(dead: Operator) -> None:
     assert [(one["key"], one["seq"], one["waiting"]) for one in found if one["seq"] in (1, 3)] == [
         ("orders.us.1", 1, 1), ("orders.us.3", 3, 0),
     ]  # fmt: skip
-    told = dead.out("consumer", "blocked", "orders", "picky")
-    assert r"no\x1b[31m stock" in told
-    assert "\x1b" not in told
+    output = dead.out("consumer", "blocked", "orders", "picky")
+    assert r"no\x1b[31m stock" in output
+    assert "\x1b" not in output
     assert dead.json("consumer", "blocked", "ship") == []
     assert dead.out("consumer", "blocked", "ship") == ""
 
@@ -361,15 +361,15 @@ def test_dead_letters_are_listed_page_by_page(dead: Operator) -> None:
 def test_one_dead_letter(dead: Operator) -> None:
     found = dead.json("consumer", "dead-letters", "show", "picky", "3")
     assert (found["key"], found["data"], found["attempts"]) == ("orders.us.3", {"total": 300}, 1)
-    told = dead.out("consumer", "dead-letters", "show", "orders", "picky", "3")
+    output = dead.out("consumer", "dead-letters", "show", "orders", "picky", "3")
     for words in ("orders.us.3", '"total": 300', r"no\x1b[31m stock", "blocks its key"):
-        assert words in told
+        assert words in output
 
 
 def test_redrive(dead: Operator) -> None:
     words = ("consumer", "dead-letters", "redrive", "picky")
     assert dead.json(*words, "--key", "orders.us.1", "--dry-run") == {"redriven": 1, "dry_run": True}
-    assert "Redrives 1 dead letter." in dead.out(*words, "--key", "orders.us.1")
+    assert "Redriven: 1 dead letter." in dead.out(*words, "--key", "orders.us.1")
     (one,) = dead.json("consumer", "receive", "picky", "--ack")
     assert (one["seq"], one["attempt"]) == (1, 1)
     assert dead.json("consumer", "receive", "picky", "--ack")[0]["seq"] == 6  # it waited behind the dead letter
@@ -382,11 +382,11 @@ def test_redrive(dead: Operator) -> None:
 
 def test_purge_needs_a_yes(dead: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("consumer", "dead-letters", "purge", "picky")
-    with open("/dev/null") as nobody:
-        monkeypatch.setattr("sys.stdin", nobody)
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
         assert "Delete 5 dead letters" in dead.refused(64, *words)
         assert dead.json(*words, "--dry-run") == {"purged": 5, "dry_run": True}
-        assert "Purged 1 dead letter." in dead.out(*words, "--seq", "1", "--yes")
+        assert "Purged: 1 dead letter." in dead.out(*words, "--seq", "1", "--yes")
         assert dead.json(*words, "--yes") == {"purged": 4, "dry_run": False}
-        assert "Purged 0" in dead.out(*words)
+        assert "Purged: 0" in dead.out(*words)
     assert dead.json("consumer", "receive", "picky")[0]["seq"] == 6

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.options.backend import Backend
+from headrace.cli.connection.backend import Backend
 from headrace.client import Server
 from headrace.model.errors import ConfigurationError
 from tests.cli.conftest import Headrace
@@ -41,34 +41,34 @@ def test_an_option_counts_before_the_environment_and_that_before_the_context(hea
     _added(headrace, "prod", "--server", PROD, "--token", "of-prod")
     headrace("context", "use", "prod")
     nothing = {"XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]}
-    assert Backend().found(nothing) == Server(PROD, "of-prod")
+    assert Backend().resolve(nothing) == Server(PROD, "of-prod")
     named = {**nothing, "HEADRACE_SERVER": "http://env"}
-    assert Backend().found(named) == Server("http://env")
-    assert Backend(server="http://option").found(named) == Server("http://option")
-    assert Backend(database="postgresql://x").found(named) == "postgresql://x"
+    assert Backend().resolve(named) == Server("http://env")
+    assert Backend(server="http://option").resolve(named) == Server("http://option")
+    assert Backend(database="postgresql://x").resolve(named) == "postgresql://x"
     stored = {**nothing, "HEADRACE_DATABASE": "postgresql://env"}
-    assert Backend().found(stored) == "postgresql://env"
-    assert Backend(server="http://option").found(stored) == Server("http://option")
+    assert Backend().resolve(stored) == "postgresql://env"
+    assert Backend(server="http://option").resolve(stored) == Server("http://option")
 
 
 def test_a_token_is_only_sent_to_the_server_that_it_is_for(headrace: Headrace) -> None:
     _added(headrace, "prod", "--server", PROD, "--token", "of-prod")
     headrace("context", "use", "prod")
     mine = {"XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]}
-    assert Backend(server="http://elsewhere").found(mine) == Server("http://elsewhere")
-    assert Backend(token="mine").found(mine) == Server(PROD, "mine")
-    assert Backend().found({**mine, "HEADRACE_TOKEN": "env", "HEADRACE_CA_FILE": "/x"}) == Server(PROD, "env", "/x")
-    assert Backend(token="mine").found({**mine, "HEADRACE_TOKEN": "env"}) == Server(PROD, "mine")
+    assert Backend(server="http://elsewhere").resolve(mine) == Server("http://elsewhere")
+    assert Backend(token="mine").resolve(mine) == Server(PROD, "mine")
+    assert Backend().resolve({**mine, "HEADRACE_TOKEN": "env", "HEADRACE_CA_FILE": "/x"}) == Server(PROD, "env", "/x")
+    assert Backend(token="mine").resolve({**mine, "HEADRACE_TOKEN": "env"}) == Server(PROD, "mine")
 
 
 def test_a_context_may_be_a_database(headrace: Headrace) -> None:
     _added(headrace, "here", "--database", "postgresql://localhost/x")
     headrace("context", "use", "here")
-    assert Backend().found({"XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]}) == "postgresql://localhost/x"
+    assert Backend().resolve({"XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]}) == "postgresql://localhost/x"
 
 
 def test_without_anything_it_is_the_embedded_postgres(tmp_path: Path) -> None:
-    assert Backend().found({"XDG_CONFIG_HOME": str(tmp_path)}) is None
+    assert Backend().resolve({"XDG_CONFIG_HOME": str(tmp_path)}) is None
 
 
 def test_a_command_goes_by_the_context_in_use(headrace: Headrace, dsn: str) -> None:
@@ -81,7 +81,7 @@ def test_a_command_goes_by_the_context_in_use(headrace: Headrace, dsn: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("--server http://x --database postgresql://x", "not both"),
         ("--database postgresql://x --token t", "--token"),
@@ -90,13 +90,13 @@ def test_a_command_goes_by_the_context_in_use(headrace: Headrace, dsn: str) -> N
         ("--database postgresql://x --as-curl", "--as-curl"),
     ],
 )
-def test_options_that_exclude_each_other(headrace: Headrace, words: str, told: str) -> None:
-    assert told in _refused(headrace, 64, "stream", "ls", *words.split())
+def test_options_that_exclude_each_other(headrace: Headrace, words: str, expected: str) -> None:
+    assert expected in _refused(headrace, 64, "stream", "ls", *words.split())
 
 
 def test_variables_that_exclude_each_other() -> None:
-    with pytest.raises(ConfigurationError, match="unset one"):
-        Backend().found({"HEADRACE_SERVER": "http://x", "HEADRACE_DATABASE": "postgresql://x"})
+    with pytest.raises(ConfigurationError, match="Unset one"):
+        Backend().resolve({"HEADRACE_SERVER": "http://x", "HEADRACE_DATABASE": "postgresql://x"})
 
 
 def test_a_server_that_cannot_be_is_one_sentence(headrace: Headrace) -> None:
@@ -141,23 +141,23 @@ def test_removing_the_one_in_use_leaves_none_in_use(headrace: Headrace, file: Pa
     headrace("context", "use", "prod")
     assert headrace("context", "rm", "prod").code == 0
     assert json.loads(file.read_text()) == {}
-    assert "no context yet" in headrace("context", "ls").err
+    assert "There are no contexts" in headrace("context", "ls").err
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "told"),
+    ("code", "words", "expected"),
     [
         (64, "add x", "--server or --database"),
-        (64, "add x --server http://x --database postgresql://x", "one of them"),
+        (64, "add x --server http://x --database postgresql://x", "either --server or --database"),
         (64, "add x --server http://x --token a --token-file b", "not both"),
-        (64, "add x --database postgresql://x --token a", "no token"),
+        (64, "add x --database postgresql://x --token a", "need --server"),
         (64, "use", "--none"),
         (64, "use prod --none", "--none"),
         (64, "add", "NAME"),
         (65, "add a/b --server http://x", "'a/b'"),
         (65, "add prod --server http://x", "'prod'"),
-        (66, "use nope", "there are prod"),
-        (66, "rm nope", "there are prod"),
+        (66, "use nope", "The contexts are: prod"),
+        (66, "rm nope", "The contexts are: prod"),
         (66, "add x --server http://x --token-file /no/such/file", "/no/such/file"),
         (66, "add x --server http://x --token-file /dev/null", "/dev/null"),
         (78, "add x --server ftp://x", "http://localhost:7376"),
@@ -165,12 +165,12 @@ def test_removing_the_one_in_use_leaves_none_in_use(headrace: Headrace, file: Pa
     ],
 )
 def test_invalid_input_is_refused_and_changes_nothing(
-    headrace: Headrace, file: Path, code: int, words: str, told: str
+    headrace: Headrace, file: Path, code: int, words: str, expected: str
 ) -> None:
     _added(headrace, "prod", "--server", PROD)
     before = file.read_text()
     error = _refused(headrace, code, "context", *words.split())
-    assert told in error
+    assert expected in error
     assert "geheim" not in error
     assert file.read_text() == before
 

@@ -16,7 +16,7 @@ def _is_one_sentence(text: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         (["strem"], 64, "strem"),
         (["stream", "lss"], 64, "lss"),
@@ -33,11 +33,11 @@ def _is_one_sentence(text: str) -> bool:
     ],
 )
 def test_a_wrong_call_is_one_sentence_and_an_exit_code(
-    headrace: Headrace, arguments: list[str], code: int, told: str
+    headrace: Headrace, arguments: list[str], code: int, expected: str
 ) -> None:
     ended = headrace(*arguments)
     assert ended.code == code, ended
-    assert told in ended.err
+    assert expected in ended.err
     assert _is_one_sentence(ended.err), ended
 
 

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from headrace.cli.examples import EXAMPLES
-from headrace.cli.main import build
+from headrace.cli.tree import build
 from tests.cli.conftest import Headrace
 
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.input import line_reader as module
-from headrace.cli.input.line_reader import Lines, open_lines
+from headrace.cli.input.line_reader import LineReader, open_lines
 from headrace.model.errors import InvalidInput
 from tests.support import servers
 
@@ -28,7 +27,7 @@ class _Blocks(io.FileIO):
         return next(self._blocks, b"")
 
 
-async def _all(lines: Lines, most: int) -> list[tuple[int, bytes]]:
+async def _all(lines: LineReader, most: int) -> list[tuple[int, bytes]]:
     found = []
     while taken := await lines.take(most):
         assert len(taken) <= most
@@ -40,7 +39,7 @@ async def _all(lines: Lines, most: int) -> list[tuple[int, bytes]]:
 def test_lines_do_not_depend_on_the_blocks_that_bring_them(blocks: list[bytes], most: int, skip: int) -> None:
     wanted = list(enumerate(b"".join(blocks).removesuffix(b"\n").split(b"\n"), 1)) if blocks else []
     with _Blocks(blocks) as file:
-        lines = Lines(file, file)
+        lines = LineReader(file, file)
         if skip > len(wanted):
             with pytest.raises(InvalidInput, match="only"):
                 servers.run(lines.skip(skip))
@@ -49,9 +48,7 @@ def test_lines_do_not_depend_on_the_blocks_that_bring_them(blocks: list[bytes], 
         assert servers.run(_all(lines, most)) == wanted[skip:]
 
 
-def test_a_line_without_end_is_an_error_and_not_all_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_LINE", 100)
-
+def test_a_line_without_end_is_an_error_and_not_all_of_memory() -> None:
     def endless() -> Iterator[bytes]:
         yield b"first\n"
         while True:
@@ -59,7 +56,7 @@ def test_a_line_without_end_is_an_error_and_not_all_of_memory(monkeypatch: pytes
 
     blocks: Any = endless()
     with _Blocks(blocks) as file:
-        lines = Lines(file, file)
+        lines = LineReader(file, file, max_line_bytes=100)
         assert servers.run(lines.take(1)) == [(1, b"first")]
         with pytest.raises(InvalidInput, match="Line 2"):
             servers.run(lines.take(10))

@@ -37,17 +37,17 @@ def _json(record: logging.LogRecord, member: int | None = None) -> dict[str, Any
 def test_a_json_line_has_time_level_logger_message_and_process() -> None:
     record = _record(level=logging.WARNING)
     record.created = 1_700_000_000.25
-    told = _json(record, member=2)
-    del told["process"]
-    assert told == {
+    fields = _json(record, member=2)
+    del fields["process"]
+    assert fields == {
         "time": "2023-11-14T22:13:20.250000Z", "level": "warning", "logger": "shop", "message": "hello", "member": 2,
     }  # fmt: skip
 
 
 def test_json_carries_the_message_at_work_and_what_was_given_as_extra() -> None:
-    told = _json(_record(**AT_WORK, trace_id="abc", order={"id": 5}, where=Path("/x")))
-    assert {name: told[name] for name in AT_WORK} == AT_WORK
-    assert (told["trace_id"], told["order"], told["where"]) == ("abc", {"id": 5}, "/x")
+    fields = _json(_record(**AT_WORK, trace_id="abc", order={"id": 5}, where=Path("/x")))
+    assert {name: fields[name] for name in AT_WORK} == AT_WORK
+    assert (fields["trace_id"], fields["order"], fields["where"]) == ("abc", {"id": 5}, "/x")
 
 
 def test_extra_does_not_take_the_place_of_what_every_line_has() -> None:
@@ -65,9 +65,9 @@ def test_an_exception_is_text_in_json() -> None:
 
 @pytest.mark.parametrize("odd", [{(1, 2): 3}, "\udcff", float("nan"), {"a": {1j}}, object])
 def test_there_is_a_line_for_every_record(odd: Any) -> None:
-    told = _json(_record("odd \udcff" if odd == "\udcff" else "odd", odd=odd))
-    assert "odd" in told
-    assert told["message"].startswith("odd")
+    fields = _json(_record("odd \udcff" if odd == "\udcff" else "odd", odd=odd))
+    assert "odd" in fields
+    assert fields["message"].startswith("odd")
 
 
 def test_a_line_for_people_ends_with_the_message_in_work() -> None:
@@ -88,8 +88,8 @@ def test_the_message_in_work_comes_before_a_traceback_in_the_record() -> None:
 
 
 def test_colours_are_for_levels_that_matter() -> None:
-    assert "\x1b[31mERROR" in TextFormatter(colours=True).format(_record(level=logging.ERROR))
-    assert "\x1b" not in TextFormatter(colours=True).format(_record())
+    assert "\x1b[31mERROR" in TextFormatter(colors=True).format(_record(level=logging.ERROR))
+    assert "\x1b" not in TextFormatter(colors=True).format(_record())
     assert "\x1b" not in TextFormatter().format(_record(level=logging.ERROR, **AT_WORK))
 
 
@@ -107,7 +107,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
 
 
 @pytest.mark.parametrize(
-    ("terminal", "form", "formatter", "environment", "colours"),
+    ("terminal", "log_format", "formatter", "environment", "colors"),
     [
         (True, "auto", TextFormatter, {}, True),
         (True, "auto", TextFormatter, {"NO_COLOR": "1"}, False),
@@ -119,7 +119,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
 )
 def test_the_form_follows_where_standard_error_leads_to(
     monkeypatch: pytest.MonkeyPatch,
-    terminal: bool, form: Any, formatter: type, environment: dict[str, str], colours: bool | None,
+    terminal: bool, log_format: Any, formatter: type, environment: dict[str, str], colors: bool | None,
 ) -> None:  # fmt: skip
     root = _fresh(monkeypatch)
     for name in ("NO_COLOR", "TERM"):
@@ -127,12 +127,12 @@ def test_the_form_follows_where_standard_error_leads_to(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
-    set_up_logging("info", form)
+    set_up_logging("info", log_format)
     (handler,) = root.handlers
     assert type(handler.formatter) is formatter
     logging.getLogger("shop").error("hello")
-    if colours is not None:
-        assert ("\x1b" in sys.stderr.getvalue()) is colours  # type: ignore[attr-defined]
+    if colors is not None:
+        assert ("\x1b" in sys.stderr.getvalue()) is colors  # type: ignore[attr-defined]
 
 
 def test_an_application_s_own_logging_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,9 +161,9 @@ def test_log_lines_of_a_handler_name_its_message(commands: Commands, dsn: str, o
     (tmp_path / "shop.py").write_text(OWN.format(set_up=""))
     running = commands("run", "shop:app", "--database", dsn, HEADRACE_LOG_FORMAT="json")
     orders(1, until="")
-    told = json.loads(running.line('"shipping"'))
+    fields = json.loads(running.line('"shipping"'))
     wanted = {"stream": "orders", "consumer": "ship", "key": "orders.1", "seq": 1, "attempt": 1, "region": "eu"}
-    assert {name: told[name] for name in wanted} == wanted
+    assert {name: fields[name] for name in wanted} == wanted
     running.send(signal.SIGTERM)
     assert running.end() == 0
 

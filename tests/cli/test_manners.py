@@ -28,12 +28,12 @@ class _Terminal:
     def __init__(self, process: subprocess.Popen[str], terminal: int) -> None:
         self.process = process
         self._terminal = terminal
-        self.told = ""
+        self.output = ""
 
     def read_until(self, text: str) -> None:
-        while text not in self.told:
-            assert select.select([self._terminal], [], [], PATIENCE)[0], f"no {text!r} in {self.told!r}"
-            self.told += os.read(self._terminal, 4096).decode()
+        while text not in self.output:
+            assert select.select([self._terminal], [], [], PATIENCE)[0], f"no {text!r} in {self.output!r}"
+            self.output += os.read(self._terminal, 4096).decode()
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
@@ -74,7 +74,7 @@ def test_a_person_is_asked_before_anything_is_deleted(
 ) -> None:
     with _at_a_terminal(commands, "stream", "rm", "orders") as terminal:
         terminal.read_until("[y/N]")
-        assert "500 messages and 1 consumer" in terminal.told
+        assert "500 messages and 1 consumer" in terminal.output
         terminal.type(answer)
         ended = terminal.end()
     assert ended == (code, "" if code else "Deleted the stream 'orders'.\n")
@@ -95,7 +95,7 @@ def test_an_interrupt_ends_a_wait_for_messages(orders: Operator, commands: Comma
         _await_its_lease(orders)
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == (130, "")
-        assert "Traceback" not in terminal.told
+        assert "Traceback" not in terminal.output
 
 
 def _await_its_lease(operator: Operator) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
-from headrace.cli.observe.consumer_screen import ConsumerScreen
-from headrace.cli.observe.dialogs import AskPlace, AskText, Page
-from headrace.cli.observe.home_screen import HomeScreen
-from headrace.cli.observe.stream_screen import AT_ONCE, StreamScreen
+from headrace.cli.observe.screens.consumer import ConsumerScreen
+from headrace.cli.observe.screens.dialogs import AskFilter, AskPlace, TextPage
+from headrace.cli.observe.screens.home import HomeScreen
+from headrace.cli.observe.screens.stream import PAGE_SIZE, StreamScreen
 from headrace.client import Remote, Server
 from headrace.model.outcomes import Failure
 from headrace.model.records import ConsumerAtWork, WorkerFacts
@@ -68,34 +68,34 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
             assert key in person.lines[-1]
 
 
-async def test_rates_are_shown_from_the_second_look_on(
+async def test_rates_are_shown_from_the_second_update_on(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     ship = await declare("ship")
     async with in_front_of(admin) as person:
-        assert person.observer.picture is not None
-        assert person.observer.picture.streams[0].rate is None
+        assert person.observer.snapshot is not None
+        assert person.observer.snapshot.streams[0].rate is None
         await publish(database, *["a", "b"] * 50)
         await ship.drain()
-        await person.look()
-        stream, consumer = person.observer.picture.streams[0], person.observer.picture.consumers[0]
+        await person.poll()
+        stream, consumer = person.observer.snapshot.streams[0], person.observer.snapshot.consumers[0]
         assert stream.rate == consumer.rate
         assert stream.rate is not None
         assert stream.rate > 0
         assert "█" in person.line("orders", "everything")
 
 
-async def test_nothing_at_all_is_shown_as_nothing(admin: Admin) -> None:
+async def test_an_empty_database_shows_empty_tables(admin: Admin) -> None:
     async with in_front_of(admin) as person:
         assert person.line("Streams 0")
         assert person.line("Consumers 0")
         await person.press("enter", "o", "1", "enter", "3", "enter")
         assert isinstance(person.observer.screen, HomeScreen)
         await person.press("p")
-        assert "Choose a consumer first" in person.said
+        assert "Select a consumer first" in person.notifications
 
 
-async def test_without_colours_words_say_the_same(
+async def test_states_are_words_as_well_as_colors(
     admin: Admin, declare: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
@@ -107,13 +107,13 @@ async def test_without_colours_words_say_the_same(
         assert "blocked" in person.line("ship")
 
 
-async def test_names_and_data_that_a_terminal_would_obey_are_written_out(
+async def test_control_characters_in_names_and_data_are_escaped(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     await declare("ship")
     await store.publish(database, "orders", "a", '{"\\u009b2J [bold]": "\\u202etxt [/]"}')
     async with in_front_of(admin) as person:
-        await person.choose("streams", "orders")
+        await person.select("streams", "orders")
         await person.press("enter")
         await person.until(lambda: "u202e" in person.text)
         assert "\u202e" not in person.text
@@ -128,15 +128,15 @@ async def test_a_stream_opens_with_its_newest_messages_and_goes_further_back(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     await declare("ship")
-    await publish(database, *[f"key-{number}" for number in range(AT_ONCE + 5)])
+    await publish(database, *[f"key-{number}" for number in range(PAGE_SIZE + 5)])
     async with in_front_of(admin) as person:
-        await person.choose("streams", "orders")
+        await person.select("streams", "orders")
         await person.press("enter")
         assert isinstance(person.observer.screen, StreamScreen)
-        await person.until(lambda: f"key-{AT_ONCE + 4}" in person.text)
+        await person.until(lambda: f"key-{PAGE_SIZE + 4}" in person.text)
         assert person.line('"n": 34')  # details of the newest message, beside the table
         await person.press("down", "enter")
-        assert isinstance(person.observer.screen, Page)
+        assert isinstance(person.observer.screen, TextPage)
         assert person.line('"n": 33')
         assert person.line("key-33")
         await person.press("escape", "b")
@@ -158,7 +158,7 @@ async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
     )
     await ship.nack(batch, batch.seqs[2], delay=3600)
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.press("enter")
         assert isinstance(person.observer.screen, ConsumerScreen)
         await person.until(lambda: "flying" in person.text)
@@ -167,7 +167,7 @@ async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
         assert person.line("next").split()[:3] == ["next", "4", "next"]
         assert "ValueError: no street" in person.line("dead", "rejected")
         assert person.line("in ship.py, line 7")  # the traceback, beside the table
-        await person.choose("at_work", "later")
+        await person.select("in_progress", "later")
         assert person.line('"n": 2')
 
 
@@ -181,14 +181,14 @@ async def test_a_process_opens_with_all_that_it_reports(database: store.Database
     await store.tell_worker(database, uuid4(), facts)
     async with in_front_of(admin) as person:
         await person.press("3", "enter")
-        for told in ("12/s, 200 ms a message", "breaker   open", "0 busy of 2: fixed", "3 consumers more"):
-            assert person.line(told)
+        for text in ("12/s, 200 ms per message", "breaker     open", "0 of 2 busy: fixed", "3 more consumers"):
+            assert person.line(text)
 
 
-async def test_help_says_what_a_look_costs(admin: Admin) -> None:
+async def test_help_says_what_an_update_costs(admin: Admin) -> None:
     async with in_front_of(admin, interval=3600.0) as person:
         await person.press("question_mark")
-        assert person.line("A look is 4 queries")
+        assert person.line("An update takes 4 queries")
         await person.press("escape")
         assert isinstance(person.observer.screen, HomeScreen)
 
@@ -196,12 +196,12 @@ async def test_help_says_what_a_look_costs(admin: Admin) -> None:
 async def test_an_open_screen_closes_when_its_consumer_is_deleted(admin: Admin, declare: Declare) -> None:
     await declare("ship")
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.press("enter")
         await admin.delete_consumer("orders", "ship")
-        await person.look()
+        await person.poll()
         assert isinstance(person.observer.screen, HomeScreen)
-        assert "not there any more" in person.said
+        assert "was deleted" in person.notifications
 
 
 # --- filter and sort
@@ -211,13 +211,13 @@ async def test_a_filter_shows_only_what_has_it_in_its_name(admin: Admin, declare
     for name in ("ship", "bill", "shred"):
         await declare(name)
     async with in_front_of(admin) as person:
-        await person.ask("slash", AskText)
+        await person.ask("slash", AskFilter)
         await person.answer(*"SH", "enter")
         assert person.line("Consumers 2 of 3")
         assert "bill" not in person.text
-        await person.look()
+        await person.poll()
         assert "bill" not in person.text
-        await person.ask("slash", AskText)
+        await person.ask("slash", AskFilter)
         await person.answer("backspace", "backspace", "enter")
         assert person.line("bill")
 
@@ -230,26 +230,28 @@ async def test_o_sorts_by_one_column_after_the_other_and_the_cursor_stays_with_i
     await publish(database, "a", "b", "c")
     await quick.drain()
     async with in_front_of(admin) as person:
-        board = person.observer.screen.query_one("#consumers")
-        await person.choose("consumers", "b-quick-one")
+        table = person.observer.screen.query_one("#consumers")
+        await person.select("consumers", "b-quick-one")
         for _ in range(3):  # by stream, by name, by lag
             await person.press("o")
         assert "lag▾" in person.text
         text = person.text
         assert text.index("a-slow-one") < text.index("b-quick-one")
-        assert board.current.info.name == "b-quick-one"  # type: ignore[attr-defined]
+        assert table.current_row.info.name == "b-quick-one"  # type: ignore[attr-defined]
 
 
 # --- changes
 
 
 @pytest.mark.parametrize("no", ["n", "escape", "enter"])
-async def test_nothing_is_done_without_a_yes(database: store.Database, admin: Admin, declare: Declare, no: str) -> None:
+async def test_nothing_is_changed_without_a_yes(
+    database: store.Database, admin: Admin, declare: Declare, no: str
+) -> None:
     ship = await declare("ship")
     await _with_dead_letters(ship)
     before = await store.consumers(database)
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         for key in ("p", "r"):
             await person.ask(key)
             await person.answer(no)
@@ -261,11 +263,11 @@ async def test_nothing_is_done_without_a_yes(database: store.Database, admin: Ad
 async def test_p_pauses_and_resumes(admin: Admin, declare: Declare) -> None:
     ship = await declare("ship")
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
-        assert "given nothing more" in await person.ask("p")
+        await person.select("consumers", "ship")
+        assert "stops delivery to ship" in await person.ask("p")
         await person.answer("y")
         assert (await ship.info()).paused_until is not None
-        assert "ship of orders is paused" in person.said
+        assert "ship of orders is paused" in person.notifications
         assert "paused until resumed" in person.line("ship", "paused")
         await person.ask("p")
         await person.answer("y")
@@ -275,14 +277,14 @@ async def test_p_pauses_and_resumes(admin: Admin, declare: Declare) -> None:
 async def test_the_buttons_answer_as_the_keys_do(admin: Admin, declare: Declare) -> None:
     ship = await declare("ship")
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.ask("p")
         await person.pilot.click("#yes")
         await person.answer()
         assert (await ship.info()).paused_until is not None
 
 
-async def test_s_moves_a_consumer_after_it_has_said_what_that_does(
+async def test_s_moves_a_consumer_after_describing_the_effect(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     ship = await declare("ship")
@@ -290,15 +292,15 @@ async def test_s_moves_a_consumer_after_it_has_said_what_that_does(
     batch = await ship.lease(limit=4)
     await ship.nack(batch, batch.seqs[3], delay=3600)
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.ask("s", AskPlace)
         await person.pilot.press(*"nowhere", "enter")
         await person.until(lambda: "is not a time" in person.text)
         await person.pilot.press(*["backspace"] * 7, *"2", "enter")
-        await person.until(lambda: "moves from" in person.text)
-        said = " ".join(person.text.replace("│", " ").split())
-        assert "from 4 to seq 2" in said
-        assert "3 messages in flight, 1 message parked" in said
+        await person.until(lambda: "moves ship" in person.text)
+        text = " ".join(person.text.replace("│", " ").split())
+        assert "from seq 4 to seq 2" in text
+        assert "3 in flight, 1 parked" in text
         await person.answer("y")
         assert (await ship.info()).position == 1
         assert (await ship.info()).num_ack_pending == 0
@@ -308,65 +310,65 @@ async def test_r_redrives_all_dead_letters_of_a_consumer(admin: Admin, declare: 
     ship = await declare("ship")
     await _with_dead_letters(ship, 3)
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
-        assert "All 3 dead letters of ship of orders" in await person.ask("r")
+        await person.select("consumers", "ship")
+        assert "all 3 dead letters of ship of orders" in await person.ask("r")
         await person.answer("y")
-        assert "3 messages will be delivered again" in person.said
+        assert "Redriven: 3 messages." in person.notifications
         assert await ship.dead_letters() == []
         await person.press("r")
-        await person.until(lambda: "has no dead letters" in person.said)
+        await person.until(lambda: "has no dead letters" in person.notifications)
 
 
 async def test_a_single_dead_letter_is_redriven_from_near(admin: Admin, declare: Declare) -> None:
     ship = await declare("ship")
     await _with_dead_letters(ship, 3)
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.press("enter")
         await person.until(lambda: "no such street" in person.text)
-        await person.choose("dead_letters", "key='k1'")
-        assert "of the key k1" in await person.ask("r")
+        await person.select("dead_letters", "key='k1'")
+        assert "(key k1)" in await person.ask("r")
         await person.answer("y")
         assert [letter.key for letter in await ship.dead_letters()] == ["k0", "k2"]
         assert person.line("Dead letters 2")
-        assert "All 2 dead letters" in await person.ask("R")
+        assert "all 2 dead letters" in await person.ask("R")
         await person.answer("n")
 
 
 async def test_an_action_that_fails_shows_its_error(admin: Admin, declare: Declare) -> None:
     await declare("ship")
     async with in_front_of(admin) as person:
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.ask("p")
         await admin.delete_consumer("orders", "ship")
         await person.answer("y")
-        assert "There is no consumer 'ship'" in person.said
+        assert "There is no consumer 'ship'" in person.notifications
 
 
 # --- the store
 
 
-async def test_a_store_that_is_away_leaves_the_last_picture_and_it_goes_on_with_the_store(
+async def test_while_the_store_is_unreachable_the_last_state_stays_on_screen(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     await declare("ship")
     async with in_front_of(admin) as person:
         await database.close()
-        await person.look()
-        assert "Away" in person.lines[1]
+        await person.poll()
+        assert "Unreachable" in person.lines[1]
         assert person.line("orders", "ship")
-        await person.choose("consumers", "ship")
+        await person.select("consumers", "ship")
         await person.press("enter")
         assert isinstance(person.observer.screen, ConsumerScreen)
         await person.press("escape")
         await database.open()
         await declare("bill")
-        await person.look()
-        assert "Away" not in person.text
+        await person.poll()
+        assert "Unreachable" not in person.text
         assert person.line("orders", "bill")
 
 
-async def test_a_look_is_four_round_trips_whatever_there_is_and_whatever_is_open(
+async def test_an_update_takes_four_round_trips_for_any_data_and_any_screen(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     for number in range(12):
@@ -374,17 +376,17 @@ async def test_a_look_is_four_round_trips_whatever_there_is_and_whatever_is_open
     await publish(database, *"abc")
     async with in_front_of(admin) as person:
 
-        async def costs(looks: int) -> float:
+        async def cost_of(updates: int) -> float:
             before = database.statistics()["round_trips"]
-            for _ in range(looks):
-                await person.look()
+            for _ in range(updates):
+                await person.poll()
             return database.statistics()["round_trips"] - before
 
-        assert await costs(5) == 20
-        await person.choose("streams", "orders")
+        assert await cost_of(5) == 20
+        await person.select("streams", "orders")
         await person.press("enter")
         await person.until(lambda: "newest first" in person.text)
-        assert await costs(5) == 20
+        assert await cost_of(5) == 20
 
 
 async def test_it_does_the_same_over_a_server(dsn: str, admin: Admin, declare: Declare) -> None:
@@ -393,13 +395,13 @@ async def test_it_does_the_same_over_a_server(dsn: str, admin: Admin, declare: D
     with serving(dsn) as url:
         async with Remote(Server(url)) as remote, in_front_of(remote) as person:
             assert person.line("orders", "ship")
-            await person.choose("consumers", "ship")
+            await person.select("consumers", "ship")
             await person.ask("p")
             await person.answer("y")
             assert (await ship.info()).paused_until is not None
             await person.press("enter")
             await person.until(lambda: "no such street" in person.text)
-            await person.choose("dead_letters", "key='k1'")
+            await person.select("dead_letters", "key='k1'")
             await person.ask("r")
             await person.answer("y")
             assert [letter.key for letter in await ship.dead_letters()] == ["k0"]

@@ -13,10 +13,18 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from headrace.cli.main import call
-from headrace.cli.observe.columns import CONSUMERS, STREAMS, WORKERS, fit
-from headrace.cli.observe.figures import bytes_of, cell, lasting, pace, short, sparkline
-from headrace.cli.observe.history import COMPARED, KEPT, History, growing
-from headrace.cli.observe.observer import SHARE, rest
+from headrace.cli.observe.display.columns import CONSUMERS, STREAMS, WORKERS, fit_columns
+from headrace.cli.observe.display.formats import (
+    fit_cell,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    sparkline,
+)
+from headrace.cli.observe.history import SAMPLES_KEPT, History
+from headrace.cli.observe.live_app import MIN_PAUSE_RATIO, pause_after
+from headrace.cli.observe.snapshot import TREND_SAMPLES, is_growing
 from headrace.model.records import ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,8 +38,8 @@ def _stream(last_seq: int, uid: str = "s") -> StreamInfo:
 def _consumer(position: int, last_seq: int = 0, **settings: Any) -> ConsumerInfo:
     blank: dict[str, Any] = dict.fromkeys(ConsumerInfo.__struct_fields__, 0)
     lag = max(last_seq - position, 0)
-    told = {"id": "c", "stream": "orders", "name": "ship", "position": position, "lag": lag, "paused_until": None}
-    return ConsumerInfo(**{**blank, **told, **settings})
+    facts = {"id": "c", "stream": "orders", "name": "ship", "position": position, "lag": lag, "paused_until": None}
+    return ConsumerInfo(**{**blank, **facts, **settings})
 
 
 def _worker(*consumers: ConsumerAtWork, gone: bool = False) -> WorkerInfo:
@@ -57,7 +65,7 @@ def _overview(seconds: float, **parts: Any) -> Overview:
 def test_a_rate_is_how_a_count_moved_over_the_last_looks() -> None:
     history = History()
     rates = [
-        history.note(_overview(second, streams=[_stream(seq)])).streams[0].rate
+        history.add(_overview(second, streams=[_stream(seq)])).streams[0].rate
         for second, seq in ((0, 100), (1, 110), (3, 150), (4, 153), (5, 153))
     ]
     assert rates == [None, 10, 15, 11, pytest.approx(23 / 3)]
@@ -65,41 +73,41 @@ def test_a_rate_is_how_a_count_moved_over_the_last_looks() -> None:
 
 def test_a_consumer_is_done_with_what_it_has_passed_and_does_not_hold() -> None:
     history = History()
-    history.note(_overview(0, consumers=[_consumer(100, num_ack_pending=10, parked=5)]))
-    picture = history.note(
+    history.add(_overview(0, consumers=[_consumer(100, num_ack_pending=10, parked=5)]))
+    snapshot = history.add(
         _overview(2, consumers=[_consumer(120, num_ack_pending=0, parked=4, blocked=1, replaying=2)])
     )
-    assert picture.consumers[0].rate == ((120 - 7) - (100 - 15)) / 2
+    assert snapshot.consumers[0].rate == ((120 - 7) - (100 - 15)) / 2
 
 
 def test_a_seek_back_is_no_pace_and_a_stream_that_was_made_anew_begins_anew() -> None:
     history = History()
-    history.note(_overview(0, streams=[_stream(500)], consumers=[_consumer(500)]))
-    picture = history.note(_overview(1, streams=[_stream(3, "another")], consumers=[_consumer(0)]))
-    assert picture.consumers[0].rate == 0
-    assert picture.streams[0].rate is None
+    history.add(_overview(0, streams=[_stream(500)], consumers=[_consumer(500)]))
+    snapshot = history.add(_overview(1, streams=[_stream(3, "another")], consumers=[_consumer(0)]))
+    assert snapshot.consumers[0].rate == 0
+    assert snapshot.streams[0].rate is None
 
 
 def test_no_more_than_a_minute_is_remembered() -> None:
     history = History()
-    for second in range(3 * KEPT):
-        picture = history.note(_overview(second, streams=[_stream(second)]))
-    assert len(picture.streams[0].rates) == KEPT
+    for second in range(3 * SAMPLES_KEPT):
+        snapshot = history.add(_overview(second, streams=[_stream(second)]))
+    assert len(snapshot.streams[0].rates) == SAMPLES_KEPT
 
 
 @pytest.mark.parametrize(
     ("lags", "grows"),
     [
-        ([0] * 2 * COMPARED, False),
-        ([100] * COMPARED + [200] * COMPARED, True),
-        ([100_000] * COMPARED + [100_100] * COMPARED, False),
-        ([0] * COMPARED + [9] * COMPARED, False),
-        ([1000] * COMPARED, False),
-        ([500] * COMPARED + [100] * COMPARED, False),
+        ([0] * 2 * TREND_SAMPLES, False),
+        ([100] * TREND_SAMPLES + [200] * TREND_SAMPLES, True),
+        ([100_000] * TREND_SAMPLES + [100_100] * TREND_SAMPLES, False),
+        ([0] * TREND_SAMPLES + [9] * TREND_SAMPLES, False),
+        ([1000] * TREND_SAMPLES, False),
+        ([500] * TREND_SAMPLES + [100] * TREND_SAMPLES, False),
     ],
 )
 def test_a_lag_grows_when_it_is_clearly_more_than_a_moment_ago(lags: list[int], grows: bool) -> None:
-    assert growing(lags) is grows
+    assert is_growing(lags) is grows
 
 
 @pytest.mark.parametrize(
@@ -116,27 +124,34 @@ def test_a_lag_grows_when_it_is_clearly_more_than_a_moment_ago(lags: list[int], 
 )
 def test_the_state_is_what_is_most_worth_knowing(settings: Any, at_work: list[ConsumerAtWork], state: str) -> None:
     overview = _overview(0, consumers=[_consumer(0, 10, **settings)], workers=[_worker(*at_work)])
-    assert History().note(overview).consumers[0].state == state
+    assert History().add(overview).consumers[0].state == state
 
 
 def test_the_actors_of_all_processes_count_but_not_of_those_that_are_gone() -> None:
     one, two = (ConsumerAtWork(stream="orders", name="ship", actors=n, busy=n - 1, reason=f"{n}") for n in (2, 5))
     overview = _overview(0, consumers=[_consumer(0)], workers=[_worker(one), _worker(two), _worker(two, gone=True)])
-    line = History().note(overview).consumers[0]
+    line = History().add(overview).consumers[0]
     assert (line.actors, line.busy, line.reason) == (7, 5, "5")
 
 
 @given(st.floats(0, 1e15))
 def test_a_count_takes_six_columns_at_most(value: float) -> None:
-    assert len(short(value)) <= 6
-    assert len(pace(value)) <= 6
+    assert len(format_count(value)) <= 6
+    assert len(format_rate(value)) <= 6
 
 
 def test_figures_for_people() -> None:
-    assert [*map(short, (0, 9876, 99_999, 100_000, 1_234_567, None))] == ["0", "9,876", "99,999", "100k", "1.23M", ""]
-    assert [*map(pace, (0, 0.01, 3.14, 9.97, 250.4, None))] == ["0", "<0.1", "3.1", "10", "250", ""]
-    assert [*map(bytes_of, (0, 999, 1000, 81_920, 12_345_678))] == ["0 B", "999 B", "1 kB", "81.9 kB", "12.3 MB"]
-    assert [*map(lasting, (0, 119, 120, 7200, 200_000))] == ["0s", "119s", "2m", "2h", "2d"]
+    assert [*map(format_count, (0, 9876, 99_999, 100_000, 1_234_567, None))] == [
+        "0",
+        "9,876",
+        "99,999",
+        "100k",
+        "1.23M",
+        "",
+    ]
+    assert [*map(format_rate, (0, 0.01, 3.14, 9.97, 250.4, None))] == ["0", "<0.1", "3.1", "10", "250", ""]
+    assert [*map(format_bytes, (0, 999, 1000, 81_920, 12_345_678))] == ["0 B", "999 B", "1 kB", "81.9 kB", "12.3 MB"]
+    assert [*map(format_duration, (0, 119, 120, 7200, 200_000))] == ["0s", "119s", "2m", "2h", "2d"]
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=80), st.integers(0, 60))
@@ -148,37 +163,37 @@ def test_a_sparkline_has_its_width_and_shows_the_latest(values: list[float], wid
 
 @given(st.text(), st.integers(0, 40), st.booleans())
 def test_a_cell_has_its_width_whatever_it_holds(text: str, width: int, right: bool) -> None:
-    found = cell(text, width, right=right)
+    found = fit_cell(text, width, right=right)
     assert cell_len(found.plain) == width + 1
     assert found.plain.isprintable()
 
 
 def test_a_cell_says_that_something_is_missing() -> None:
-    assert cell("orders", 4).plain == "ord… "
-    assert cell("日本語", 4).plain == "日 … "
-    assert cell(Text("7"), 3, right=True).plain == "  7 "
+    assert fit_cell("orders", 4).plain == "ord… "
+    assert fit_cell("日本語", 4).plain == "日 … "
+    assert fit_cell(Text("7"), 3, right=True).plain == "  7 "
 
 
 @pytest.mark.parametrize("columns", [STREAMS, CONSUMERS, WORKERS])
 @given(width=st.integers(79, 400))
 def test_the_columns_fit_into_any_terminal_from_eighty_on(columns: Any, width: int) -> None:
-    assert sum(each + 1 for _, each in fit(columns, width)) <= width
+    assert sum(each + 1 for _, each in fit_columns(columns, width)) <= width
 
 
 def test_less_important_columns_are_dropped_first() -> None:
-    shown = [column.label for column, _ in fit(CONSUMERS, 79)]
+    shown = [column.label for column, _ in fit_columns(CONSUMERS, 79)]
     assert shown == ["stream", "consumer", "lag", "done/s", "flight", "parked", "block", "dead", "state"]
 
 
 def test_names_grow_as_far_as_they_need() -> None:
-    lines = History().note(_overview(0, consumers=[msgspec.structs.replace(_consumer(0), name="a" * 25)])).consumers
-    widths = {column.label: width for column, width in fit(CONSUMERS, 200, lines)}
+    lines = History().add(_overview(0, consumers=[msgspec.structs.replace(_consumer(0), name="a" * 25)])).consumers
+    widths = {column.label: width for column, width in fit_columns(CONSUMERS, 200, lines)}
     assert (widths["consumer"], widths["stream"]) == (25, 10)
 
 
 def test_a_store_that_is_slow_is_asked_less_often() -> None:
-    assert rest(1.0, 0.01) == 0.99
-    assert rest(1.0, 2.0) == 2.0 * SHARE
+    assert pause_after(1.0, 0.01) == 0.99
+    assert pause_after(1.0, 2.0) == 2.0 * MIN_PAUSE_RATIO
 
 
 @pytest.mark.parametrize(
@@ -186,7 +201,7 @@ def test_a_store_that_is_slow_is_asked_less_often() -> None:
     [
         (["--interval", "1ms"], "200ms to 1h"),
         (["--interval", "often"], "is not a duration"),
-        (["--as-curl"], "--as-curl prints one request"),
+        (["--as-curl"], "--as-curl can print only one request"),
     ],
 )
 def test_invalid_options_are_refused(capfd: pytest.CaptureFixture[str], words: list[str], says: str) -> None:

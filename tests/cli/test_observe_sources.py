@@ -7,9 +7,9 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.admin import Admin
-from headrace.cli.observe.dialogs import Page
-from headrace.cli.observe.home_screen import HomeScreen
-from headrace.cli.observe.source_screen import SourceScreen
+from headrace.cli.observe.screens.dialogs import TextPage
+from headrace.cli.observe.screens.home import HomeScreen
+from headrace.cli.observe.screens.source import SourceScreen
 from headrace.client import Remote, Server
 from tests.cli.capturing import captured
 from tests.cli.observing import in_front_of
@@ -28,7 +28,7 @@ async def admin(database: store.Database) -> Admin:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (110, 36), (160, 50), (250, 70)])
-async def test_sources_stand_below_with_what_is_wrong_with_them(
+async def test_sources_are_shown_below_with_their_problems(
     database: store.Database, admin: Admin, size: tuple[int, int]
 ) -> None:
     shop = await captured(database, "shop")
@@ -42,7 +42,7 @@ async def test_sources_stand_below_with_what_is_wrong_with_them(
         line = person.line("shop", "running", "2.5 MB", "16 MB", "45%")
         assert ("orders" in line) == (size[0] >= 110)
         stopped = person.line("bank", "stopped", "The table is")
-        assert ("Mend it with: create table public.orders ()" in stopped) == (size[0] >= 250)
+        assert ("To fix it: create table public.orders ()" in stopped) == (size[0] >= 160)
         assert person.line("in/s", "sources 1 stopped")
 
 
@@ -50,29 +50,29 @@ async def test_without_sources_there_is_no_table_of_them(database: store.Databas
     async with in_front_of(admin) as person:
         assert "Sources" not in person.text
         await person.press("4", "c")
-        assert "Choose a source first" in person.said
+        assert "Select a source first" in person.notifications
         await store.create_source(database, "hooks", "webhook", "orders", {})
-        await person.look()
+        await person.poll()
         assert person.line("Sources 1")
         assert "webhook" in person.line("hooks")
         await person.press("4")
         assert person.observer.screen.query_one("#sources").has_focus
         await person.press("p")
-        assert "only those that capture tables can be paused" in person.said
+        assert "Only sources that capture tables can be paused" in person.notifications
         await admin.delete_source("hooks")
-        await person.look()
+        await person.poll()
         assert "Sources" not in person.text
         assert person.observer.screen.query_one("#consumers").has_focus
 
 
-async def test_the_rate_of_a_capture_is_shown_from_the_second_look_on(database: store.Database, admin: Admin) -> None:
+async def test_the_rate_of_a_capture_is_shown_from_the_second_update_on(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
     await shop.report("running", behind=0, held_back=10)
     async with in_front_of(admin) as person:
         await shop.append(1000)
-        await person.look()
-        assert person.observer.picture is not None
-        rate = person.observer.picture.sources[0].rate
+        await person.poll()
+        assert person.observer.snapshot is not None
+        rate = person.observer.snapshot.sources[0].rate
         assert rate is not None
         assert rate > 0
 
@@ -88,9 +88,9 @@ async def test_each_state_has_its_word(database: store.Database, admin: Admin) -
     partly = await captured(database, "g")
     await partly.report("running", "The table public.items is gone.", "edit it")
     async with in_front_of(admin, size=(200, 40)) as person:
-        assert person.observer.picture is not None
-        assert [one.info.name for one in person.observer.picture.sources] == ["a", "d", "f", "b", "c", "e", "g"]
-        assert person.line("g ", "running", "The table public.items is gone. Mend it with: edit it")
+        assert person.observer.snapshot is not None
+        assert [one.info.name for one in person.observer.snapshot.sources] == ["a", "d", "f", "b", "c", "e", "g"]
+        assert person.line("g ", "running", "The table public.items is gone. To fix it: edit it")
         assert person.line("a ", "waiting", "The stream is full.")
         assert person.line("b ", "starting")
         assert person.line("c ", "running")
@@ -112,7 +112,7 @@ async def test_a_source_opens_with_its_backfills_and_what_failed(database: store
         behind=10, held_back=99_000_000, wal_status="lost", alarm="The slot is lost.",
     )  # fmt: skip
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         await person.press("enter")
         assert isinstance(person.observer.screen, SourceScreen)
         await person.until(lambda: "no street" in person.text)
@@ -123,25 +123,25 @@ async def test_a_source_opens_with_its_backfills_and_what_failed(database: store
         assert person.line("slot", "lost")
         assert person.line("data.record.total > 100")
         await person.press("enter")
-        assert isinstance(person.observer.screen, Page)
-        assert person.line("read", "500 rows of 2,000")
+        assert isinstance(person.observer.screen, TextPage)
+        assert person.line("read", "500 rows of an estimated 2,000")
         await person.press("escape")
-        await person.choose("failed", "town")
+        await person.select("failed", "town")
         assert person.line('"id": 7')
         await person.press("enter")
         assert person.line("ValueError: no town")
 
 
-async def test_a_backfill_that_is_open_goes_on_with_each_look(database: store.Database, admin: Admin) -> None:
+async def test_a_backfill_that_is_open_is_updated_at_each_interval(database: store.Database, admin: Admin) -> None:
     shop = await captured(database, "shop", "public.orders", "public.items")
     await shop.backfill("public.orders", 2000, 500)
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         await person.press("enter")
         await person.until(lambda: "25%" in person.text)
         await shop.append(0, chunks=[store.ChunkDone(id=1, place=[9], read=500, published=500, done=False)])
         await store.start_backfill(database, shop.id, "public.items")
-        await person.look()
+        await person.poll()
         assert person.line("public.orders", "running", "50%")
         assert person.line("public.items", "queued")
 
@@ -149,25 +149,25 @@ async def test_a_backfill_that_is_open_goes_on_with_each_look(database: store.Da
 async def test_an_open_screen_closes_when_its_source_is_removed(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         await person.press("enter")
         await store.delete_source(database, shop.id)
-        await person.look()
+        await person.poll()
         assert isinstance(person.observer.screen, HomeScreen)
-        assert "shop is not there any more" in person.said
+        assert "The source shop was removed." in person.notifications
 
 
 # --- changes
 
 
 @pytest.mark.parametrize("no", ["n", "escape", "enter"])
-async def test_nothing_is_done_without_a_yes(database: store.Database, admin: Admin, no: str) -> None:
+async def test_nothing_is_changed_without_a_yes(database: store.Database, admin: Admin, no: str) -> None:
     shop = await captured(database)
     await shop.backfill("public.orders", 10, 5)
     await shop.fail("street")
     before = (await store.sources_at_work(database), await store.capture_failures(database, shop.id))
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         for key in ("p", "c"):
             await person.ask(key)
             await person.answer(no)
@@ -183,16 +183,16 @@ async def test_p_pauses_and_resumes_a_source(database: store.Database, admin: Ad
     shop = await captured(database)
     await shop.report("running")
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
-        assert "the captured server keeps all WAL" in await person.ask("p")
+        await person.select("sources", "shop")
+        assert "The captured server keeps all WAL" in await person.ask("p")
         await person.answer("y")
         assert (await shop.info()).state == "paused"
-        assert "shop is paused" in person.said
+        assert "shop is paused" in person.notifications
         assert person.line("shop", "paused")
         assert "from where it was paused" in await person.ask("p")
         await person.answer("y")
         assert (await shop.info()).state == "unattended"
-        assert "shop goes on" in person.said
+        assert "shop is resumed" in person.notifications
 
 
 async def test_c_cancels_all_backfills_of_a_source_or_the_one_under_the_cursor(
@@ -202,28 +202,28 @@ async def test_c_cancels_all_backfills_of_a_source_or_the_one_under_the_cursor(
     await shop.backfill("public.orders", 1000, 450)
     await store.start_backfill(database, shop.id, "public.items")
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         await person.press("enter")
-        await person.choose("backfills", "public.items")
-        assert "No more rows are read of public.items" in await person.ask("c")
+        await person.select("backfills", "public.items")
+        assert "stops reading rows of public.items" in await person.ask("c")
         await person.answer("y")
         await person.until(lambda: "cancelled" in person.text)
         assert {one.table: one.state for one in await store.backfills(database)} == {
             "public.items": "cancelled", "public.orders": "running",
         }  # fmt: skip
-        await person.choose("backfills", "public.items")
+        await person.select("backfills", "public.items")
         await person.press("c")
-        assert "public.items is cancelled already" in person.said
+        assert "public.items is already cancelled" in person.notifications
         await person.press("escape")
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         assert "public.orders (450 rows read)" in await person.ask("c")
         await person.answer("y")
         assert {one.state for one in await store.backfills(database)} == {"cancelled"}
         await person.press("c")
-        assert "No backfill of shop waits or is under way" in person.said
+        assert "shop has no queued or running backfill" in person.notifications
 
 
-async def test_r_has_one_failed_change_tried_again_and_shift_r_all(database: store.Database, admin: Admin) -> None:
+async def test_r_retries_one_failed_change_and_shift_r_all(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
     await shop.fail("street", "town", "river")
 
@@ -231,16 +231,16 @@ async def test_r_has_one_failed_change_tried_again_and_shift_r_all(database: sto
         return [one.key for one in await store.capture_failures(database, shop.id) if one.retry]
 
     async with in_front_of(admin) as person:
-        await person.choose("sources", "shop")
+        await person.select("sources", "shop")
         await person.press("enter")
         await person.until(lambda: "no street" in person.text)
         await person.press("r")
-        assert "Choose a failed change first" in person.said
-        await person.choose("failed", "town")
-        assert "is tried again" in await person.ask("r")
+        assert "Select a failed change first" in person.notifications
+        await person.select("failed", "town")
+        assert "the failed change 2 again" in await person.ask("r")
         await person.answer("y")
         assert await retried() == ["town"]
-        assert "All 3 changes that failed" in await person.ask("R")
+        assert "all 3 failed changes again" in await person.ask("R")
         await person.answer("y")
         assert await retried() == ["street", "town", "river"]
 
@@ -251,7 +251,7 @@ async def test_it_does_the_same_over_a_server(database: store.Database, dsn: str
     with serving(dsn) as url:
         async with Remote(Server(url)) as remote, in_front_of(remote) as person:
             assert person.line("shop", "45%")
-            await person.choose("sources", "shop")
+            await person.select("sources", "shop")
             await person.ask("c")
             await person.answer("y")
             assert [one.state for one in await store.backfills(database)] == ["cancelled"]

@@ -45,8 +45,8 @@ def _numbers(operator: Operator) -> list[int]:
 def test_lines_are_published_in_their_order(operator: Operator, tmp_path: Path) -> None:
     file = tmp_path / "x.gz"
     file.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in _numbered(2500)).encode()))
-    told = operator.out("publish", "orders", file, "--create", "--batch", "999")
-    assert told == "Published 2,500 messages to 'orders'.\n"
+    output = operator.out("publish", "orders", file, "--create", "--batch", "999")
+    assert output == "Published 2,500 messages to 'orders'.\n"
     assert _numbers(operator) == list(range(1, 2501))
 
 
@@ -55,9 +55,9 @@ def test_the_lines_before_a_wrong_one_are_published_and_skip_goes_on(operator: O
     lines = _numbered(25)
     lines[17]["key"] = "orders..5"
     operator.call("stream", "add", "orders")
-    told = operator.refused(65, "publish", "orders", _file(tmp_path / "x", lines), "--batch", "10")
-    assert "Line 18: " in told
-    assert "--skip 17" in told
+    output = operator.refused(65, "publish", "orders", _file(tmp_path / "x", lines), "--batch", "10")
+    assert "Line 18: " in output
+    assert "--skip 17" in output
     assert _numbers(operator) == list(range(1, 18))
     lines[17]["key"] = "orders.5"
     operator.call("publish", "orders", _file(tmp_path / "x", lines), "--skip", "17")
@@ -80,9 +80,9 @@ def test_a_publish_over_the_body_limit_of_the_server_is_sent_in_parts(
         operator.call("publish", "orders", _file(tmp_path / "x", lines), "--create")
         assert _numbers(operator) == list(range(1, 201))
         lines[100]["data"]["x"] = 6000 * "x"
-        told = operator.refused(65, "publish", "orders", _file(tmp_path / "x", lines))
-        assert "Line 101: " in told
-        assert "--skip 100" in told
+        output = operator.refused(65, "publish", "orders", _file(tmp_path / "x", lines))
+        assert "Line 101: " in output
+        assert "--skip 100" in output
 
 
 def test_an_answer_that_is_lost_leaves_it_open_what_was_published(headrace: Headrace, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_an_answer_that_is_lost_leaves_it_open_what_was_published(headrace: Head
         file = _file(tmp_path / "x", _numbered(30))
         ended = headrace("publish", "orders", file, "--batch", "10", "--server", server.url)
     assert ended.code == 69
-    assert "not known whether lines 11 to 20" in ended.err
-    assert "up to line 10; go on with --skip 10" in ended.err
+    assert "Lines 11 to 20 may or may not be published" in ended.err
+    assert "up to line 10 were published. Continue with --skip 10" in ended.err
 
 
 _STREAM = json.dumps(
@@ -164,9 +164,9 @@ def test_a_server_with_tokens_explains_how_to_pass_one(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     token = operator.out("token", "add", "me", "--scope", "admin").strip()
-    told = operator.refused(78, "stream", "ls")
-    assert "--token" in told
-    assert "headrace context add" in told
+    output = operator.refused(78, "stream", "ls")
+    assert "--token" in output
+    assert "headrace context add" in output
     assert token not in operator.refused(78, "stream", "ls", "--token", f"{token}x")
     assert operator.json("stream", "ls", "--token", token) == []
     (tmp_path / "token").write_text(token)
@@ -249,7 +249,7 @@ def test_the_python_of_the_page_works(operator: Operator, monkeypatch: pytest.Mo
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     operator.call("stream", "add", "orders")
     operator.call("consumer", "add", "orders", "us_orders")
-    told: dict[str, Any] = {}
-    exec(code, told)
-    asyncio.run(told["pause"](os.environ["HEADRACE_SERVER"], "none-is-needed"))
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    asyncio.run(namespace["pause"](os.environ["HEADRACE_SERVER"], "none-is-needed"))
     assert operator.json("consumer", "info", "us_orders")["paused_until"] is not None

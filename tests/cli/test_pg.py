@@ -35,11 +35,11 @@ def test_its_life(headrace: Headrace, data: Path) -> None:
     asked = headrace("pg", "psql", "--", "-At", "-c", "select count(*) from headrace.streams")
     assert (asked.code, asked.out) == (0, "0\n"), asked
 
-    assert "is stopped" in headrace("pg", "stop").out
+    assert "stopped" in headrace("pg", "stop").out
     assert "was not running" in headrace("pg", "stop").out
     assert headrace("pg", "status").code == 3
     assert "not running" in headrace("pg", "url").err
 
     # Commands start the server when they need it, and they maintain its schema.
-    assert "no stream yet" in headrace("stream", "ls").err
+    assert "There are no streams" in headrace("stream", "ls").err
     assert headrace("pg", "status").code == 3

@@ -16,10 +16,10 @@ import pytest
 from headrace import store
 from headrace.admin import Admin
 from headrace.cli.commands.publish import Publication
-from headrace.cli.input import records
+from headrace.cli.errors import StoppedEarly
+from headrace.cli.input import ndjson
 from headrace.cli.input.line_reader import open_lines
 from headrace.cli.output.progress import Progress
-from headrace.cli.problems import Unfinished
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, StoreUnavailable
 from tests.cli.conftest import Headrace
 from tests.cli.processes import Commands
@@ -96,7 +96,7 @@ def test_a_line_that_only_the_database_refuses_is_found_too(
     headrace: Headrace, dsn: str, tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
     monkeypatch.setattr(
-        records.payloads, "encode", lambda raw: bytes(raw).decode()
+        ndjson.payloads, "encode", lambda raw: bytes(raw).decode()
     )  # otherwise this would refuse it earlier
     lines: list[Any] = _numbered(20)
     lines[bad - 1] = r'{"key": "a", "data": "\u0000"}'
@@ -107,7 +107,7 @@ def test_a_line_that_only_the_database_refuses_is_found_too(
 
 
 @pytest.mark.parametrize(
-    ("line", "problem", "told"),
+    ("line", "problem", "expected"),
     [
         (b'{"key": "a"', InvalidData, "UTF-8"),
         (b'{"key": "a"}', InvalidInput, "`data`"),
@@ -124,9 +124,11 @@ def test_a_line_that_only_the_database_refuses_is_found_too(
         (b"not json", InvalidData, "JSON"),
     ],
 )
-def test_a_wrong_line_is_reported_with_what_would_be_right(line: bytes, problem: type[Exception], told: str) -> None:
-    with pytest.raises(problem, match=told):
-        records.parse(line)
+def test_a_wrong_line_is_reported_with_what_would_be_right(
+    line: bytes, problem: type[Exception], expected: str
+) -> None:
+    with pytest.raises(problem, match=expected):
+        ndjson.parse_line(line)
 
 
 def test_a_compressed_file(headrace: Headrace, dsn: str, tmp_path: Path, messages: Messages) -> None:
@@ -164,7 +166,9 @@ def test_a_pipe_is_published_as_it_comes_and_an_interrupt_says_how_far(
         pass
     running.send(signal.SIGINT)
     assert running.end() == 130
-    assert any("2 messages, up to line 2; go on with --skip 2" in line for line in running.lines), running.lines
+    assert any("2 messages up to line 2 were published. Continue with --skip 2" in line for line in running.lines), (
+        running.lines
+    )
 
 
 class _Breaks(store.Database):
@@ -189,7 +193,9 @@ async def test_a_connection_that_breaks_at_a_commit_leaves_it_open_what_was_publ
         await store.create_stream(database, "orders")
         with open_lines(str(_file(tmp_path / "x", *_numbered(30)))) as lines:
             publication = Publication(Admin(database), "orders", lines, 10)
-            with pytest.raises(Unfinished, match=r"not known whether lines 11 to 20 .* up to line 10") as caught:
+            with pytest.raises(
+                StoppedEarly, match=r"Lines 11 to 20 may or may not be published.* up to line 10"
+            ) as caught:
                 await publication.run(Progress())
     finally:
         await database.close()

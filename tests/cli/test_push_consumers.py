@@ -81,27 +81,27 @@ def _changed(**settings: Any) -> Push:
 
 def test_every_setting_is_kept_and_the_secret_is_never_printed(shop: Operator) -> None:
     assert _kept(shop) == ALL
-    told = shop.out("consumer", "info", "hook")
+    output = shop.out("consumer", "info", "hook")
     for words in (URL, "batch 10", "timeout 1.5s", "concurrency 2-8", "signed yes", "x-team"):
-        assert words in told
-    assert "geheim" not in told
-    assert SECRET not in told + shop.out("consumer", "info", "hook", "--json") + shop.out("consumer", "ls", "--json")
+        assert words in output
+    assert "geheim" not in output
+    assert SECRET not in output + shop.out("consumer", "info", "hook", "--json") + shop.out("consumer", "ls", "--json")
 
 
 def test_a_url_alone_will_do(shop: Operator) -> None:
     shop.call("consumer", "add", "orders", "plain", "--push-url", URL)
     assert _kept(shop, "plain") == Push(url=URL)
-    told = shop.out("consumer", "info", "plain")
+    output = shop.out("consumer", "info", "plain")
     for words in (URL, "batch none", "timeout 30s", "signed no"):
-        assert words in told
+        assert words in output
 
 
 def test_an_edit_changes_only_what_is_given(shop: Operator) -> None:
     shop.call("consumer", "edit", "hook", "--ack-wait", "1m")
     assert _kept(shop) == ALL
-    told = shop.out("consumer", "edit", "hook", "--push-timeout", "20s")
-    assert "timeout 20s" in told
-    assert SECRET not in told
+    output = shop.out("consumer", "edit", "hook", "--push-timeout", "20s")
+    assert "timeout 20s" in output
+    assert SECRET not in output
     assert _kept(shop) == _changed(timeout=20.0)
     shop.call("consumer", "edit", "orders", "hook", "--push-secret", OTHER, "--push-header", "a:b")
     assert _kept(shop) == _changed(timeout=20.0, secret=OTHER, headers={"a": "b"})
@@ -129,10 +129,10 @@ def test_the_secret_may_come_from_a_file(shop: Operator, tmp_path: Path) -> None
 def test_adding_one_again_is_fine_as_long_as_the_settings_are_the_same(shop: Operator) -> None:
     shop.call("consumer", "add", "orders", "plain", "--push-url", URL, "--push-secret", SECRET)
     words = ("consumer", "add", "orders", "plain", "--push-url", URL, "--push-secret", SECRET)
-    assert "There is the consumer" in shop.out(*words)
-    told = shop.refused(65, *words, "--push-batch", "5")
-    assert "push" in told
-    assert SECRET not in told
+    assert "Unchanged: the consumer" in shop.out(*words)
+    output = shop.refused(65, *words, "--push-batch", "5")
+    assert "push" in output
+    assert SECRET not in output
 
 
 def test_the_list_shows_the_endpoints_of_push_consumers(shop: Operator) -> None:
@@ -143,9 +143,9 @@ def test_the_list_shows_the_endpoints_of_push_consumers(shop: Operator) -> None:
 
 
 def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(shop: Operator) -> None:
-    for code, words, told in REFUSED:
+    for code, words, expected in REFUSED:
         refusal = shop.refused(code, *words.split(" "))
-        assert told in refusal, words
+        assert expected in refusal, words
         assert "geheim" not in refusal
         assert _kept(shop) == ALL, words
     assert len(shop.json("consumer", "ls")) == 2

@@ -48,7 +48,7 @@ def test_a_rate_is_edited_and_taken_away_with_its_burst(orders: Operator) -> Non
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "said"),
+    ("code", "words", "expected"),
     [
         (64, "--rate-limit fast", "'100/s'"),
         (64, "--rate-limit 0/s", "'100/s'"),
@@ -57,5 +57,5 @@ def test_a_rate_is_edited_and_taken_away_with_its_burst(orders: Operator) -> Non
         (78, "--rate-burst 5", "needs a rate_limit"),
     ],
 )
-def test_rates_that_can_not_be_are_refused(orders: Operator, code: int, words: str, said: str) -> None:
-    assert said in orders.refused(code, "consumer", "add", "orders", "ship", *words.split())
+def test_rates_that_can_not_be_are_refused(orders: Operator, code: int, words: str, expected: str) -> None:
+    assert expected in orders.refused(code, "consumer", "add", "orders", "ship", *words.split())

@@ -11,10 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from headrace.cli.problems import CantCreate
-from headrace.cli.processes.ready_file import FRESH, ReadyFile, all_fresh, of_member
+from headrace.cli.errors import CannotCreate
+from headrace.cli.processes.ready_file import MAX_AGE, ReadyFile, all_fresh, child_ready_file
 from tests.cli.processes import PATIENCE, Commands
 from tests.cli.test_run import Orders, _service, orders
+from tests.support.logs import logged
 
 __all__ = ["_service", "orders"]
 
@@ -47,7 +48,7 @@ def test_it_is_there_while_the_process_works_and_gone_while_it_drains(
 
 def test_it_means_that_all_of_several_processes_are_ready(commands: Commands, dsn: str, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    members = [of_member(ready, number) for number in (1, 2)]
+    members = [child_ready_file(ready, number) for number in (1, 2)]
     running = commands("run", "service:app", "--processes", "2", "--database", dsn, HEADRACE_READY_FILE=str(ready))
     _until(ready.exists)
     assert all_fresh(members)
@@ -58,7 +59,7 @@ def test_it_means_that_all_of_several_processes_are_ready(commands: Commands, ds
 
 def test_a_place_where_it_can_not_be_is_refused(commands: Commands, dsn: str, tmp_path: Path) -> None:
     running = commands("run", "service:app", "--database", dsn, "--ready-file", str(tmp_path / "no/such/ready"))
-    assert running.end() == CantCreate.exit_code
+    assert running.end() == CannotCreate.exit_code
     assert "The ready file" in running.lines[-1]
     assert "No such file or directory" in running.lines[-1]
 
@@ -67,19 +68,19 @@ def test_a_place_where_it_can_not_be_is_refused(commands: Commands, dsn: str, tm
 async def test_a_file_with_something_in_it_is_not_taken_over(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
-    with pytest.raises(CantCreate, match="is not an empty file, so it is no ready file"):
+    with pytest.raises(CannotCreate, match="exists and is not an empty file"):
         await ReadyFile(precious).keep(lambda: True)
     assert precious.read_text() == "mine"
 
 
 def test_it_follows_the_reported_readiness(tmp_path: Path) -> None:
     file = ReadyFile(tmp_path / "ready")
-    file.tell(True)
+    file.update(True)
     os.utime(tmp_path / "ready", (1, 1))
-    file.tell(True)
+    file.update(True)
     assert (tmp_path / "ready").stat().st_mtime > 1
     for _ in range(2):
-        file.tell(False)
+        file.update(False)
     assert not (tmp_path / "ready").exists()
 
 
@@ -103,7 +104,7 @@ def test_one_that_is_missing_or_old_is_not_fresh(tmp_path: Path) -> None:
     here, old = tmp_path / "here", tmp_path / "old"
     here.touch()
     old.touch()
-    os.utime(old, (time.time() - FRESH - 1,) * 2)
+    os.utime(old, (time.time() - MAX_AGE - 1,) * 2)
     assert all_fresh([here])
     assert not all_fresh([here, old])
     assert not all_fresh([here, tmp_path / "missing"])
@@ -112,5 +113,5 @@ def test_one_that_is_missing_or_old_is_not_fresh(tmp_path: Path) -> None:
 def test_a_problem_with_it_is_logged_once_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = ReadyFile(tmp_path / "gone/ready")
     for _ in range(3):
-        file.tell(True)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+        file.update(True)
+    assert len(logged(caplog, "ready file failed", path=str(tmp_path / "gone/ready"))) == 1

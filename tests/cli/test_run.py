@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace import ConsumersDeleted, store
-from headrace.cli.processes.children import described, exit_code
-from headrace.cli.processes.crew import FIRST_DELAY, LONGEST_DELAY, delay_after
+from headrace.cli.processes.children import exit_fields, shell_exit_code
+from headrace.cli.processes.supervisor import MAX_RESTART_DELAY, MIN_RESTART_DELAY, restart_delay
 from tests.cli.conftest import Headrace
 from tests.cli.processes import Commands, Running
 from tests.support import servers
@@ -132,20 +132,19 @@ def test_a_check_does_all_but_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    unfit = "\n@app.check\ndef stock() -> bool:\n    return False\n"
-    (tmp_path / "fit_shop.py").write_text(SERVICE)
-    (tmp_path / "unfit_shop.py").write_text(SERVICE + unfit)
-    ended = headrace("run", "fit_shop:app", "--check", "--database", dsn)
-    assert (ended.code, ended.out) == (0, "fit_shop:app is fit to run here.\n")
-    ended = headrace("run", "unfit_shop:app", "--check", "--database", dsn)
+    failing = "\n@app.check\ndef stock() -> bool:\n    return False\n"
+    (tmp_path / "good_shop.py").write_text(SERVICE)
+    (tmp_path / "failing_shop.py").write_text(SERVICE + failing)
+    ended = headrace("run", "good_shop:app", "--check", "--database", dsn)
+    assert (ended.code, ended.out) == (0, "All checks of good_shop:app passed.\n")
+    ended = headrace("run", "failing_shop:app", "--check", "--database", dsn)
     assert ended.code == 78
     assert "stock" in ended.err
 
 
 def _processes(running: Running) -> dict[int, int]:
     """Return the ids of the first two processes, by their number."""
-    told = [running.line("runs with id").split() for _ in range(2)]
-    return {int(words[words.index("process") + 1]): int(words[-1]) for words in told}
+    return dict(running.started() for _ in range(2))
 
 
 def test_several_processes_share_the_work_and_drain_together(
@@ -175,7 +174,7 @@ def test_a_second_signal_to_the_parent_stops_all_at_once(
     running.line("begun 1")
     for _ in range(2):
         running.send(signal.SIGTERM)
-        running.line("SIGTERM to 2 processes")
+        running.line(lambda line: "signal=SIGTERM" in line and "processes=2" in line)
     assert running.end() == 0
     running.ended_with_all()
     assert _settled(dsn) == (0, 1)
@@ -186,7 +185,7 @@ def test_processes_of_a_process_do_not_multiply(commands: Commands, dsn: str) ->
     _processes(running)
     running.send(signal.SIGTERM)
     assert running.end() == 0
-    assert sum("runs with id" in line for line in running.lines) == 2
+    assert sum("process started" in line for line in running.lines) == 2
 
 
 def test_a_process_that_dies_is_replaced_and_its_messages_come_again(
@@ -197,7 +196,7 @@ def test_a_process_that_dies_is_replaced_and_its_messages_come_again(
     orders(1, until=tmp_path / "go")
     first = int(running.line("begun 1").split()[-1])
     os.kill(first, signal.SIGKILL)
-    running.line("was ended by SIGKILL; another takes its place")
+    assert "signal=SIGKILL" in running.line("process died, starting another")
     assert int(running.line("begun 1").split()[-1]) != first
     (tmp_path / "go").touch()
     running.line("done 1")
@@ -212,7 +211,7 @@ def test_an_error_that_would_come_again_stops_all(commands: Commands, dsn: str, 
     running = commands("run", "half:app", "--processes", "2", "--database", dsn)
     assert running.end() == 78
     running.ended_with_all()
-    assert any("would fare no better" in line for line in running.lines)
+    assert any("process failed, stopping all" in line for line in running.lines)
 
 
 def test_processes_end_when_their_parent_is_killed(
@@ -231,13 +230,13 @@ def test_processes_end_when_their_parent_is_killed(
 
 
 def test_the_wait_before_a_replacement_grows_and_is_bounded() -> None:
-    delays = [delay_after(deaths) for deaths in range(1, 50)]
-    assert delays[0] == FIRST_DELAY
+    delays = [restart_delay(deaths) for deaths in range(1, 50)]
+    assert delays[0] == MIN_RESTART_DELAY
     assert delays == sorted(delays)
-    assert delays[-1] == LONGEST_DELAY
+    assert delays[-1] == MAX_RESTART_DELAY
 
 
-def test_ends_in_words_and_as_exit_codes() -> None:
-    assert described(3) == "ended with exit code 3"
-    assert described(-9) == "was ended by SIGKILL"
-    assert (exit_code(3), exit_code(-9)) == (3, 137)
+def test_ends_as_log_fields_and_as_exit_codes() -> None:
+    assert exit_fields(3) == {"exit_code": 3}
+    assert exit_fields(-9) == {"signal": "SIGKILL"}
+    assert (shell_exit_code(3), shell_exit_code(-9)) == (3, 137)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.cli.errors import UsageError
 from headrace.cli.options.sizes import size_in_bytes
-from headrace.cli.problems import UsageProblem
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ def test_sizes(text: str, bytes_: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0.1B", "-1GB", "GB", "10 G B", "10Gb/s", "1e9", "9999PB", "1" * 5000, "1ſ"])
 def test_an_invalid_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageProblem, match="--max-storage"):
+    with pytest.raises(UsageError, match="--max-storage"):
         size_in_bytes(text, "--max-storage")

@@ -64,8 +64,8 @@ def test_a_source_with_every_setting(github: Operator) -> None:
 def test_adding_says_where_to_send_and_warns_without_signatures(operator: Operator) -> None:
     operator.call("stream", "add", "orders")
     ended = operator.call("source", "webhook", "add", "any", "--stream", "orders")
-    assert "Created the source 'any': what is sent to /api/webhook/any" in ended.out
-    assert "not signed" in ended.err
+    assert "Created the source 'any'. Webhooks sent to /api/webhook/any" in ended.out
+    assert "Signatures are not checked" in ended.err
     ended = operator.call(
         "source", "webhook", "add", "gh", "--stream", "orders", "--signature", "github", "--secret", "x"
     )
@@ -79,7 +79,7 @@ def test_adding_says_where_to_send_and_warns_without_signatures(operator: Operat
 def test_adding_a_source_again_is_fine_as_long_as_the_settings_are_the_same(operator: Operator) -> None:
     operator.call("stream", "add", "orders")
     assert "Created" in operator.out("source", "webhook", "add", "any", "--stream", "orders")
-    assert "There is the source" in operator.out("source", "webhook", "add", "any", "--stream", "orders")
+    assert "Unchanged: the source" in operator.out("source", "webhook", "add", "any", "--stream", "orders")
     assert "max_body" in operator.refused(
         65, "source", "webhook", "add", "any", "--stream", "orders", "--max-body", "9"
     )
@@ -94,7 +94,7 @@ def test_the_list_of_sources(operator: Operator) -> None:
         operator.call("source", "webhook", "add", name, "--stream", "orders")
     assert [one["name"] for one in operator.json("source", "ls")] == ["a", "b"]
     head, *lines = operator.out("source", "ls").splitlines()
-    assert head.split() == ["source", "kind", "stream", "state", "about"]
+    assert head.split() == ["source", "kind", "stream", "state", "summary"]
     assert lines[0].split() == ["a", "webhook", "orders", "–", "unsigned,", "key", "{name}.{sha256}"]
 
 
@@ -107,8 +107,8 @@ def test_an_edit_changes_only_what_is_given(github: Operator) -> None:
         "settings"
     ]
     assert (changed["max_body"], changed["keep_headers"], len(changed["secrets"])) == (None, [], 2)
-    told = github.out("source", "webhook", "edit", "github", "--signature", "none")
-    assert "none is asked for" in told
+    output = github.out("source", "webhook", "edit", "github", "--signature", "none")
+    assert "not checked" in output
     assert github.json("source", "info", "github")["settings"]["secrets"] == []
 
 
@@ -131,18 +131,18 @@ def test_a_secret_may_come_from_a_file_or_standard_input(
 @BOTH_WAYS
 def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(github: Operator) -> None:
     before = github.json("source", "ls")
-    for code, words, told in REFUSED:
-        assert told in github.refused(code, *words.split(" ")), words
+    for code, words, expected in REFUSED:
+        assert expected in github.refused(code, *words.split(" ")), words
         assert github.json("source", "ls") == before, words
 
 
 @BOTH_WAYS
 def test_removing_needs_a_yes(github: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open("/dev/null") as nobody:
-        monkeypatch.setattr("sys.stdin", nobody)
-        told = github.refused(64, "source", "rm", "github")
-        assert "'orders'" in told
-        assert "--yes" in told
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
+        output = github.refused(64, "source", "rm", "github")
+        assert "'orders'" in output
+        assert "--yes" in output
         assert "Removed" in github.out("source", "rm", "github", "--yes")
     assert github.json("source", "ls") == []
 
@@ -157,10 +157,10 @@ def test_a_stream_that_a_source_delivers_to_is_deleted_by_force_only(github: Ope
 def test_each_command_is_one_request_to_be_copied(operator: Operator) -> None:
     curl = "curl -X POST http://localhost:7376/v1/sources -H 'Content-Type: application/json' -d "
     body = '{"kind":"webhook","name":"gh","stream":"orders","signature":"github","secrets":["x"]}'
-    told = operator.out(
+    output = operator.out(
         "source", "webhook", "add", "gh", "--stream", "orders", "--signature", "github", "--secret", "x", "--as-curl"
     )
-    assert told == f"{curl}'{body}'\n"
+    assert output == f"{curl}'{body}'\n"
     for words, request in (
         ("ls", "curl http://localhost:7376/v1/sources"),
         ("info gh", "curl http://localhost:7376/v1/sources/gh"),

@@ -40,7 +40,7 @@ REFUSED = [
     (65, "stream view orders --where total>", "ondition"),
     (65, "stream view orders --where {", "JSON"),
     (65, "stream republish orders parcels --from 5 --to 2", "5"),
-    (65, "stream send orders k hello", "quotes"),
+    (65, "stream send orders k hello", "Quote a string"),
     (65, "stream send orders k {", "not JSON"),
     (65, 'stream send orders k "\\u0000"', "NUL"),
     (65, "stream send orders a..b 1", "a..b"),
@@ -69,25 +69,25 @@ def orders(operator: Operator) -> Operator:
 
 
 def test_a_stream_with_every_setting(operator: Operator) -> None:
-    told = operator.out(
+    output = operator.out(
         "stream", "add", "prices", "--retain-up-to", "7d", "--retain-at-least", "1d", "--max-storage", "10GB",
         "--one-message-per-key", "--dedupe", "--tombstones", "--dedupe-window", "5m",
     )  # fmt: skip
-    assert "Created the stream 'prices'" in told
+    assert "Created the stream 'prices'" in output
     stream = operator.json("stream", "info", "prices")["stream"]
     assert {
         "retention": "limits", "retain_up_to": 604800, "retain_at_least": 86400, "max_storage": 10**10,
         "one_message_per_key": True, "dedupe": True, "tombstones": True, "dedupe_window": 300,
     }.items() <= stream.items()  # fmt: skip
     shown = operator.out("stream", "info", "prices")
-    for words in ("7d", "1d", "10 GB", "newest of each key", "without repetitions", "remembered for 5m"):
+    for words in ("7d", "1d", "10 GB", "latest message of each key", "without unchanged messages", "remembered for 5m"):
         assert words in shown
 
 
 def test_adding_a_stream_again_is_fine_as_long_as_the_settings_are_the_same(operator: Operator) -> None:
     added = operator.json("stream", "add", "orders", "--retention", "interest")
     assert (added["name"], added["retention"]) == ("orders", "interest")
-    assert "There is the stream" in operator.out("stream", "add", "orders", "--retention", "interest")
+    assert "Unchanged: the stream" in operator.out("stream", "add", "orders", "--retention", "interest")
     assert "retention" in operator.refused(65, "stream", "add", "orders")
 
 
@@ -101,17 +101,17 @@ def test_an_edit_changes_only_what_is_given(operator: Operator) -> None:
 
 
 def test_invalid_input_is_refused_in_one_sentence_and_nothing_is_done(orders: Operator) -> None:
-    for code, words, told in REFUSED:
-        assert told in orders.refused(code, *words.split(" ")), words
+    for code, words, expected in REFUSED:
+        assert expected in orders.refused(code, *words.split(" ")), words
         assert [one["messages"] for one in orders.json("stream", "ls")] == [5, 0], words
 
 
 def test_deleting_needs_a_yes(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open("/dev/null") as nobody:
-        monkeypatch.setattr("sys.stdin", nobody)
-        told = orders.refused(64, "stream", "rm", "orders")
-        assert "5 messages" in told
-        assert "--yes" in told
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
+        output = orders.refused(64, "stream", "rm", "orders")
+        assert "5 messages" in output
+        assert "--yes" in output
         assert "Deleted" in orders.out("stream", "rm", "orders", "--yes")
     assert orders.json("stream", "rm", "parcels", "-y") == {"deleted": "parcels"}
     assert orders.json("stream", "ls") == []
@@ -156,18 +156,18 @@ def test_a_view_from_a_time_on(orders: Operator) -> None:
 
 def test_a_view_for_people(orders: Operator) -> None:
     orders.call("stream", "send", "orders", "odd.\x1b[2J", '"a\\u001b[31mb\x9b"', "--headers", '{"trace": "t1"}')
-    told = orders.out("stream", "view", "orders", "--last", "2")
-    head, *lines = told.splitlines()
+    output = orders.out("stream", "view", "orders", "--last", "2")
+    head, *lines = output.splitlines()
     assert head.split() == ["seq", "created", "key", "headers", "data"]
     assert lines[0].split()[2:] == ["orders.us.5", '{"total":500}']
     assert lines[1].split()[2:] == [r"odd.\x1b[2J", '{"trace":"t1"}', r'"a\u001b[31mb\x9b"']
-    assert "\x1b" not in told
+    assert "\x1b" not in output
 
 
 def test_an_empty_view_says_so_to_people_and_is_empty_to_programs(orders: Operator) -> None:
     ended = orders.call("stream", "view", "parcels")
     assert ended.out == ""
-    assert "no such message" in ended.err
+    assert "No messages found" in ended.err
     assert orders.json("stream", "view", "parcels") == []
 
 
@@ -175,8 +175,8 @@ def test_an_empty_view_says_so_to_people_and_is_empty_to_programs(orders: Operat
 
 
 def test_a_message_is_sent_as_it_was_written(orders: Operator) -> None:
-    told = orders.out("stream", "send", "parcels", "a.b", '{"x": 1.50, "y": [null]}')
-    assert told == ("Sent to 'parcels'.\n" if orders.over_http else "Sent to 'parcels' as seq 1.\n")
+    output = orders.out("stream", "send", "parcels", "a.b", '{"x": 1.50, "y": [null]}')
+    assert output == ("Sent to 'parcels'.\n" if orders.over_http else "Sent to 'parcels' as seq 1.\n")
     assert orders.json("stream", "send", "parcels", "a.b", "2", "--headers", '{"trace": "t"}') == {
         "seq": None if orders.over_http else 2,
         "deliver_at": None,
@@ -223,9 +223,9 @@ def test_a_message_for_later(orders: Operator) -> None:
 def test_republish_what_matches(orders: Operator) -> None:
     words = ("stream", "republish", "orders", "parcels", "--filter", "orders.us.>", "--from", "2", "--to", "5")
     assert orders.json(*words, "--dry-run") == {"republished": 2, "dry_run": True}
-    assert "Would republish 2 messages" in orders.out(*words, "--dry-run")
+    assert "To be republished from 'orders' to 'parcels': 2 messages" in orders.out(*words, "--dry-run")
     assert orders.json("stream", "view", "parcels") == []
-    assert "Republished 2 messages" in orders.out(*words)
+    assert "Republished from 'orders' to 'parcels': 2 messages" in orders.out(*words)
     assert [one["data"]["total"] for one in orders.json("stream", "view", "parcels")] == [300, 500]
     assert orders.json("stream", "republish", "orders", "parcels", "--where", "data.total = 100") == {
         "republished": 1, "dry_run": False,

@@ -50,9 +50,9 @@ def test_consumers_in_a_table_and_as_json(headrace: Headrace, filled: str) -> No
 
 
 def test_one_consumer(headrace: Headrace, filled: str) -> None:
-    told = headrace("consumer", "info", "orders", "ship", "--database", filled).out
-    assert "ship of orders" in told
-    assert "a, b.>" in told
+    output = headrace("consumer", "info", "orders", "ship", "--database", filled).out
+    assert "ship of orders" in output
+    assert "a, b.>" in output
     found = json.loads(headrace("consumer", "info", "orders", "ship", "--json", "--database", filled).out)
     assert (found["lag"], found["settings"]["filters"]) == (3, ["a", "b.>"])
 
@@ -65,8 +65,8 @@ def test_the_database_comes_from_the_environment(
 
 
 def test_nothing_yet(headrace: Headrace, dsn: str) -> None:
-    assert "no stream yet" in headrace("stream", "ls", "--database", dsn).err
-    assert "no consumer yet" in headrace("consumer", "ls", "--database", dsn).err
+    assert "There are no streams" in headrace("stream", "ls", "--database", dsn).err
+    assert "There are no consumers" in headrace("consumer", "ls", "--database", dsn).err
 
 
 def test_migrate_says_what_it_did_and_does_it_once(headrace: Headrace, empty_dsn: str) -> None:

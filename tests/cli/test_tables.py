@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from headrace.cli.output.tables import print_pairs, print_table, printable, size
+from headrace.cli.output.formats import format_size, printable
+from headrace.cli.output.tables import print_pairs, print_table
 
 NASTY = "a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80"
 
@@ -24,10 +25,10 @@ def test_every_text_is_printed_as_one_harmless_line(text: str) -> None:
 def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("key", "data…"), [(NASTY, NASTY)])
     print_pairs([("key", NASTY), ("traceback", "one\n\ttwo")])
-    told = capsys.readouterr().out
-    assert r"a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80" in told
-    assert all(char.isprintable() or char == "\n" for char in told)
-    assert [line.split() for line in told.splitlines()[-2:]] == [["traceback", "one"], ["two"]]
+    output = capsys.readouterr().out
+    assert r"a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80" in output
+    assert all(char.isprintable() or char == "\n" for char in output)
+    assert [line.split() for line in output.splitlines()[-2:]] == [["traceback", "one"], ["two"]]
 
 
 def test_markup_is_nothing_special(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_in_a_pipe_nothing_is_cut_or_padded(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(0, "0 bytes"), (8192, "8.19 kB"), (999_999, "1000 kB"), (123_456_789, "123 MB")]
+    ("count", "expected"), [(0, "0 bytes"), (8192, "8.19 kB"), (999_999, "1000 kB"), (123_456_789, "123 MB")]
 )
-def test_sizes_for_people(count: int, told: str) -> None:
-    assert size(count) == told
+def test_sizes_for_people(count: int, expected: str) -> None:
+    assert format_size(count) == expected

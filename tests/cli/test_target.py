@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.options.target import load
-from headrace.cli.problems import NoInput, UsageProblem
+from headrace.cli.errors import UnreadableInput, UsageError
+from headrace.cli.processes.app_loader import load_app
 from headrace.model.errors import ConfigurationError
 
 APP = """
@@ -43,26 +43,26 @@ def test_a_module_a_package_and_a_file() -> None:
     _write("target_package/service.py", APP)
     _write("elsewhere/target_file.py", APP)
     for target in ("target_module:app", "target_package.service:app", "elsewhere/target_file.py:app"):
-        assert load(target).consumers[0].spec.name == "ship"
+        assert load_app(target).consumers[0].spec.name == "ship"
 
 
 @pytest.mark.parametrize(
-    ("target", "problem", "told"),
+    ("target", "problem", "expected"),
     [
-        ("target_a", UsageProblem, "service:app"),
-        (":app", UsageProblem, "service:app"),
-        ("target_nowhere:app", NoInput, "target_nowhere"),
-        ("target_nowhere.service:app", NoInput, "target_nowhere"),
-        ("nowhere.py:app", NoInput, "nowhere.py"),
-        ("target_a:other", NoInput, "it has 'app', 'idle'"),
+        ("target_a", UsageError, "service:app"),
+        (":app", UsageError, "service:app"),
+        ("target_nowhere:app", UnreadableInput, "target_nowhere"),
+        ("target_nowhere.service:app", UnreadableInput, "target_nowhere"),
+        ("nowhere.py:app", UnreadableInput, "nowhere.py"),
+        ("target_a:other", UnreadableInput, "It has the apps 'app', 'idle'"),
         ("target_a:ship", ConfigurationError, "a function"),
         ("target_a:idle", ConfigurationError, "no consumers"),
     ],
 )
-def test_a_missing_target_is_reported(target: str, problem: type[Exception], told: str) -> None:
+def test_a_missing_target_is_reported(target: str, problem: type[Exception], expected: str) -> None:
     _write("target_a.py", APP)
-    with pytest.raises(problem, match=told):
-        load(target)
+    with pytest.raises(problem, match=expected):
+        load_app(target)
 
 
 @pytest.mark.parametrize(("number", "text"), list(enumerate(["import not_installed_anywhere", "1 / 0", "def ("])))
@@ -71,19 +71,19 @@ def test_an_error_inside_the_module_comes_with_its_traceback(
 ) -> None:
     _write(f"target_broken_{number}.py", text)
     with pytest.raises(ConfigurationError, match=f"target_broken_{number}"):
-        load(f"target_broken_{number}:app")
-    told = capsys.readouterr().err
-    assert f"target_broken_{number}.py" in told
-    assert "importlib" not in told
+        load_app(f"target_broken_{number}:app")
+    output = capsys.readouterr().err
+    assert f"target_broken_{number}.py" in output
+    assert "importlib" not in output
 
 
 def test_two_handlers_of_one_name() -> None:
     _write("target_twice.py", APP + "app.consumer('orders', name='ship')(lambda message: None)\n")
     with pytest.raises(ConfigurationError, match="'ship'"):
-        load("target_twice:app")
+        load_app("target_twice:app")
 
 
 def test_a_file_that_another_module_hides() -> None:
     _write("elsewhere/json.py", APP)
-    with pytest.raises(NoInput, match="rename the file"):
-        load("elsewhere/json.py:app")
+    with pytest.raises(UnreadableInput, match="Rename the file"):
+        load_app("elsewhere/json.py:app")

@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.options.times import (
-    after,
-    ago,
-    duration,
-    future,
-    in_utc,
-    lasting,
-    past,
-    place,
-)
-from headrace.cli.problems import UsageProblem
+from headrace.cli.errors import UsageError
+from headrace.cli.options.times import after, ago, duration, future, in_utc, lasting, parse_place, past
 from headrace.model.durations import seconds
 
 NOW = datetime(2026, 2, 28, 13, 0, tzinfo=UTC)
@@ -40,17 +31,17 @@ NOW = datetime(2026, 2, 28, 13, 0, tzinfo=UTC)
 def test_a_place_is_an_end_a_seq_a_time_or_how_long_ago(
     text: str, meant: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert place(text, "TO", NOW) == meant
+    assert parse_place(text, "TO", NOW) == meant
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("text", ["2026-02-28T13:00", "2026-02-28 13:00:00", "20260228T13"])
 def test_a_time_without_a_zone_is_taken_as_utc_and_that_is_said(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert past(text, "--from") == NOW
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert text in told.err
-    assert "UTC: 2026-02-28T13:00:00Z" in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert text in output.err
+    assert "UTC: 2026-02-28T13:00:00Z" in output.err
 
 
 @pytest.mark.parametrize(
@@ -59,8 +50,8 @@ def test_a_time_without_a_zone_is_taken_as_utc_and_that_is_said(text: str, capsy
      "0001-01-01T00:00+23:00", "START", "١٢", "\x1b[31m"],
 )  # fmt: skip
 def test_an_invalid_place_is_refused(text: str) -> None:
-    with pytest.raises(UsageProblem, match=r"^--from ") as refused:
-        place(text, "--from", NOW)
+    with pytest.raises(UsageError, match=r"^--from ") as refused:
+        parse_place(text, "--from", NOW)
     assert str(refused.value).isprintable()
 
 
@@ -72,7 +63,7 @@ def test_a_duration_lies_behind_or_ahead_as_the_option_has_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1s", "1 fortnight", "nan", "inf"])
 def test_an_invalid_duration_is_refused(text: str) -> None:
-    with pytest.raises(UsageProblem, match="--delay"):
+    with pytest.raises(UsageError, match="--delay"):
         duration(text, "--delay")
 
 
@@ -81,9 +72,9 @@ def test_a_duration_is_printed_so_that_it_can_be_parsed_again(length: float) -> 
     assert seconds(lasting(length)) == pytest.approx(length, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize(("length", "told"), [(0, "0s"), (0.5, "500ms"), (90, "90s"), (3600, "1h"), (604800, "7d")])
-def test_durations_for_people(length: float, told: str) -> None:
-    assert lasting(length) == told
+@pytest.mark.parametrize(("length", "expected"), [(0, "0s"), (0.5, "500ms"), (90, "90s"), (3600, "1h"), (604800, "7d")])
+def test_durations_for_people(length: float, expected: str) -> None:
+    assert lasting(length) == expected
 
 
 def test_times_for_people() -> None:

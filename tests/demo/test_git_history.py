@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.demo.git import Repository
-from headrace.cli.demo.git_history import Change
-from headrace.cli.demo.names import key_of
-from headrace.cli.demo.sources import FromRepository
-from headrace.cli.problems import NoInput
+from headrace.cli.demo.git_log import Change
+from headrace.cli.demo.histories import RepositoryHistory
+from headrace.cli.demo.keys import key_of
+from headrace.cli.demo.repository import Repository
+from headrace.cli.errors import UnreadableInput
 from headrace.model.keys import check_key
 from tests.demo.repositories import Made, with_everything
 
@@ -22,7 +22,7 @@ def _replayed(path: Path) -> tuple[dict[str, str], list[Change]]:
     """Return the tree that the changes build. Each change must follow the one before."""
     state: dict[str, str | None] = {}
     seen = []
-    for key, change in FromRepository(path).messages():
+    for key, change in RepositoryHistory(path).messages():
         assert check_key(key) == key
         assert change.old == state.get(key), change
         state[key] = change.new
@@ -37,7 +37,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def test_every_sort_of_change_and_of_name_leads_to_the_tree(everything: Made) -> None:
     tree, changes = _replayed(everything.path)
-    assert tree == FromRepository(everything.path).tree()
+    assert tree == RepositoryHistory(everything.path).tree()
     assert len(tree) == len(everything.git("ls-tree", "-r", "-z", "HEAD").split("\0")) - 1
     assert {change.change for change in changes} == {"insert", "update", "delete"}
     assert len({change.commit for change in changes}) == 7  # the empty commit changed nothing
@@ -54,8 +54,8 @@ def test_a_change_says_what_git_says(everything: Made) -> None:
 
 
 def test_a_subdirectory_stands_for_its_repository(everything: Made) -> None:
-    assert FromRepository(everything.path / "src").tree() == FromRepository(everything.path).tree()
-    assert _replayed(everything.path / "src")[0] == FromRepository(everything.path).tree()
+    assert RepositoryHistory(everything.path / "src").tree() == RepositoryHistory(everything.path).tree()
+    assert _replayed(everything.path / "src")[0] == RepositoryHistory(everything.path).tree()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -72,14 +72,14 @@ def test_a_shallow_clone_begins_with_all_files_of_its_first_commit(
         str(tmp_path / "every.thing"),
     )
     tree, changes = _replayed(tmp_path / "every.thing")
-    assert tree == FromRepository(everything.path).tree()
+    assert tree == RepositoryHistory(everything.path).tree()
     assert len({change.commit for change in changes}) == depth
 
 
 def test_a_bare_repository(everything: Made, tmp_path: Path) -> None:
     everything.git("clone", "-q", "--bare", str(everything.path), str(tmp_path / "every.thing.git"))
     tree, _ = _replayed(tmp_path / "every.thing.git")
-    assert tree == FromRepository(everything.path).tree()
+    assert tree == RepositoryHistory(everything.path).tree()
 
 
 def test_settings_of_the_user_change_nothing(everything: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_one_commit(tmp_path: Path) -> None:
     made.write("a", "a")
     made.commit()
     tree, changes = _replayed(made.path)
-    assert tree == FromRepository(made.path).tree()
+    assert tree == RepositoryHistory(made.path).tree()
     assert [change.change for change in changes] == ["insert"]
 
 
@@ -117,19 +117,19 @@ def test_object_ids_of_sha_256(tmp_path: Path) -> None:
     (made.path / "a").unlink()
     made.write("b", "b")
     made.commit()
-    assert _replayed(made.path)[0] == FromRepository(made.path).tree()
+    assert _replayed(made.path)[0] == RepositoryHistory(made.path).tree()
 
 
 def test_a_directory_without_a_repository_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(NoInput, match="--repo"):
+    with pytest.raises(UnreadableInput, match="--repo"):
         Repository(tmp_path / "nowhere")
-    with pytest.raises(NoInput, match="is not a git repository"):
+    with pytest.raises(UnreadableInput, match="is not a git repository"):
         Repository(tmp_path)
-    with pytest.raises(NoInput, match="no commit yet"):
+    with pytest.raises(UnreadableInput, match="has no commit"):
         Repository(Made(tmp_path / "empty").path)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(NoInput, match="no git"):
+    with pytest.raises(UnreadableInput, match="git is not installed"):
         Repository(tmp_path)
 
 
@@ -139,8 +139,8 @@ def test_a_broken_repository_is_reported(tmp_path: Path) -> None:
     made.commit()
     tree = made.git("rev-parse", "HEAD^{tree}")
     (made.path / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
-    with pytest.raises(NoInput, match="git failed"):
-        FromRepository(made.path).tree()
+    with pytest.raises(UnreadableInput, match="git failed"):
+        RepositoryHistory(made.path).tree()
 
 
 _PATHS = st.lists(

@@ -53,7 +53,7 @@ def serve(commands: Commands, dsn: str) -> Iterator[Serve]:
 
     def start(*words: str, verify: Any = True) -> tuple[Running, httpx.Client]:
         running = commands("serve", "--port", "0", "--database", dsn, *words)
-        url = running.line("listening on").split()[-1]
+        url = running.line("listening  url=").rpartition("url=")[2]
         clients.append(httpx.Client(base_url=url, verify=verify, timeout=30))
         return running, clients[-1]
 
@@ -198,8 +198,7 @@ def test_two_servers_are_one_service_and_one_that_is_killed_loses_nothing(
 
 
 def _pids(running: Running, count: int) -> dict[int, int]:
-    answer = [running.line("runs with id").split() for _ in range(count)]
-    return {int(words[words.index("process") + 1]): int(words[-1]) for words in answer}
+    return dict(running.started() for _ in range(count))
 
 
 def _until_it_serves(client: httpx.Client) -> None:
@@ -226,7 +225,7 @@ def test_several_processes_share_a_port_and_one_that_dies_is_replaced(serve: Ser
     assert sum(int(line.split()[-1]) for line in published) == 20
     assert text.count("# TYPE headrace_server_messages_published_total ") == 1
     os.kill(pids[1], signal.SIGKILL)
-    running.line("another takes its place")
+    running.line("process died, starting another")
     assert _pids(running, 1).keys() == {1}
     with httpx.Client(base_url=client.base_url, timeout=30) as fresh:
         _until_it_serves(fresh)
@@ -293,7 +292,7 @@ def test_impossible_settings_are_reported_in_one_sentence(
     options = ["--port", "0", "--database", dsn]
     assert "192.0.2.1 is not an address of this machine" in _refused(capfd, 69, "--host", "192.0.2.1", *options)
     assert "'no such host' can't be resolved" in _refused(capfd, 78, "--host", "no such host", *options)
-    assert "give that, too, with --tls-cert" in _refused(capfd, 78, "--tls-key", str(tmp_path / "text.pem"), *options)
+    assert "Give it with --tls-cert" in _refused(capfd, 78, "--tls-key", str(tmp_path / "text.pem"), *options)
     absent = str(tmp_path / "absent.pem")
     assert f"--tls-cert {absent} can't be read: No such file" in _refused(capfd, 78, "--tls-cert", absent, *options)
     error = _refused(capfd, 78, "--tls-cert", str(tmp_path / "text.pem"), *options)
@@ -310,7 +309,7 @@ def test_it_does_not_open_to_the_network_without_a_token(
     capfd: pytest.CaptureFixture[str], dsn: str, processes: str
 ) -> None:
     error = _refused(capfd, 78, "--host", "0.0.0.0", "--port", "0", "--database", dsn, "--processes", processes)
-    assert "0.0.0.0 can be reached from other machines, and no token has been made" in error
+    assert "Other machines can reach 0.0.0.0, and no token exists" in error
 
 
 def test_it_opens_to_the_network_with_a_token_or_when_the_option_says_so(serve: Serve, dsn: str) -> None:

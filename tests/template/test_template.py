@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.commands.new import package_name, template
+from headrace.cli.errors import UsageError
 from headrace.cli.main import call
-from headrace.cli.problems import UsageProblem
 from tests.cli.processes import Commands, Running
 
 FORGOTTEN = ("my-service", "my_service", "MY_SERVICE")
@@ -70,7 +70,7 @@ def test_switched_on_without_spark_it_says_what_to_install(commands: Commands, s
 def test_it_runs(commands: Commands, shop: Path, dsn: str) -> None:
     order = {"key": "orders.eu.7", "data": {"id": 7, "items": ["a hat"]}}
     running = commands("run", "web_shop.service:app", HEADRACE_DATABASE=dsn, WEB_SHOP_REGION="eu", directory=shop)
-    running.line("ship on orders (orders.eu.>)")
+    running.line("orders/ship (orders.eu.>)")
     publishing = commands("publish", "orders", "--create", "--database", dsn)
     publishing.write(json.dumps(order) + "\n")
     running.line("order 7 is on its way: T00000007-1")
@@ -116,7 +116,7 @@ def test_a_directory_that_cannot_be_written(
     "name", ["", "Shop", "9shop", "a b", "../x", "a--b", "json", "class", "headrace", "tests", "ä"]
 )
 def test_names_that_cannot_be(name: str) -> None:
-    with pytest.raises(UsageProblem):
+    with pytest.raises(UsageError):
         package_name(name)
 
 

@@ -1,16 +1,17 @@
-"""The command line. It has one file per command. Each is imported only when its command is called, so
-that the start is quick.
+"""The command line. Each command is a function in a file of its own or of its group, which is imported
+only when the command is called, so that the start is quick.
 
-main       the tree of commands, and the boundary where errors become sentences and exit codes
-run        `run`: loads an application (target), sets up logging (logs), writes a file when ready (ready_file), and
-           runs it here, in several processes (processes), or again whenever its code changes (reload). children and
-           member are the two ends of the protocol between a parent and its processes
-serve      `serve`: the HTTP API, in this process, or in several that share a socket
-publish    `publish`: sends the lines of a file (lines), checked and numbered (records), to a stream
-streams    `stream add|ls|info|edit|rm`
-consumers  `consumer add|ls|info|edit|rm`
-migrate    `migrate`
-pg         `pg start|stop|status|psql|url`: the embedded Postgres
-new        `new NAME`: a service to start from
-demo/      `demo`: sends the history of a git repository through a stream, and checks the resulting tree
+main         the tree of commands, and the boundary where errors become messages and exit codes
+groups       the commands of `headrace stream`, `consumer`, `source`, `token` and `context`
+examples     examples at the end of help texts
+errors       errors that only the command line raises
+exit_codes   the exit codes, and their description
+commands/    the commands
+options/     options that several commands share, and the parsing of their values
+connection/  selects a server or a database, and connects to it
+processes/   `run` and `serve` as one process, as several, or restarted when code changes
+input/       reads messages from files and pipes
+output/      tables, JSON, messages to standard error, progress, logs
+observe/     `observe`: a terminal monitor
+demo/        `demo`: sends the history of a git repository through a stream, and checks the resulting tree
 """

@@ -1,4 +1,4 @@
-"""Examples at the end of the help of commands."""
+"""Examples at the end of the help texts of commands."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ headrace token add shop --scope publish:orders --expires 30d""",
 
 
 def example(command: str) -> str:
-    """The text below the help of a command, empty if there is no example."""
+    """Return the examples to show below the help of a command. Empty if there are none."""
     found = EXAMPLES.get(command)
     return "" if found is None else "For example:\n" + indent(found, "  ")

@@ -9,40 +9,27 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli.commands import contexts, messages, streams, tokens
+from headrace.cli.commands import contexts, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, seek_and_pause
 from headrace.cli.commands.sources import backfills, captures, failed_changes, sources
+from headrace.cli.commands.streams import messages, streams
 from headrace.cli.examples import example
-
-EXIT_CODES = """\
-Exit codes:
-   0  done
-   1  not done, or not all of it: nothing to receive, an ack too late, no yes
-  64  the command was called wrongly
-  65  something given can't be: a key, a condition, data, a place
-  66  there is no such stream, consumer, source, token, context or file
-  69  the database or the server can't be reached, or can't do it now: try again
-  73  something can't be made where it was asked for
-  74  there is no room: the disk is full, or the stream
-  75  it is in use: --force, or later; or the server has too much to do
-  78  settings that contradict each other, a database that is not set up,
-      a token that won't do
- 130  Ctrl-C"""
+from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
 
 
-def _group(name: str, sentence: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
+def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
     """Build a group of commands, each with its function and its arguments as the usage shows them."""
-    group = App(name=name.split()[-1], help=sentence, help_epilogue=EXIT_CODES, help_format="plaintext")
-    for place, (command, (function, words)) in enumerate(commands.items()):
-        usage = f"Usage: headrace {name} {command} [OPTIONS] {words}".rstrip()
+    group = App(name=name.split()[-1], help=description, help_epilogue=EXIT_CODES, help_format="plaintext")
+    for position, (command, (function, arguments)) in enumerate(commands.items()):
+        usage = f"Usage: headrace {name} {command} [OPTIONS] {arguments}".rstrip()
         epilogue = example(f"{name} {command}")
-        group.command(function, name=command, usage=usage, help_epilogue=epilogue, sort_key=place)
+        group.command(function, name=command, usage=usage, help_epilogue=epilogue, sort_key=position)
     return group
 
 
 stream = _group(
     "stream",
-    "Streams, and the messages in them.",
+    "Create, show, change and delete streams, and show and send messages.",
     {
         "add": (streams.add, "NAME"),
         "ls": (streams.ls, ""),
@@ -57,7 +44,7 @@ stream = _group(
 
 consumer = _group(
     "consumer",
-    "Consumers: where they are, what they are at, and moving them about.",
+    "Create, show, change, move and delete consumers, receive messages, and manage dead letters.",
     {
         "add": (consumers.add, "STREAM NAME"),
         "ls": (consumers.ls, "[STREAM]"),
@@ -79,7 +66,7 @@ consumer = _group(
 consumer.command(
     _group(
         "consumer dead-letters",
-        "Messages that could not be handled: see them, deliver them again, or delete them.",
+        "List, show, redrive and delete dead letters: messages that failed too often or were rejected.",
         {
             "ls": (dead_letters.ls, "[STREAM] NAME"),
             "show": (dead_letters.show, "[STREAM] NAME SEQ"),
@@ -91,7 +78,7 @@ consumer.command(
 
 context = _group(
     "context",
-    "Servers and databases by name, and which of them commands are for.",
+    "Name servers and databases, and select the one that commands use.",
     {
         "add": (contexts.add, "NAME"),
         "use": (contexts.use, "NAME"),
@@ -102,7 +89,7 @@ context = _group(
 
 source = _group(
     "source",
-    "Sources: where messages come from that nobody publishes.",
+    "Create, show, change and remove sources: webhooks and captured tables.",
     {
         "ls": (sources.ls, ""),
         "info": (sources.info, "NAME"),
@@ -113,7 +100,7 @@ source = _group(
 source.command(
     _group(
         "source webhook",
-        "Webhooks that the server takes in.",
+        "Create and change webhook sources, whose deliveries become messages.",
         {
             "add": (sources.add_webhook, "NAME --stream STREAM"),
             "edit": (sources.edit_webhook, "NAME"),
@@ -122,10 +109,10 @@ source.command(
 )
 
 
-def _backfill(of: str) -> App:
+def _backfill_group(parent: str) -> App:
     return _group(
-        f"{of} backfill",
-        "Tables that are read from their first row on.",
+        f"{parent} backfill",
+        "Start, list and cancel backfills, which publish the rows that a table already has.",
         {
             "start": (backfills.start, "NAME"),
             "ls": (backfills.ls, "[NAME]"),
@@ -134,11 +121,11 @@ def _backfill(of: str) -> App:
     )
 
 
-source.command(_backfill("source"))
+source.command(_backfill_group("source"))
 
 postgres = _group(
     "source postgres",
-    "Tables that are captured: each change, or of each row the latest version.",
+    "Create, show, change and remove sources that capture tables: every row change becomes a message.",
     {
         "add": (captures.add, "[NAME] --table TABLE"),
         "edit": (captures.edit, "NAME"),
@@ -150,11 +137,11 @@ postgres = _group(
         "rm": (sources.rm, "NAME"),
     },
 )
-postgres.command(_backfill("source postgres"))
+postgres.command(_backfill_group("source postgres"))
 postgres.command(
     _group(
         "source postgres failures",
-        "Changes that could not be made into messages: see them, try them again, or forget them.",
+        "List, retry and delete row changes that could not become messages.",
         {
             "ls": (failed_changes.ls, "NAME"),
             "retry": (failed_changes.retry, "NAME"),
@@ -166,7 +153,7 @@ source.command(postgres)
 
 token = _group(
     "token",
-    "Tokens that open the server.",
+    "Create, list and revoke the access tokens of the server.",
     {
         "add": (tokens.add, "NAME --scope SCOPE..."),
         "ls": (tokens.ls, ""),

@@ -15,9 +15,10 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from headrace.app import settings
-from headrace.cli.options.common import DatabaseOption, JsonOption, flag, print_json
+from headrace.cli.errors import UnreadableInput, UsageError
+from headrace.cli.options.common import DatabaseOption, JsonOption, flag
+from headrace.cli.output.json_output import print_json
 from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
-from headrace.cli.problems import NoInput, UsageProblem
 from headrace.model.errors import HeadraceError
 from headrace_spark.cli.stopping import Stopped, until_stopped
 from headrace_spark.pipelines.functions import function_named, send_along
@@ -80,11 +81,11 @@ def program(
     sys.argv = [target, *arguments]
     if ":" not in target and target.endswith(".py"):
         if not Path(target).is_file():
-            raise NoInput(f"There is no file {target!r} in {Path.cwd()}.")
+            raise UnreadableInput(f"There is no file {target!r} in {Path.cwd()}.")
         sys.path.insert(0, str(Path(target).resolve().parent))
         return finished(lambda: _of_user(lambda: runpy.run_path(target, run_name="__main__")))
     if ":" not in target:
-        raise UsageProblem(
+        raise UsageError(
             f"{target!r} is no pipeline: write archive, replay, backfill, aggregate, a file.py, or module:function."
         )
     function = function_named(target)

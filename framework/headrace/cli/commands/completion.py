@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from headrace.cli.tree import build
+
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")], /) -> None:
-    """Print the completion script of headrace's commands and options for a shell.
+    """Print the completion script for a shell.
 
     bash: headrace completion bash > ~/.local/share/bash-completion/completions/headrace
 
-    zsh: headrace completion zsh > a file _headrace in a directory of $fpath
+    zsh: headrace completion zsh > DIRECTORY/_headrace, for a directory in $fpath
 
     fish: headrace completion fish > ~/.config/fish/completions/headrace.fish
     """
-    from headrace.cli.main import build  # that module refers to this one by name only
-
     print(build().generate_completion(shell=shell))

@@ -8,10 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.options import contexts
-from headrace.cli.options.common import JsonOption, flag, print_json
-from headrace.cli.options.contexts import Context
-from headrace.cli.problems import NoInput, UsageProblem
+from headrace.cli.connection import contexts
+from headrace.cli.connection.contexts import Context
+from headrace.cli.errors import UnreadableInput, UsageError
+from headrace.cli.options.common import JsonOption, flag
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import print_notice
 from headrace.client.address import Server, shown
 
 ContextName = Annotated[str, Parameter(help="The context's name.")]
@@ -23,53 +25,55 @@ def add(
     name: ContextName,
     /,
     *,
-    server: Annotated[str | None, Parameter(show_default=False, help="A server's URL.")] = None,
+    server: Annotated[str | None, Parameter(show_default=False, help="The URL of a server.")] = None,
     token: Annotated[
-        str | None, Parameter(show_default=False, help="The token for it, which other users may see while this runs.")
+        str | None,
+        Parameter(show_default=False, help="The token for the server. Other users may see it while the command runs."),
     ] = None,
     token_file: Annotated[
         str | None,
         Parameter(allow_leading_hyphen=True, show_default=False, help="A file with the token; - is standard input."),
     ] = None,
     ca_file: Annotated[
-        str | None, Parameter(show_default=False, help="A file in PEM with the authorities to trust for https.")
+        str | None,
+        Parameter(show_default=False, help="A PEM file with the certificate authorities to trust for https."),
     ] = None,
-    database: Annotated[str | None, Parameter(show_default=False, help="Instead of a server a Postgres URL.")] = None,
+    database: Annotated[str | None, Parameter(show_default=False, help="A Postgres URL, instead of a server.")] = None,
 ) -> None:
-    """Give a server or a database a name.
+    """Add a context: a name for a server or a database.
 
     The token is stored in a file that only you can read. To use the context,
     see `headrace context use`.
     """
     if (server is None) == (database is None):
-        raise UsageProblem("Give --server or --database: one of them.")
+        raise UsageError("Give either --server or --database.")
     if token is not None and token_file is not None:
-        raise UsageProblem("Give --token or --token-file, and not both.")
+        raise UsageError("Give either --token or --token-file, not both.")
     if database is not None and (token or token_file or ca_file):
-        raise UsageProblem("A database has no token and no --ca-file: these are for a server.")
+        raise UsageError("--token, --token-file and --ca-file need --server. Leave them out for a database.")
     if token_file is not None:
         token = _token(token_file)
     if server is not None:
         authorities = None if ca_file is None else str(Path(ca_file).absolute())
         Server(server, token, authorities)  # raises if a value is invalid
-        made = Context(server=server, token=token, ca_file=authorities)
+        context = Context(server=server, token=token, ca_file=authorities)
     else:
-        made = Context(database=database)
+        context = Context(database=database)
     found = contexts.read()
-    found.add(name, made)
+    found.add(name, context)
     contexts.write(found)
-    print(f"Added the context {name!r}; `headrace context use {name}` makes it count.")
+    print(f"Added the context {name!r}. To use it: `headrace context use {name}`")
 
 
 def use(
     name: Annotated[str | None, Parameter(show_default=False, help="The context's name.")] = None,
     /,
     *,
-    none: Annotated[bool, flag("No context: the project's database again, or the embedded Postgres.")] = False,
+    none: Annotated[bool, flag("Use no context, but the project's database or the embedded Postgres.")] = False,
 ) -> None:
-    """Use a context for all commands that don't name a server or a database."""
+    """Select the context for commands that don't name a server or a database."""
     if (name is None) != none:
-        raise UsageProblem("Write a context's name, or --none.")
+        raise UsageError("Give the name of a context, or --none.")
     found = contexts.read()
     found.use(name)
     contexts.write(found)
@@ -89,7 +93,7 @@ def ls(*, json: JsonOption = False) -> None:
             ]
         )  # fmt: skip
     elif not rows:
-        print("headrace: There is no context yet: `headrace context add` makes one.", file=sys.stderr)
+        print_notice("There are no contexts. Add one with `headrace context add`.")
     else:
         from headrace.cli.output.tables import print_table
 
@@ -112,7 +116,7 @@ def _token(file: str) -> str:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise NoInput(f"The token can't be read from {file!r}: {error}.") from error
+        raise UnreadableInput(f"The file {file!r} with the token can't be read: {error}.") from error
     if not text.strip():
-        raise NoInput(f"There is no token in {file!r}.")
+        raise UnreadableInput(f"The file {file!r} contains no token.")
     return text.strip()

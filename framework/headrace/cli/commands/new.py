@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.problems import CantCreate, UsageProblem
+from headrace.cli.errors import CannotCreate, UsageError
 
 _PLACEHOLDER = "my-service"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
@@ -21,54 +21,57 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv", ".headrace", ".*_ca
 
 
 def new(name: Annotated[str, Parameter(help="The service's name, such as web-shop.")], /) -> None:
-    """Create a new service in a directory of its name: handlers, settings, tests and a README."""
+    """Create a new service from the template, in a directory of its name.
+
+    It has handlers, settings, tests and a README.
+    """
     package = package_name(name)
     target = Path.cwd() / name
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CantCreate(f"{target} exists and is not an empty directory: choose another name, or move it away.")
+        raise CannotCreate(f"{target} exists and is not an empty directory. Choose another name, or move it.")
     make(target, name, package)
     print(
-        f"Made {name}/. Next:\n\n  cd {name}\n  pip install -e '.[test]'\n  pytest\n  headrace run {package}.service:app"
+        f"Created {name}/. Next:\n\n  cd {name}\n  pip install -e '.[test]'\n  pytest\n  headrace run {package}.service:app"
     )
 
 
 def package_name(name: str) -> str:
-    """The Python package for a service of that name. Raises `UsageProblem` for an invalid name."""
+    """Return the name of the Python package of a service. Raises `UsageError` for an invalid name."""
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or len(name) > 60:
-        raise UsageProblem(
-            f"The name {name!r} can't be used: take lower-case letters, digits and single dashes, such as web-shop."
+        raise UsageError(
+            f"The name {name!r} is invalid. Use lower-case letters, digits and single dashes, such as web-shop."
         )
     if package in _TAKEN:
-        raise UsageProblem(
-            f"The name {name!r} is taken by Python or by Headrace: choose another, such as {name}-service."
-        )
+        raise UsageError(f"The name {name!r} is used by Python or by Headrace. Choose another, such as {name}-service.")
     return package
 
 
 def template() -> Path:
-    """The template's directory, in the installed package or in the checkout that this code runs from."""
+    """Return the template's directory, in the installed package or in the checkout that this code runs from."""
     here = Path(__file__).resolve().parent
     places = (here.parents[0] / "template", here.parents[3] / "app_template")
     for place in places:
         if (place / "pyproject.toml").is_file():
             return place
-    raise CantCreate(f"The template is in neither {places[0]} nor {places[1]}: install Headrace again.")
+    raise CannotCreate(f"The template is missing from {places[0]} and {places[1]}. Install Headrace again.")
 
 
 def make(target: Path, name: str, package: str) -> None:
-    """Copy the template to `target`, completely or not at all. Raises `CantCreate`."""
+    """Copy the template to `target`, completely or not at all. Raises `CannotCreate`."""
     try:
-        aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+        draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
         try:
-            copy = aside / name
+            copy = draft / name
             shutil.copytree(template(), copy, ignore=_NOT_COPIED)
             _rename(copy, name, package)
             copy.rename(target)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
     except (OSError, shutil.Error) as error:
-        raise CantCreate(f"{target} can't be made ({error}): choose a directory that can be written.") from error
+        raise CannotCreate(
+            f"{target} can't be created: {error}. Change to a directory that you can write to."
+        ) from error
 
 
 def _rename(copy: Path, name: str, package: str) -> None:

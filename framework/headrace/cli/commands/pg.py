@@ -11,10 +11,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from headrace.app import settings
-from headrace.cli.options.common import JsonOption, print_json
+from headrace.cli.options.common import JsonOption
+from headrace.cli.output.json_output import print_json
 from headrace.embedded import EmbeddedPostgres, Status
 
-pg = App(name="pg", help="Start, stop and enter the embedded Postgres.", help_format="plaintext")
+pg = App(name="pg", help="Start, stop and query the embedded Postgres.", help_format="plaintext")
 
 NOT_RUNNING = 3  # as for `pg_ctl status`
 
@@ -24,7 +25,7 @@ DataOption = Annotated[
         name="--data",
         env_var="HEADRACE_DATA",
         show_default=False,
-        help="The data directory. Without it: the project's .headrace/postgres, or the user's.",
+        help="The data directory. Default: .headrace/postgres of the project, or that of the user.",
     ),
 ]
 PortOption = Annotated[
@@ -33,7 +34,7 @@ PortOption = Annotated[
         name="--port",
         env_var="HEADRACE_PG_PORT",
         show_default=False,
-        help="A TCP port on 127.0.0.1, besides the Unix socket. It counts when the server is started.",
+        help="A TCP port on 127.0.0.1, in addition to the Unix socket. Takes effect when the server starts.",
     ),
 ]
 
@@ -50,27 +51,29 @@ def start(*, data: DataOption = None, port: PortOption = None) -> None:
 def stop(
     *,
     data: DataOption = None,
-    immediate: Annotated[bool, Parameter(negative="", help="At once; it recovers at the next start.")] = False,
+    immediate: Annotated[
+        bool, Parameter(negative="", help="Stop at once. Postgres recovers at the next start.")
+    ] = False,
 ) -> None:
     """Stop the embedded Postgres, even if it is in use. Committed data stays."""
     server = _server(data)
-    ran = server.status().running
+    was_running = server.status().running
     server.stop("immediate" if immediate else "fast")
-    print(f"Postgres on {server.data_dir} {'is stopped' if ran else 'was not running'}.")
+    print(f"Postgres on {server.data_dir} {'stopped' if was_running else 'was not running'}.")
 
 
 @pg.command
 def status(*, data: DataOption = None, json: JsonOption = False) -> int:
-    """Show whether the embedded Postgres runs, where, and which processes use it.
+    """Show the state of the embedded Postgres, its URL, and which processes use it.
 
     The exit code is 3 if it doesn't run.
     """
-    found = _server(data).status()
+    state = _server(data).status()
     if json:
-        print_json(_facts(found))
+        print_json(_facts(state))
     else:
-        _print_status(found)
-    return 0 if found.running else NOT_RUNNING
+        _print_status(state)
+    return 0 if state.running else NOT_RUNNING
 
 
 @pg.command
@@ -79,24 +82,24 @@ def url(*, data: DataOption = None, port: PortOption = None) -> None:
     server = _server(data, port)
     print(server.url())
     if not server.status().running:
-        print("It is not running now: `headrace pg start` starts it.", file=sys.stderr)
+        print("Postgres is not running. Start it with `headrace pg start`.", file=sys.stderr)
 
 
 @pg.command
 def psql(
-    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to pass on to psql.")],
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="Arguments for psql.")],
     data: DataOption = None,
 ) -> int:
-    """Open psql on the embedded Postgres, and start that if necessary. Arguments after `--` go to psql."""
+    """Open psql on the embedded Postgres, which is started if necessary. Arguments after `--` go to psql."""
     server = _server(data)
     with server.acquire() as tenancy:
         # Ctrl-C is for psql, which uses it to end a query. This is a handler because psql would inherit
         # SIG_IGN.
-        before = signal.signal(signal.SIGINT, lambda *_: None)
+        previous = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             return subprocess.call([server.program("psql"), tenancy.url, *arguments])
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, previous)
 
 
 def _server(data: Path | None, port: int | None = None) -> EmbeddedPostgres:
@@ -123,7 +126,7 @@ def _print_status(found: Status) -> None:
 
     version = f"PostgreSQL {found.version}" if found.version else "Postgres"
     users = ", ".join(map(str, found.users)) or "none"
-    until = "until `headrace pg stop`" if found.kept else "until the last of its users leaves"
+    until = "until `headrace pg stop`" if found.kept else "until its last user ends"
     facts = [("status", f"{version} runs as process {found.pid}, {until}" if found.running else "not running")]
     if found.running:
         facts += [

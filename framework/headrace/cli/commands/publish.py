@@ -12,12 +12,13 @@ import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace.cli.input.line_reader import STDIN, Lines, open_lines
-from headrace.cli.input.records import BadLine, Chunk, read
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.connection import administration
-from headrace.cli.output.progress import Progress, progress_of
-from headrace.cli.problems import Unfinished
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administration
+from headrace.cli.errors import StoppedEarly
+from headrace.cli.input.line_reader import STDIN, LineReader, open_lines
+from headrace.cli.input.ndjson import Chunk, InvalidLine, parse_lines
+from headrace.cli.output.formats import count
+from headrace.cli.output.progress import Progress, progress_bar
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.errors import NotAllowed
 from headrace.model.errors import HeadraceError, InDoubt, InvalidInput, UnknownStream
@@ -29,23 +30,28 @@ if TYPE_CHECKING:
 def publish(
     stream: Annotated[str, Parameter(help="The stream to publish to.")],
     file: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="NDJSON; - is standard input. A name in .gz is decompressed.")
+        str,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="A file of NDJSON; - is standard input. A file whose name ends in .gz is decompressed.",
+        ),
     ] = STDIN,
     /,
     *,
-    create: Annotated[bool, Parameter(negative="", help="Create the stream, unless it exists.")] = False,
-    skip: Annotated[
-        int, Parameter(validator=Number(gte=0), help="Lines to leave out at the start: those published before.")
-    ] = 0,
-    batch: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Messages in one transaction.")] = 1000,
+    create: Annotated[bool, Parameter(negative="", help="Create the stream if it doesn't exist.")] = False,
+    skip: Annotated[int, Parameter(validator=Number(gte=0), help="The number of lines to skip at the start.")] = 0,
+    batch: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=1000), help="The number of messages in one transaction.")
+    ] = 1000,
     backend: Backend = Backend(),  # noqa: B008 - frozen
 ) -> None:
-    """Publish the lines of a file or of standard input: {"key": …, "data": …, "headers"?: …} on each line.
+    """Publish each line of a file or of standard input as a message.
 
-    An error names its line. The lines before it are published, and --skip
-    continues after them.
+    A line is a JSON object such as {"key": "orders.42", "data": {"total": 12}},
+    with optional "headers". An error names the line. The lines before it are
+    published. To continue after them, use --skip.
     """
-    backend.one_request("see `headrace stream send`")
+    backend.require_single_request("use `headrace stream send`")
     run_async(_publish, stream, file, create, skip, batch, backend)
 
 
@@ -55,10 +61,10 @@ async def _publish(stream: str, file: str, create: bool, skip: int, batch: int, 
             await _find_or_create(admin, stream, create)
             await lines.skip(skip)
             publication = Publication(admin, stream, lines, batch)
-            with progress_of(lines) as progress:
+            with progress_bar(lines) as progress:
                 await publication.run(progress)
-    already = f"; {publication.unchanged:,} had not changed" if publication.unchanged else ""
-    print(f"Published {counted(publication.published)} to {stream!r}{already}.")
+    unchanged = f". Unchanged: {count(publication.unchanged, 'message')}" if publication.unchanged else ""
+    print(f"Published {count(publication.published, 'message')} to {stream!r}{unchanged}.")
 
 
 async def _find_or_create(admin: Administration, stream: str, create: bool) -> None:
@@ -70,21 +76,21 @@ async def _find_or_create(admin: Administration, stream: str, create: bool) -> N
     except UnknownStream as error:
         if not create:
             raise UnknownStream(
-                f"There is no stream {stream!r}: mend the name, or pass --create to create it."
+                f"The stream {stream!r} does not exist. Correct the name, or create it with --create."
             ) from error
         await admin.create_stream(stream)
 
 
 class Publication:
-    """Publishes the lines of one source to one stream.
+    """Publishes the lines of one input to one stream.
 
     Attributes:
-        published: messages that are certainly in the stream.
-        unchanged: messages that a stream with `dedupe` already had, and skipped.
+        published: the number of messages that are certainly in the stream.
+        unchanged: the number of messages that a stream with `dedupe` skipped, because it already had them.
         done: the number of the last line that is published, unchanged or empty.
     """
 
-    def __init__(self, admin: Administration, stream: str, lines: Lines, batch: int) -> None:
+    def __init__(self, admin: Administration, stream: str, lines: LineReader, batch: int) -> None:
         self.published = 0
         self.unchanged = 0
         self.done = lines.number
@@ -94,56 +100,51 @@ class Publication:
         self._batch = batch
 
     async def run(self, progress: Progress) -> None:
-        """Publish everything. Raises `Unfinished`, which says what is published and how to continue."""
+        """Publish everything. Raises `StoppedEarly`, which says what was published and how to continue."""
         try:
-            while taken := await self._lines.take(self._batch):
-                # A chunk that was begun is finished. After an interrupt in its middle, it would be
-                # unknown what was committed.
+            while lines := await self._lines.take(self._batch):
+                # A started chunk is finished. If an interrupt stopped it, we would not know what was
+                # committed.
                 with anyio.CancelScope(shield=True):
-                    await self._publish(taken)
+                    await self._publish(lines)
                 progress(self.published)
         except HeadraceError as error:
-            raise Unfinished(f"{error} {self._so_far()}", error.exit_code) from error
+            raise StoppedEarly(f"{error} {self._status()}", error.exit_code) from error
         except anyio.get_cancelled_exc_class():
-            progress.say(f"headrace: Interrupted. {self._so_far()}")
+            progress.print_line(f"headrace: Interrupted. {self._status()}")
             raise
 
-    def _so_far(self) -> str:
+    def _status(self) -> str:
         if not self.done:
             return "Nothing was published."
-        return f"Published before: {counted(self.published)}, up to line {self.done}; go on with --skip {self.done}."
+        return f"{count(self.published, 'message')} up to line {self.done} were published. Continue with --skip {self.done}."
 
-    async def _publish(self, taken: list[tuple[int, bytes]]) -> None:
-        chunk, bad = read(taken)
+    async def _publish(self, lines: list[tuple[int, bytes]]) -> None:
+        chunk, bad = parse_lines(lines)
         if chunk:
             await self._send(chunk)
-        self.done = bad.line - 1 if bad else taken[-1][0]
+        self.done = bad.line - 1 if bad else lines[-1][0]
         if bad:
             raise bad
 
     async def _send(self, chunk: Chunk) -> None:
-        """Publish the whole chunk, or if one of its messages is refused, the messages before that one."""
+        """Publish the whole chunk, or if one of its messages is invalid, the messages before that one."""
         try:
             published = await self._admin.send_many(self._stream, chunk.keys, chunk.data, chunk.headers)
         except InvalidInput as error:
             if len(chunk) == 1:
                 self.done = chunk.lines[0] - 1
-                raise BadLine(chunk.lines[0], error) from error
-            # The error doesn't say which message is refused, or the chunk is too large for the server.
-            # Send it by halves.
+                raise InvalidLine(chunk.lines[0], error) from error
+            # The error doesn't say which message is invalid, or the chunk is too large for the server.
+            # Send it in halves.
             first, second = chunk.halves()
             await self._send(first)
             await self._send(second)
             return
         except InDoubt as error:
             raise InDoubt(
-                f"{error} It is not known whether lines {chunk.lines[0]} to {chunk.lines[-1]} were published."
+                f"{error} Lines {chunk.lines[0]} to {chunk.lines[-1]} may or may not be published."
             ) from error
         self.published += published
         self.unchanged += len(chunk) - published
         self.done = chunk.lines[-1]
-
-
-def counted(messages: int) -> str:
-    """A count of messages in words."""
-    return "1 message" if messages == 1 else f"{messages:,} messages"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -10,22 +9,24 @@ import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace.app import settings
 from headrace.app.app import App
 from headrace.app.consumer import Consumer
 from headrace.app.heartbeats import this_process_is
+from headrace.app.settings import MOST_PROCESSES
+from headrace.app.settings import read as read_settings
+from headrace.cli.errors import UsageError
 from headrace.cli.options.common import flag
-from headrace.cli.options.target import load
 from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
-from headrace.cli.problems import UsageProblem
-from headrace.cli.processes import member
-from headrace.cli.processes.crew import run_processes
+from headrace.cli.processes import child_info
+from headrace.cli.processes.app_loader import load_app
 from headrace.cli.processes.event_loop import run_async
 from headrace.cli.processes.ready_file import ReadyFile
-from headrace.cli.processes.reload import run_reloading, watched
+from headrace.cli.processes.reload import directories_to_watch, run_with_reload
+from headrace.cli.processes.supervisor import run_processes
+from headrace.model.log import Log
 from headrace.sources.postgres.capture.capturing import Capturing
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 
 def run(
@@ -35,26 +36,26 @@ def run(
     processes: Annotated[
         int | None,
         Parameter(
-            validator=Number(gte=1, lte=settings.MOST_PROCESSES), show_default=False,
-            help="How many processes share the work; 1 by default.",
+            validator=Number(gte=1, lte=MOST_PROCESSES), show_default=False,
+            help="The number of processes that share the work. Default: 1.",
         ),
     ] = None,
-    check: Annotated[bool, flag("Do all that comes before the consumers, startup checks included, and end.")] = False,
-    reload: Annotated[bool, flag("For development: start anew when a Python file changes.")] = False,
+    check: Annotated[bool, flag("Run the startup and its checks, start no consumers, and exit.")] = False,
+    reload: Annotated[bool, flag("For development: restart when a Python file changes.")] = False,
     reload_dir: Annotated[
         list[Path] | None,
-        Parameter(name="--reload-dir", negative="", show_default=False, help="Watch this directory, too; may be repeated."),
+        Parameter(name="--reload-dir", negative="", show_default=False, help="Another directory to watch. Repeat for several."),
     ] = None,
     database: Annotated[
         str | None,
         Parameter(
             show_default=False,
-            help="A Postgres URL, instead of the app's own or HEADRACE_DATABASE. Without any: the embedded Postgres.",
+            help="A Postgres URL. Default: that of the app, then HEADRACE_DATABASE, then the embedded Postgres.",
         ),
     ] = None,
     ready_file: Annotated[
         Path | None,
-        Parameter(name="--ready-file", show_default=False, help="A file to keep there, and fresh, while all is ready."),
+        Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the process is ready."),
     ] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -68,36 +69,36 @@ def run(
     You can also set options in the environment, such as HEADRACE_LOG_FORMAT, or
     in [tool.headrace] of pyproject.toml.
     """
-    me = member.from_environment()
-    found = settings.read(
+    child = child_info.from_environment()
+    settings = read_settings(
         {"processes": processes, "ready_file": ready_file, "log_level": log_level, "log_format": log_format}
     )
     if (reload or reload_dir) and not check:
-        if found.processes > 1:
-            raise UsageProblem("--reload runs one process: leave --processes, and HEADRACE_PROCESSES, out.")
-        directories = watched(target, reload_dir or ())
-        set_up_logging(found.log_level, found.log_format)
-        return run_async(run_reloading, target, directories, database, found)
-    app = load(target)
-    set_up_logging(found.log_level, found.log_format, me.number if me else None)
-    app.dsn = database or (me.database if me else None) or app.dsn
+        if settings.processes > 1:
+            raise UsageError("--reload runs only one process. Leave out --processes and unset HEADRACE_PROCESSES.")
+        directories = directories_to_watch(target, reload_dir or ())
+        set_up_logging(settings.log_level, settings.log_format)
+        return run_async(run_with_reload, target, directories, database, settings)
+    app = load_app(target)
+    set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
+    app.dsn = database or (child.database if child else None) or app.dsn
     if check:
         run_async(app.preflight)
-        print(f"{target} is fit to run here.")
+        print(f"All checks of {target} passed.")
         return 0
-    if found.processes > 1 and me is None:
-        return run_async(run_processes, app, target, found)
-    if me:
-        member.end_with_parent(me)
-    if me is None or me.number is None:
-        logger.info("%s runs with %s", target, ", ".join(_described(one) for one in app.consumers))
-    run_async(_run, app, me.ready_path if me else found.ready_file)
+    if settings.processes > 1 and child is None:
+        return run_async(run_processes, app, target, settings)
+    if child:
+        child_info.stop_with_parent(child)
+    if child is None or child.number is None:
+        log.info("app starting", app=target, consumers=", ".join(_describe(one) for one in app.consumers))
+    run_async(_run, app, child.ready_path if child else settings.ready_file)
     return 0
 
 
 async def _run(app: App, ready_file: Path | None) -> None:
     this_process_is("run")
-    app.attach(Capturing())  # also for sources that others made: their transforms are mostly in this app
+    app.attach(Capturing())  # also captures sources that the app didn't declare, because it mostly has their transforms
     if ready_file is None:
         await app.run()
         return
@@ -107,5 +108,5 @@ async def _run(app: App, ready_file: Path | None) -> None:
         group.cancel_scope.cancel()
 
 
-def _described(consumer: Consumer) -> str:
-    return f"{consumer.spec.name} on {consumer.spec.stream} ({', '.join(consumer.spec.filters)})"
+def _describe(consumer: Consumer) -> str:
+    return f"{consumer.spec.stream}/{consumer.spec.name} ({', '.join(consumer.spec.filters)})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import resource
 import socket
 from collections.abc import Callable, Coroutine
@@ -17,20 +16,21 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headrace import store
-from headrace.app import settings
 from headrace.app.app import App
 from headrace.app.heartbeats import this_process_is
-from headrace.app.settings import Settings
+from headrace.app.settings import MOST_PROCESSES, Settings
+from headrace.app.settings import read as read_settings
 from headrace.cli.options.common import flag
 from headrace.cli.options.sizes import size_in_bytes
 from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
-from headrace.cli.processes import member
-from headrace.cli.processes.children import command, lifeline
-from headrace.cli.processes.crew import Crew
+from headrace.cli.processes import child_info
+from headrace.cli.processes.child_info import ChildInfo
+from headrace.cli.processes.children import child_command, parent_pipe
 from headrace.cli.processes.event_loop import run_async
-from headrace.cli.processes.member import Member
 from headrace.cli.processes.ready_file import ReadyFile
+from headrace.cli.processes.supervisor import Supervisor
 from headrace.model.errors import ConfigurationError
+from headrace.model.log import Log
 from headrace.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -38,58 +38,58 @@ if TYPE_CHECKING:
     from headrace.server.options import Options
     from headrace.server.transport.listener import Address
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-SPARE_FILES = 256
+RESERVED_FILES = 256
 """Open files that a server needs in addition to its clients' connections."""
 
 
 def serve(
     *,
     host: Annotated[
-        str | None, Parameter(show_default=False, help="Where to listen; 127.0.0.1 by default, 0.0.0.0 for everywhere.")
+        str | None, Parameter(show_default=False, help="The address to listen on; 0.0.0.0 for all interfaces. Default: 127.0.0.1.")
     ] = None,
-    port: Annotated[int | None, Parameter(show_default=False, help="7376 by default; 0 for any that is free.")] = None,
+    port: Annotated[int | None, Parameter(show_default=False, help="The port to listen on; 0 for any free port. Default: 7376.")] = None,
     processes: Annotated[
         int | None,
         Parameter(
-            validator=Number(gte=1, lte=settings.MOST_PROCESSES), show_default=False,
-            help="How many processes share the port; 1 by default.",
+            validator=Number(gte=1, lte=MOST_PROCESSES), show_default=False,
+            help="The number of processes that share the port. Default: 1.",
         ),
     ] = None,
     database: Annotated[
         str | None,
-        Parameter(show_default=False, help="A Postgres URL, or HEADRACE_DATABASE. Without any: the embedded Postgres."),
+        Parameter(show_default=False, help="A Postgres URL. Default: HEADRACE_DATABASE, then the embedded Postgres."),
     ] = None,
     tls_cert: Annotated[
-        Path | None, Parameter(name="--tls-cert", show_default=False, help="The certificate, in PEM: then it is HTTPS.")
+        Path | None, Parameter(name="--tls-cert", show_default=False, help="A certificate file in PEM. Enables HTTPS.")
     ] = None,
     tls_key: Annotated[
-        Path | None, Parameter(name="--tls-key", show_default=False, help="Its private key, if that isn't in the same file.")
+        Path | None, Parameter(name="--tls-key", show_default=False, help="The private key file, if the certificate file doesn't contain the key.")
     ] = None,
-    insecure: Annotated[bool, flag("Listen elsewhere than on this machine alone though no token was made.")] = False,
+    insecure: Annotated[bool, flag("Allow access from other machines although no token exists.")] = False,
     max_body: Annotated[
-        str | None, Parameter(name="--max-body", show_default=False, help="The largest body of a request; 10MB by default.")
+        str | None, Parameter(name="--max-body", show_default=False, help="The maximum size of a request body. Default: 10MB.")
     ] = None,
     max_requests: Annotated[
         int | None,
         Parameter(
             name="--max-requests", validator=Number(gte=1, lte=1_000_000), show_default=False,
-            help="Requests under way at a time, of each process; 1000 by default. Those that wait for messages count apart.",
+            help="The maximum number of concurrent requests per process, without those that wait for messages. Default: 1000.",
         ),
     ] = None,
     push_allow: Annotated[
         list[str] | None,
         Parameter(
             name="--push-allow", negative="", show_default=False,
-            help="Let push consumers send there though it is not public: a network such as 10.0.0.0/8, private, or loopback."
-            " May be repeated.",
+            help="Allow push consumers to send to addresses that are not public: a network such as 10.0.0.0/8, private, or loopback."
+            " Repeat for several.",
         ),
     ] = None,
-    no_capture: Annotated[bool, flag("Leave it to other processes to capture tables.")] = False,
+    no_capture: Annotated[bool, flag("Don't capture tables in this server.")] = False,
     ready_file: Annotated[
         Path | None,
-        Parameter(name="--ready-file", show_default=False, help="A file to keep there, and fresh, while all is ready."),
+        Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the server is ready."),
     ] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -97,9 +97,9 @@ def serve(
     """Serve the HTTP API until SIGTERM or SIGINT.
 
     At the signal it drains. It accepts no more connections, answers the
-    requests that wait for messages, and finishes requests under way within
-    shutdown_timeout. A second signal stops at once. Any number of servers may
-    stand in front of one database.
+    requests that wait for messages, and finishes the other requests within
+    shutdown_timeout. A second signal stops at once. Any number of servers can
+    use the same database.
 
     You can also set options in the environment, such as HEADRACE_PORT, or in
     [tool.headrace] of pyproject.toml.
@@ -107,16 +107,16 @@ def serve(
     for module in ("litestar", "uvicorn", "httptools", "aiohttp"):
         if find_spec(module) is None:
             raise ConfigurationError(
-                f"`headrace serve` needs {module}, which is not installed: pip install 'headrace[server]'."
+                f"`headrace serve` needs {module}, which is not installed. Install it with: pip install 'headrace[server]'"
             )
-    me = member.from_environment()
-    found = settings.read({
+    child = child_info.from_environment()
+    settings = read_settings({
         "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
         "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
     })  # fmt: skip
     options = _options(max_body, max_requests, push_allow, capture=not no_capture)
-    set_up_logging(found.log_level, found.log_format, me.number if me else None)
-    return _Serve(found, options, me, insecure=insecure, database=database).run()
+    set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
+    return ServeCommand(settings, options, child, insecure=insecure, database=database).run()
 
 
 def _options(max_body: str | None, max_requests: int | None, push_allow: list[str] | None, *, capture: bool) -> Options:
@@ -132,33 +132,33 @@ def _options(max_body: str | None, max_requests: int | None, push_allow: list[st
     return options
 
 
-class _Serve:
+class ServeCommand:
     """One call of the `serve` command."""
 
     def __init__(
-        self, found: Settings, options: Options, me: Member | None, *, insecure: bool, database: str | None
+        self, settings: Settings, options: Options, child: ChildInfo | None, *, insecure: bool, database: str | None
     ) -> None:  # fmt: skip
         from headrace.server.transport.listener import Address
         from headrace.server.transport.tls import Certificate
 
-        self._found = found
+        self._settings = settings
         self._options = options
-        self._me = me
+        self._child = child
         self._insecure = insecure
-        self._address: Address = Address(found.host, found.port)
-        if found.tls_key is not None and found.tls_cert is None:
-            raise ConfigurationError("--tls-key is the key of a certificate: give that, too, with --tls-cert.")
-        self._certificate = None if found.tls_cert is None else Certificate(found.tls_cert, found.tls_key)
-        self._app = App(database or (me.database if me else None))
+        self._address: Address = Address(settings.host, settings.port)
+        if settings.tls_key is not None and settings.tls_cert is None:
+            raise ConfigurationError("--tls-key needs a certificate. Give it with --tls-cert.")
+        self._certificate = None if settings.tls_cert is None else Certificate(settings.tls_cert, settings.tls_key)
+        self._app = App(database or (child.database if child else None))
 
     def run(self) -> int:
         """Serve until stopped. Returns the exit code."""
-        if self._me is not None and self._me.listen_fd is not None:
-            member.end_with_parent(self._me)
-            return run_async(self._serve, socket.socket(fileno=self._me.listen_fd))
+        if self._child is not None and self._child.listen_fd is not None:
+            child_info.stop_with_parent(self._child)
+            return run_async(self._serve, socket.socket(fileno=self._child.listen_fd))
         listening = self._address.bind()
         try:
-            return run_async(self._serve if self._found.processes == 1 else self._supervise, listening)
+            return run_async(self._serve if self._settings.processes == 1 else self._supervise, listening)
         finally:
             listening.close()
 
@@ -167,16 +167,16 @@ class _Serve:
         from headrace.server.serve import ServerRunner
 
         this_process_is("serve")
-        server = Server(self._app, _within_open_files(self._options))
-        beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._tell_metrics(server, beside)
+        server = Server(self._app, _limit_connections(self._options))
+        background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._expose_metrics(server, background)
         serving = ServerRunner(
-            self._app, server, listening, self._certificate, shutdown_timeout=self._found.shutdown_timeout,
-            before_listening=self._judge_openness, on_listening=lambda: self._say(listening), tasks=beside,
+            self._app, server, listening, self._certificate, shutdown_timeout=self._settings.shutdown_timeout,
+            before_listening=self._require_token, on_listening=lambda: self._log_listening(listening), tasks=background,
         )  # fmt: skip
-        path = self._me.ready_path if self._me else self._found.ready_file
+        path = self._child.ready_path if self._child else self._settings.ready_file
         if path is not None:
-            beside.append(lambda: ReadyFile(path).keep(serving.ready))
+            background.append(lambda: ReadyFile(path).keep(serving.ready))
         # Most objects that exist now stay, and a request rarely creates reference cycles, so the
         # garbage collector may run rarely.
         gc.collect()
@@ -185,21 +185,21 @@ class _Serve:
         await serving.run()
         return 0
 
-    def _tell_metrics(self, server: Server, beside: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    def _expose_metrics(self, server: Server, background: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Add the metrics of the app, and of other processes on the port, to `/metrics`."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         from headrace.server.monitoring.peer_metrics import PeerMetrics
 
         registry = CollectorRegistry()
-        wanted = Telemetry.of(self._found.telemetry) or Telemetry(traces=None, metrics=None)
-        self._app.telemetry = msgspec.structs.replace(wanted, prometheus_registry=registry)
+        telemetry = Telemetry.of(self._settings.telemetry) or Telemetry(traces=None, metrics=None)
+        self._app.telemetry = msgspec.structs.replace(telemetry, prometheus_registry=registry)
         server.monitoring.further = lambda: generate_latest(registry).decode()
-        if self._me is not None and self._me.directory is not None and self._me.number is not None:
-            siblings = PeerMetrics(Path(self._me.directory), self._me.number, server.monitoring.own)
-            server.monitoring.labels = siblings.labels
-            server.monitoring.peer_metrics = siblings.ask
-            beside.append(siblings.answer)
+        if self._child is not None and self._child.metrics_directory is not None and self._child.number is not None:
+            peers = PeerMetrics(Path(self._child.metrics_directory), self._child.number, server.monitoring.own)
+            server.monitoring.labels = peers.labels
+            server.monitoring.peer_metrics = peers.ask
+            background.append(peers.answer)
 
     async def _supervise(self, listening: socket.socket) -> int:
         """Run several server processes. This process only holds the socket and the embedded Postgres."""
@@ -207,54 +207,58 @@ class _Serve:
 
         self._app.telemetry = False
         async with self._app:
-            await self._judge_openness()
+            await self._require_token()
             listen(listening)
-            self._say(listening)
-            with lifeline() as fd, TemporaryDirectory(prefix="headrace-") as directory:
-                pattern = Member(
+            self._log_listening(listening)
+            with parent_pipe() as fd, TemporaryDirectory(prefix="headrace-") as directory:
+                pattern = ChildInfo(
                     number=None, parent_fd=fd, database=self._app.dsn, ready_file=None,
-                    listen_fd=listening.fileno(), directory=directory,
+                    listen_fd=listening.fileno(), metrics_directory=directory,
                 )  # fmt: skip
-                return await Crew(self._words(), self._found, pattern, stopping=listening.close).run()
+                return await Supervisor(
+                    self._child_command(), self._settings, pattern, on_stopping=listening.close
+                ).run()
 
-    def _words(self) -> tuple[str, ...]:
-        """The command line of one server process. The process gets its socket in another way."""
-        options, found = self._options, self._found
-        words = ["serve", "--host", found.host, "--port", str(found.port), "--processes", "1"]
+    def _child_command(self) -> tuple[str, ...]:
+        """Return the command line of one server process. The process inherits its socket."""
+        options, settings = self._options, self._settings
+        words = ["serve", "--host", settings.host, "--port", str(settings.port), "--processes", "1"]
         words += ["--max-body", str(options.max_body), "--max-requests", str(options.max_requests)]
-        for option, path in (("--tls-cert", found.tls_cert), ("--tls-key", found.tls_key)):
+        for option, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
             words += [] if path is None else [option, str(path)]
         for network in options.push_allow:
             words += ["--push-allow", network]
         words += [] if options.capture else ["--no-capture"]
-        return tuple(command(found, *words, *(["--insecure"] if self._insecure else [])))
+        return tuple(child_command(settings, *words, *(["--insecure"] if self._insecure else [])))
 
-    async def _judge_openness(self) -> None:
+    async def _require_token(self) -> None:
         """Raise `ConfigurationError` if other machines can reach the server and it needs no token."""
         if self._insecure or self._address.loopback or await store.any_token(self._app.database):
             return
         raise ConfigurationError(
-            f"{self._found.host} can be reached from other machines, and no token has been made, so anybody could do anything: make one"
-            " (`headrace token add NAME --scope admin`), listen on 127.0.0.1, or say --insecure."
+            f"Other machines can reach {self._settings.host}, and no token exists, so they would have full access. Create a token with"
+            " `headrace token add NAME --scope admin`, listen on 127.0.0.1, or give --insecure."
         )
 
-    def _say(self, listening: socket.socket) -> None:
+    def _log_listening(self, listening: socket.socket) -> None:
         from headrace.server.transport.listener import url_of
 
-        if self._me is None:
+        if self._child is None:
             url = url_of(listening, tls=self._certificate is not None)
-            logger.info("listening on %s", url)
+            log.info("listening", url=url)
 
 
-def _within_open_files(options: Options) -> Options:
+def _limit_connections(options: Options) -> Options:
     """Limit the connections to what the process's limit of open files allows. Most shells set that limit too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = options.max_connections + SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = options.max_connections + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return options
-    most = max(soft - SPARE_FILES, 16)
-    logger.warning("this process may open %d files, so it takes %d connections at most: see `ulimit -n`", soft, most)
-    return msgspec.structs.replace(options, max_connections=most)
+    limit = max(soft - RESERVED_FILES, 16)
+    log.warning(
+        "connections limited by open files", open_files=soft, connections=limit, hint="raise the limit with `ulimit -n`"
+    )
+    return msgspec.structs.replace(options, max_connections=limit)

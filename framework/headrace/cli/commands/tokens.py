@@ -7,11 +7,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.common import JsonOption, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.options.times import duration, told
-from headrace.cli.output.notices import say
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.options.common import JsonOption
+from headrace.cli.options.times import duration, time_or_dash
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.tokens import TokenInfo
 
@@ -20,36 +21,37 @@ ScopeOption = Annotated[
     Parameter(
         name="--scope",
         negative="",
-        help="What it opens: publish, consume or admin, for all streams, or for one as in publish:orders. May be given more"
-        " than once.",
+        help="What it allows: publish, consume or admin, for all streams, or for one stream, as in publish:orders."
+        " Repeat for several.",
     ),
 ]
 
 
 def add(
-    name: Annotated[str, Parameter(help="What it is for; it can be revoked by this name.")],
+    name: Annotated[str, Parameter(help="The token's name.")],
     /,
     *,
     scope: ScopeOption,
     expires: Annotated[
-        str | None, Parameter(show_default=False, help="How long it is good for, such as 30d. Without it: for ever.")
+        str | None,
+        Parameter(show_default=False, help="How long the token is valid, such as 30d. Default: without limit."),
     ] = None,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Create a token and print it.
 
-    It can't be shown again. As soon as one token exists, every call to a server
-    on this database needs a token.
+    It can't be shown again. As soon as one token exists, every request to a
+    server on this database needs a token.
     """
     lifetime = None if expires is None else duration(expires, "--expires")
-    made = administer(backend, lambda admin: admin.create_token(name, scope, expires_in=lifetime))
+    created = administer(backend, lambda admin: admin.create_token(name, scope, expires_in=lifetime))
     if json:
-        print_json(made)
+        print_json(created)
     else:
-        print(made.token)
-        until = "" if made.expires_at is None else f", until {told(made.expires_at)}"
-        say(f"Keep it: it is not shown again. It is for {', '.join(made.scopes)}{until}.")
+        print(created.token)
+        expiry = "" if created.expires_at is None else f" It expires at {time_or_dash(created.expires_at)}."
+        print_notice(f"Save this token. It can't be shown again. Its scopes: {', '.join(created.scopes)}.{expiry}")
 
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
@@ -58,13 +60,22 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
     if json:
         print_json(found)
     elif not found:
-        say("There is no token yet, so a server on this database is open: `headrace token add` makes one.")
+        print_notice(
+            "There are no tokens, so a server on this database needs none. Create one with `headrace token add`."
+        )
     else:
         now = datetime.now(UTC)
         print_table(
             ("token", "id", "scopes", "created", "expires", "state"),
             (
-                (t.name, t.id, ", ".join(t.scopes), told(t.created_at), told(t.expires_at), _state(t, now))
+                (
+                    t.name,
+                    t.id,
+                    ", ".join(t.scopes),
+                    time_or_dash(t.created_at),
+                    time_or_dash(t.expires_at),
+                    _state(t, now),
+                )
                 for t in found
             ),
         )
@@ -86,10 +97,10 @@ def revoke(
     if json:
         print_json(revoked)
     else:
-        print(f"The token {revoked.name!r} ({revoked.id}) is revoked since {told(revoked.revoked_at)}.")
+        print(f"The token {revoked.name!r} ({revoked.id}) was revoked at {time_or_dash(revoked.revoked_at)}.")
 
 
 def _state(token: TokenInfo, now: datetime) -> str:
     if token.revoked_at is not None:
-        return f"revoked {told(token.revoked_at)}"
-    return "expired" if token.expires_at is not None and token.expires_at <= now else "good"
+        return f"revoked {time_or_dash(token.revoked_at)}"
+    return "expired" if token.expires_at is not None and token.expires_at <= now else "valid"

@@ -15,18 +15,22 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace import App
-from headrace.cli.demo.git_history import Change
-from headrace.cli.demo.keeper import Keeper, differences
-from headrace.cli.demo.sources import FromFiles, FromRepository, Source
-from headrace.cli.demo.stream import dropped_after, fresh_name
+from headrace.cli.demo.file_states import FileStates, compare_trees
+from headrace.cli.demo.git_log import Change
+from headrace.cli.demo.histories import FileHistory, History, RepositoryHistory
+from headrace.cli.demo.temporary_stream import drop_after, unique_name
+from headrace.cli.errors import UsageError
 from headrace.cli.options.common import DatabaseOption
+from headrace.cli.output.formats import count
 from headrace.cli.output.logs import set_up_logging
 from headrace.cli.output.tables import print_pairs
-from headrace.cli.problems import UsageProblem
 from headrace.cli.processes.event_loop import run_async
 
-BATCH = 1000
-SHOWN = 10
+BATCH_SIZE = 1000
+"""Messages published in one transaction."""
+
+MAX_DIFFERENCES = 10
+"""Maximum number of differences printed."""
 
 
 class Result(msgspec.Struct):
@@ -36,23 +40,25 @@ class Result(msgspec.Struct):
     publishing: float
     handling: float
     actors: int
-    keeper: Keeper
-    wrong: list[str]
+    states: FileStates
+    differences: list[str]
 
     @property
-    def right(self) -> bool:
-        """Whether the tree is exactly right, and every change arrived once and in order."""
-        return not self.wrong and not self.keeper.out_of_order and self.keeper.handled == self.published
+    def correct(self) -> bool:
+        """Whether the tree equals git's, and every change arrived once and in order."""
+        return not self.differences and not self.states.out_of_order and self.states.handled == self.published
 
 
 def demo(
     *,
-    repo: Annotated[Path, Parameter(help="A git repository.")] = Path(),
+    repo: Annotated[Path, Parameter(help="The git repository.")] = Path(),
     history: Annotated[
-        Path | None, Parameter(show_default=False, help="Instead of a repository: its history, as NDJSON.")
+        Path | None, Parameter(show_default=False, help="A file with a history as NDJSON, instead of a repository.")
     ] = None,
-    tree: Annotated[Path | None, Parameter(show_default=False, help="With --history: the tree at its end.")] = None,
-    actors: Annotated[int, Parameter(help="How many messages are handled at a time.")] = 16,
+    tree: Annotated[
+        Path | None, Parameter(show_default=False, help="A file with the tree at the end of --history, as JSON.")
+    ] = None,
+    actors: Annotated[int, Parameter(help="The number of actors.")] = 16,
     database: DatabaseOption = None,
 ) -> int:
     """Send a git repository's history through a stream, and check the result.
@@ -60,39 +66,39 @@ def demo(
     Each change of a file in the history becomes a message, with the file as its
     key. A handler keeps the state of every file and checks that each change
     follows the one before. At the end the result must be git's own tree, file
-    by file. If it is not, the exit code is 1.
+    by file. Otherwise the exit code is 1.
     """
     set_up_logging("warning")
-    source = _source(repo, history, tree)
-    result = run_async(_run, source, actors, database)
-    _report(source, result)
-    return 0 if result.right else 1
+    changes = _open_history(repo, history, tree)
+    result = run_async(_run, changes, actors, database)
+    _report(changes, result)
+    return 0 if result.correct else 1
 
 
-def _source(repo: Path, history: Path | None, tree: Path | None) -> Source:
+def _open_history(repo: Path, history: Path | None, tree: Path | None) -> History:
     if (history is None) != (tree is None):
-        raise UsageProblem("--history and --tree go together: a history, and the tree that it leads to.")
-    return FromFiles(history, tree) if history and tree else FromRepository(repo)
+        raise UsageError("--history and --tree belong together. Give both or neither.")
+    return FileHistory(history, tree) if history and tree else RepositoryHistory(repo)
 
 
-async def _run(source: Source, actors: int, url: str | None) -> Result:
-    keeper = Keeper()
+async def _run(history: History, actors: int, url: str | None) -> Result:
+    states = FileStates()
     app = App(url)
-    stream = app.stream(fresh_name())
-    app.consumer(stream, name="keeper", concurrency=actors)(keeper.keep)
-    async with app, dropped_after(app, stream):
-        begun = time.perf_counter()
+    stream = app.stream(unique_name())
+    app.consumer(stream, name="file-states", concurrency=actors)(states.apply)
+    async with app, drop_after(app, stream):
+        started = time.perf_counter()
         async with app.running():
-            published = await _publish(app, stream, source)
-            publishing = time.perf_counter() - begun
+            published = await _publish(app, stream, history)
+            publishing = time.perf_counter() - started
             await app.idle()
-            handling = time.perf_counter() - begun
-    return Result(published, publishing, handling, actors, keeper, differences(keeper.files(), source.tree()))
+            handling = time.perf_counter() - started
+    return Result(published, publishing, handling, actors, states, compare_trees(states.files(), history.tree()))
 
 
-async def _publish(app: App, stream: str, source: Source) -> int:
+async def _publish(app: App, stream: str, history: History) -> int:
     published = 0
-    batches = _batches(source.messages())
+    batches = _batches(history.messages())
     # In a thread, because git takes time and the actors work meanwhile.
     while batch := await anyio.to_thread.run_sync(next, batches, None):
         published += await app.publish_many(stream, batch)
@@ -101,25 +107,25 @@ async def _publish(app: App, stream: str, source: Source) -> int:
 
 def _batches(items: Iterable[tuple[str, Change]]) -> Iterator[list[tuple[str, Change]]]:
     rest = iter(items)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, BATCH_SIZE)):
         yield batch
 
 
-def _report(source: Source, result: Result) -> None:
-    keeper = result.keeper
+def _report(history: History, result: Result) -> None:
+    states = result.states
     print_pairs(
         [
-            ("history of", source.name),
-            ("messages", f"{keeper.handled:,} of {result.published:,} handled"),
-            ("keys", f"{keeper.keys:,}, of which {len(keeper.files()):,} are files now"),
+            ("history of", history.name),
+            ("messages", f"{states.handled:,} of {result.published:,} handled"),
+            ("keys", f"{states.keys:,}, {len(states.files()):,} of them files of the last commit"),
             ("actors", f"{result.actors}"),
             (
                 "messages/s",
-                f"{keeper.handled / result.handling:,.0f}, published and handled in {result.handling:.2f} s",
+                f"{states.handled / result.handling:,.0f}, published and handled in {result.handling:.2f} s",
             ),
-            ("order per key", f"{keeper.out_of_order:,} broken" if keeper.out_of_order else "kept"),
-            ("tree exactly right", "yes" if not result.wrong else f"NO, {len(result.wrong):,} files differ"),
+            ("order per key", f"WRONG for {count(states.out_of_order, 'message')}" if states.out_of_order else "kept"),
+            ("tree", "equals git's" if not result.differences else f"WRONG, {len(result.differences):,} files differ"),
         ]
     )
-    for sentence in [*keeper.examples, *result.wrong[:SHOWN]]:
+    for sentence in [*states.examples, *result.differences[:MAX_DIFFERENCES]]:
         print(f"  {sentence}")

@@ -1,7 +1,12 @@
-"""`headrace observe`: a terminal monitor for streams, like htop. It calls `Administration` once per
-interval for everything.
+"""`headrace observe`: a terminal monitor for streams, like htop. It calls `Administration` once per interval.
 
-    watcher ──overview()──▶ history ──picture──▶ boards (tables) on screens ──keys──▶ dialogs ──yes──▶ pause, seek, redrive
+    LiveApp ──poll──▶ History ──Snapshot──▶ tables on screens ──keys──▶ dialogs ──yes──▶ pause, seek, redrive
 
-`history` and `columns` are plain code. textual is used from `board` on.
+command    the command, which checks its options
+live_app   fetches an overview at each interval, and shows it on all screens
+observer   the application: theme, keys and first screen
+history    samples of every count, and the rates and trends that follow from them
+snapshot   everything that is shown at one time
+display/   columns, formats and colors, a table that can be updated, and the details of one row
+screens/   the screens, their dialogs, and the actions that the keys start
 """

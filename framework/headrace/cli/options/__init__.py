@@ -1,1 +1,1 @@
-"""Options of commands, and what they refer to: a server, a consumer, a time, a size."""
+"""Options that several commands share, and the parsing of their values."""

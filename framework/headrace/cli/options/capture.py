@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from headrace.cli.errors import UsageError
 from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option, words
-from headrace.cli.problems import UsageProblem
 from headrace.sources.postgres.settings import PostgresSettings
 
 
 def named_after(tables: Sequence[str] | None) -> str:
-    """Derive a source's name from the name of its only table. Raises `UsageProblem` if there are none or several."""
+    """Derive a source's name from the name of its only table. Raises `UsageError` if there are none or several."""
     if not tables:
-        raise UsageProblem("Say which table to capture: --table public.orders.")
+        raise UsageError("Say which table to capture: --table public.orders.")
     if len(tables) > 1:
-        raise UsageProblem("Several tables need a name for their source: write it before --table.")
+        raise UsageError("Several tables need a name for their source: write it before --table.")
     name = re.sub(r"[^a-z0-9]+", "_", tables[0].rpartition(".")[2].lower()).strip("_")[:48]
     if not name:
-        raise UsageProblem(f"No name for the source can be made of {tables[0]!r}: write one before --table.")
+        raise UsageError(f"No name for the source can be made of {tables[0]!r}: write one before --table.")
     return name
 
 
 def rows_a_second(text: str, name: str = "--rate") -> int:
-    """Parse a rate, in rows per second. Raises `UsageProblem`."""
+    """Parse a rate, in rows per second. Raises `UsageError`."""
     if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text)):
-        raise UsageProblem(f"{name} {text!r} is not a number of rows a second: write one such as 5000.")
+        raise UsageError(f"{name} {text!r} is not a number of rows a second: write one such as 5000.")
     return int(text)
 
 
@@ -38,7 +38,7 @@ def _columns(given: list[str], name: str) -> dict[str, list[str]]:
     for one in given:
         table, equals, columns = one.partition("=")
         if not (equals and table.strip() and columns.strip()):
-            raise UsageProblem(f"{name} {one!r} is not TABLE=COLUMNS: write it as public.orders=id,status.")
+            raise UsageError(f"{name} {one!r} is not TABLE=COLUMNS: write it as public.orders=id,status.")
         found.setdefault(table.strip(), []).extend(words(columns, name))
     return found
 
@@ -61,14 +61,14 @@ class CaptureOptions(Options):
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The given settings. Raises `UsageProblem`, `NoInput`."""
+        """The given settings. Raises `UsageError`, `UnreadableInput`."""
         found = super().given()
         if self.database_file is not None:
             if "database" in found:
-                raise UsageProblem("Give --from or --from-file, and not both.")
+                raise UsageError("Give --from or --from-file, and not both.")
             lines = lines_of(self.database_file, "the database's URL")
             if len(lines) != 1:
-                raise UsageProblem(
+                raise UsageError(
                     f"The file {self.database_file!r} must hold the database's URL on one line, and nothing else."
                 )
             found["database"] = lines[0]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -18,18 +16,11 @@ DatabaseOption = Annotated[
         name="--database",
         env_var="HEADRACE_DATABASE",
         show_default=False,
-        help="A Postgres URL, such as postgresql://user:password@host:5432/database. Without it: the embedded Postgres.",
+        help="A Postgres URL, such as postgresql://user:password@host:5432/database. Default: the embedded Postgres.",
     ),
 ]
 
-JsonOption = Annotated[
-    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON, for programs.")
-]
-
-
-def print_json(value: object) -> None:
-    """Print `value` as indented JSON."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+JsonOption = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")]
 
 
 YesOption = Annotated[
@@ -38,13 +29,15 @@ YesOption = Annotated[
         name=("--yes", "-y"),
         negative="",
         show_default=False,
-        help="Don't ask. Needed where there is no terminal to ask on.",
+        help="Don't ask for confirmation. Required without a terminal.",
     ),
 ]
 
-LimitOption = Annotated[int, Parameter(name="--limit", validator=Number(gte=1, lte=MOST), help="At most so many.")]
+LimitOption = Annotated[
+    int, Parameter(name="--limit", validator=Number(gte=1, lte=MOST), help="The maximum number of results.")
+]
 
 
 def flag(help: str) -> Parameter:  # noqa: A002 - as Parameter has it
-    """Declare an option without a value, which is given or not."""
+    """Declare an option without a value."""
     return Parameter(negative="", show_default=False, help=help)

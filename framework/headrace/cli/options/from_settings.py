@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_o
 from cyclopts import Parameter
 from msgspec import Struct
 
+from headrace.cli.errors import UnreadableInput, UsageError
 from headrace.cli.options.sizes import size_in_bytes
 from headrace.cli.options.times import NO_VALUE, duration
-from headrace.cli.problems import NoInput, UsageProblem
 from headrace.model.durations import rate
 from headrace.model.errors import ConfigurationError
 from headrace.model.settings import Setting, settings_of
@@ -37,7 +37,7 @@ class Options:
     _parsers: ClassVar[Mapping[str, tuple[str, Parse]]] = {}
 
     def given(self) -> dict[str, Any]:
-        """The given settings, with the names and types of the spec. Raises `UsageProblem`, `NoInput`."""
+        """The given settings, with the names and types of the spec. Raises `UsageError`, `UnreadableInput`."""
         return {
             name: parse(value, option)
             for name, (option, parse) in self._parsers.items()
@@ -173,22 +173,22 @@ def _rate(text: str, name: str) -> float | None:
     try:
         return rate(text)
     except ConfigurationError:
-        raise UsageProblem(
+        raise UsageError(
             f"{name} {text!r} is not a rate: write '100/s', '500/m', '1000/h', or messages per second."
         ) from None
 
 
 def number(text: str, name: str) -> int:
-    """Parse a number. Raises `UsageProblem`."""
+    """Parse a number. Raises `UsageError`."""
     if not (text.isascii() and text.isdigit() and len(text) < 11):
-        raise UsageProblem(f"{name} {text!r} is not a number: write one such as 1000.")
+        raise UsageError(f"{name} {text!r} is not a number: write one such as 1000.")
     return int(text)
 
 
 def lines_of(file: str, what: str) -> list[str]:
-    """Read the lines of a file, or of standard input for `-`. Raises `NoInput`."""
+    """Read the lines of a file, or of standard input for `-`. Raises `UnreadableInput`."""
     try:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NoInput(f"The file {file!r} with {what} can't be read: {error}.") from error
+        raise UnreadableInput(f"The file {file!r} with {what} can't be read: {error}.") from error
     return [line.strip() for line in text.splitlines() if line.strip()]

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from headrace.cli.errors import UsageError
 from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option
 from headrace.cli.options.times import lasting
-from headrace.cli.problems import UsageProblem
 from headrace.model.push import Push
 
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
@@ -22,23 +22,23 @@ def _headers(given: list[str], _: str) -> dict[str, str]:
         name, colon, value = one.partition(":")
         name = name.strip()
         if not (colon and name):  # without its value, which may be a password
-            raise UsageProblem("--push-header is NAME:VALUE, such as 'x-team: shop'.")
+            raise UsageError("--push-header is NAME:VALUE, such as 'x-team: shop'.")
         if name.lower() in map(str.lower, found):
-            raise UsageProblem(f"--push-header gives {name!r} twice: give it once.")
+            raise UsageError(f"--push-header gives {name!r} twice: give it once.")
         found[name] = value.strip()
     return found
 
 
 def _secret(text: str, _: str) -> str:
     if text == "…":  # a server would take it to mean: keep the current secret
-        raise UsageProblem("The secret '…' stands for one that isn't told: leave it out to keep that one.")
+        raise UsageError("The secret '…' stands for one that isn't told: leave it out to keep that one.")
     return text
 
 
 def _concurrency(text: str, option: str) -> tuple[int, int]:
     found = _RANGE.fullmatch(text)
     if found is None:
-        raise UsageProblem(f"{option} {text!r} is not a range: write the minimum and the maximum, such as 1-64.")
+        raise UsageError(f"{option} {text!r} is not a range: write the minimum and the maximum, such as 1-64.")
     return int(found[1]), int(found[2])
 
 
@@ -60,11 +60,11 @@ class PushOptions(Options):
     ] = None  # fmt: skip
 
     def given(self) -> dict[str, Any]:
-        """The given settings. Raises `UsageProblem`, and `NoInput` for the secret's file."""
+        """The given settings. Raises `UsageError`, and `UnreadableInput` for the secret's file."""
         found = super().given()
         if self.secret_file is not None:
             if "secret" in found:
-                raise UsageProblem("Give --push-secret or --push-secret-file, and not both.")
+                raise UsageError("Give --push-secret or --push-secret-file, and not both.")
             found["secret"] = _secret_in(self.secret_file)
         return found
 
@@ -72,7 +72,7 @@ class PushOptions(Options):
 def _secret_in(file: str) -> str:
     words = " ".join(lines_of(file, "the secret")).split()
     if len(words) != 1:
-        raise UsageProblem(f"The file {file!r} has {len(words)} words in it, and not one secret.")
+        raise UsageError(f"The file {file!r} has {len(words)} words in it, and not one secret.")
     return _secret(words[0], "")
 
 

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from cyclopts import Parameter
 
+from headrace.cli.errors import UsageError
 from headrace.cli.options.common import flag
-from headrace.cli.options.times import place
-from headrace.cli.problems import UsageProblem
+from headrace.cli.options.times import parse_place
 
-DryRunOption = Annotated[bool, flag("Change nothing: only say how many.")]
+DryRunOption = Annotated[bool, flag("Change nothing. Only count the messages.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Matching:
+class MessageSelection:
     """Selects messages by key and content."""
 
     filter: Annotated[
@@ -26,7 +26,7 @@ class Matching:
             name="--filter",
             negative="",
             show_default=False,
-            help="Only keys that match, such as orders.us.> or orders.*.new; given several times: any of them.",
+            help="Only messages with keys that match, such as orders.us.> or orders.*.new. Repeat for several patterns.",
         ),
     ] = None
     where: Annotated[
@@ -34,18 +34,18 @@ class Matching:
         Parameter(
             name="--where",
             show_default=False,
-            help="Only messages of which this is true, such as \"data.status = 'paid' and data.total > 100\".",
+            help="Only messages that meet this condition, such as \"data.status = 'paid' and data.total > 100\".",
         ),
     ] = None
 
     def criteria(self) -> dict[str, Any]:
-        """The arguments for `Admin`. Raises `UsageProblem`."""
+        """Return the arguments for `Admin`. Raises `UsageError`."""
         return {"filter": self.filter, "where": self.where}
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Between(Matching):
+class RangeSelection(MessageSelection):
     """Selects messages by key and content in a part of the stream."""
 
     since: Annotated[
@@ -53,22 +53,20 @@ class Between(Matching):
         Parameter(
             name="--from",
             show_default=False,
-            help="A seq or a time to begin at; 1h is an hour ago. Without: the start.",
+            help="The first seq or time; 1h is an hour ago. Default: the start.",
         ),
     ] = None
     until: Annotated[
         str | None,
-        Parameter(
-            name="--to", show_default=False, help="A seq or a time to end at, itself included. Without: the end."
-        ),
+        Parameter(name="--to", show_default=False, help="The last seq or time. Default: the end."),
     ] = None
 
     def criteria(self) -> dict[str, Any]:
-        """The arguments for `Admin`. Raises `UsageProblem`."""
-        return super().criteria() | bounds(self.since, "start") | bounds(self.until, "end")
+        """Return the arguments for `Admin`. Raises `UsageError`."""
+        return super().criteria() | parse_bound(self.since, "start") | parse_bound(self.until, "end")
 
 
-class Bound(TypedDict, total=False):
+class RangeBound(TypedDict, total=False):
     """One end of a part of a stream, as arguments for `Admin`."""
 
     start_seq: int
@@ -77,16 +75,16 @@ class Bound(TypedDict, total=False):
     end_time: datetime
 
 
-def bounds(text: str | None, edge: Literal["start", "end"]) -> Bound:
+def parse_bound(text: str | None, edge: Literal["start", "end"]) -> RangeBound:
     """Parse `--from` (the start) or `--to` (the end). Returns an empty dict if there is no bound.
-    Raises `UsageProblem`.
+    Raises `UsageError`.
     """
     if text is None or text == edge:
         return {}
     option = "--from" if edge == "start" else "--to"
-    found = place(text, option)
+    found = parse_place(text, option)
     if isinstance(found, str):
-        raise UsageProblem(f"{option} {text} leaves nothing: write a seq or a time.")
+        raise UsageError(f"{option} {text} selects no messages. Give a seq or a time.")
     if isinstance(found, int):
         return {"start_seq": found} if edge == "start" else {"end_seq": found}
     return {"start_time": found} if edge == "start" else {"end_time": found}

@@ -42,7 +42,7 @@ class Beginning(Options):
     """Where a new consumer begins."""
 
     def given(self) -> dict[str, Any]:
-        """The given settings. `start_seq` or `start_time` sets the matching policy. Raises `UsageProblem`."""
+        """The given settings. `start_seq` or `start_time` sets the matching policy. Raises `UsageError`."""
         found = super().given()
         for name in ("start_time", "start_seq"):
             if name in found and "deliver_policy" not in found:

@@ -10,8 +10,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from headrace.cli.output.notices import say
-from headrace.cli.problems import UsageProblem
+from headrace.cli.errors import UsageError
+from headrace.cli.output.stderr import print_notice
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
 
@@ -21,40 +21,42 @@ Place = int | datetime | Literal["start", "end"]
 NO_VALUE = frozenset({"none", "off"})
 """Values that unset an optional setting."""
 
-_LARGEST_SEQ = 2**63 - 1
+_MAX_SEQ = 2**63 - 1
 _SEQ = re.compile(r"[+-]?[0-9]+")
 _DURATION = re.compile(r"\d+(\.\d+)?(ms|s|m|h|d)")
 
 
 def duration(text: str, option: str) -> float:
-    """Parse a duration, in seconds. Raises `UsageProblem`, naming the option."""
+    """Parse a duration, in seconds. Raises `UsageError`, naming the option."""
     try:
         return seconds(text, option)
     except ConfigurationError:
-        raise UsageProblem(f"{option} {text!r} is not a duration: write '500ms', '30s', '5m', '1h' or '7d'.") from None
+        raise UsageError(
+            f"{option} {text!r} is not a duration. Write it as '500ms', '30s', '5m', '1h' or '7d'."
+        ) from None
 
 
 def after(text: str, option: str, now: datetime | None = None) -> datetime:
-    """The time after a duration has passed. Raises `UsageProblem`, naming the option."""
+    """Return the time after a duration has passed. Raises `UsageError`, naming the option."""
     length = duration(text, option)
     try:
         return (now or datetime.now(UTC)) + timedelta(seconds=length)
     except OverflowError:
-        raise UsageProblem(f"{option} {text!r} is out of the range of times.") from None
+        raise UsageError(f"{option} {text!r} is out of the range of times.") from None
 
 
 def past(text: str, option: str, now: datetime | None = None) -> datetime:
-    """Parse a time. A duration means that long ago. Raises `UsageProblem`, naming the option."""
-    return _time(text, option, "ago", now or datetime.now(UTC))
+    """Parse a time. A duration means that long ago. Raises `UsageError`, naming the option."""
+    return _parse_time(text, option, "ago", now or datetime.now(UTC))
 
 
 def future(text: str, option: str, now: datetime | None = None) -> datetime:
-    """Parse a time. A duration means that long from now. Raises `UsageProblem`, naming the option."""
-    return _time(text, option, "from now", now or datetime.now(UTC))
+    """Parse a time. A duration means that long from now. Raises `UsageError`, naming the option."""
+    return _parse_time(text, option, "from now", now or datetime.now(UTC))
 
 
-def place(text: str, option: str, now: datetime | None = None) -> Place:
-    """Parse a place in a stream: a time as in `past`, a seq, `start` or `end`. Raises `UsageProblem`,
+def parse_place(text: str, option: str, now: datetime | None = None) -> Place:
+    """Parse a place in a stream: a time as in `past`, a seq, `start` or `end`. Raises `UsageError`,
     naming the option.
     """
     if text == "start":
@@ -62,27 +64,29 @@ def place(text: str, option: str, now: datetime | None = None) -> Place:
     if text == "end":
         return "end"
     if not _SEQ.fullmatch(text):
-        return _time(text, option, "ago", now or datetime.now(UTC), "start, end, a seq or ")
-    if len(text) > 20 or not 1 <= int(text) <= _LARGEST_SEQ:
-        raise UsageProblem(f"{option} {text!r} can't be: a seq is from 1 to {_LARGEST_SEQ}.")
+        return _parse_time(text, option, "ago", now or datetime.now(UTC), "start, end, a seq or ")
+    if len(text) > 20 or not 1 <= int(text) <= _MAX_SEQ:
+        raise UsageError(f"{option} {text!r} is not a seq. Give a number from 1 to {_MAX_SEQ}.")
     return int(text)
 
 
-def _time(text: str, option: str, way: Literal["ago", "from now"], now: datetime, besides: str = "") -> datetime:
+def _parse_time(
+    text: str, option: str, direction: Literal["ago", "from now"], now: datetime, alternatives: str = ""
+) -> datetime:
     try:
         if _DURATION.fullmatch(text):
             length = timedelta(seconds=duration(text, option))
-            return now - length if way == "ago" else now + length
+            return now - length if direction == "ago" else now + length
         found = datetime.fromisoformat(text)
         if found.tzinfo is None:
             found = found.replace(tzinfo=UTC)
-            say(f"{option} {text!r} has no zone and is taken as UTC: {in_utc(found)}.")
+            print_notice(f"{option} {text!r} has no time zone. It is read as UTC: {in_utc(found)}.")
         return found.astimezone(UTC)
     except OverflowError:
-        raise UsageProblem(f"{option} {text!r} is out of the range of times.") from None
+        raise UsageError(f"{option} {text!r} is out of the range of times.") from None
     except ValueError:
-        raise UsageProblem(
-            f"{option} {text!r} is not a time: write {besides}ISO 8601, such as {in_utc(now)}, or how long {way}, such as 1h."
+        raise UsageError(
+            f"{option} {text!r} is not a time. Write {alternatives}ISO 8601, such as {in_utc(now)}, or a duration, such as 1h for an hour {direction}."
         ) from None
 
 
@@ -91,7 +95,7 @@ def in_utc(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment.tzinfo else f"{moment:%Y-%m-%dT%H:%M:%S}"
 
 
-def told(moment: datetime | None) -> str:
+def time_or_dash(moment: datetime | None) -> str:
     """Format a time for people. None becomes a dash."""
     return "–" if moment is None else in_utc(moment)
 

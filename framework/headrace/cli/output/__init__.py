@@ -1,1 +1,1 @@
-"""Output of commands: tables for people, JSON, notices, progress, logs."""
+"""Output of commands: tables for people, JSON for programs, messages on standard error, progress, logs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from headrace.cli.input.line_reader import Lines
+    from headrace.cli.input.line_reader import LineReader
 
 
 class Progress:
@@ -19,13 +19,13 @@ class Progress:
     def __call__(self, published: int) -> None:
         """Report how many messages have been published so far."""
 
-    def say(self, sentence: str) -> None:
-        """Print a sentence on standard error."""
-        print(sentence, file=sys.stderr)
+    def print_line(self, line: str) -> None:
+        """Print a line on standard error."""
+        print(line, file=sys.stderr)
 
 
-class _Shown(Progress):
-    def __init__(self, bar: Bar, lines: Lines) -> None:
+class _ProgressBar(Progress):
+    def __init__(self, bar: Bar, lines: LineReader) -> None:
         self._bar = bar
         self._lines = lines
         self._task = bar.add_task("publishing", total=lines.total, messages="0")
@@ -35,7 +35,7 @@ class _Shown(Progress):
 
 
 @contextmanager
-def progress_of(lines: Lines) -> Iterator[Progress]:
+def progress_bar(lines: LineReader) -> Iterator[Progress]:
     """A progress bar over the bytes of a file. For a pipe the length is unknown, so it shows a count."""
     if not sys.stderr.isatty():
         yield Progress()
@@ -47,4 +47,4 @@ def progress_of(lines: Lines) -> Iterator[Progress]:
     count = TextColumn("{task.fields[messages]} messages")
     known = (BarColumn(), TaskProgressColumn(), count, TimeRemainingColumn())
     with Bar(*(known if lines.total else (BarColumn(), count)), console=Console(stderr=True), transient=True) as bar:
-        yield _Shown(bar, lines)
+        yield _ProgressBar(bar, lines)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
+from headrace.cli.output.formats import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _GAP = 2
-_LEAST_ROOM = 20
-_UNBOUNDED = 10_000_000
+_MIN_CUT_WIDTH = 20
+_UNLIMITED_WIDTH = 10_000_000
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -25,21 +25,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     other output.
 
     A `#` at the end of a column's name marks numbers, which are aligned to the right. A `…` marks the
-    column that is cut to the room that is left in the terminal's line. At most one column has it.
+    column that is cut to the remaining width of the terminal. At most one column has it.
     """
     from rich.table import Table
     from rich.text import Text
 
     width = _console().width
     cells = [[printable(cell) for cell in row] for row in rows]
-    for place in (place for place, name in enumerate(columns) if name.endswith("…")):
-        _cut(columns, cells, place, width)
+    for position in (position for position, name in enumerate(columns) if name.endswith("…")):
+        _cut_column(columns, cells, position, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
         table.add_column(name.rstrip("#…"), justify="right" if name.endswith("#") else "left", no_wrap=True)
     for row in cells:
         table.add_row(*map(Text, row))  # a Text, because a name may look like markup
-    _print(_console(_UNBOUNDED), table)
+    _print(_console(_UNLIMITED_WIDTH), table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -60,7 +60,7 @@ def _console(width: int | None = None) -> Console:
 
     # If the output is piped into another program, nothing is cut or folded to rich's default width of
     # 80 columns.
-    return Console(highlight=False, width=width if width or sys.stdout.isatty() else _UNBOUNDED)
+    return Console(highlight=False, width=width if width or sys.stdout.isatty() else _UNLIMITED_WIDTH)
 
 
 def _print(console: Console, printable: RenderableType) -> None:
@@ -70,16 +70,16 @@ def _print(console: Console, printable: RenderableType) -> None:
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().split("\n")[:-1])
 
 
-def _cut(columns: Sequence[str], rows: list[list[str]], place: int, width: int) -> None:
+def _cut_column(columns: Sequence[str], rows: list[list[str]], position: int, width: int) -> None:
     """Cut the cells of one column to the width that the other columns leave."""
     from rich.cells import cell_len
 
     others = [
-        [name.rstrip("#…"), *(row[other] for row in rows)] for other, name in enumerate(columns) if other != place
+        [name.rstrip("#…"), *(row[other] for row in rows)] for other, name in enumerate(columns) if other != position
     ]
-    room = max(width - sum(_GAP + max(map(cell_len, cells)) for cells in others), _LEAST_ROOM)
+    room = max(width - sum(_GAP + max(map(cell_len, cells)) for cells in others), _MIN_CUT_WIDTH)
     for row in rows:
-        row[place] = _shortened(row[place], room)
+        row[position] = _shortened(row[position], room)
 
 
 def _shortened(text: str, room: int) -> str:
@@ -88,35 +88,3 @@ def _shortened(text: str, room: int) -> str:
     if len(text) <= room and cell_len(text) <= room:
         return text
     return set_cell_size(text[:room], room - 1).rstrip() + "…"
-
-
-def printable(text: str) -> str:
-    """Escape every character that a terminal would obey, hide or break a line at."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
-    )
-
-
-def compact(data: Any) -> str:
-    """Format data as JSON on one line. Returns an empty text for no headers."""
-    return "" if data is None else msgspec.json.encode(data).decode()
-
-
-def indented(data: Any) -> str:
-    """Format data as JSON on several lines."""
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
-
-
-def number(value: int | None) -> str:
-    """Format a number for people: `12,345`. None becomes a dash."""
-    return "–" if value is None else f"{value:,}"
-
-
-def size(count: int) -> str:
-    """Format bytes for people: `8 kB`, `1.2 MB`."""
-    amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
-    while amount >= 1000 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}" if amount < 100 else f"{amount:.0f} {units[0]}"

@@ -10,17 +10,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
 
 from headrace.app.settings import Settings
-from headrace.cli.processes.member import Member
+from headrace.cli.processes.child_info import ChildInfo
+from headrace.model.log import Log
+
+log = Log("headrace")
 
 
 @contextmanager
-def lifeline() -> Iterator[int]:
-    """The reading end of a pipe. Only this process holds the writing end."""
+def parent_pipe() -> Iterator[int]:
+    """Open a pipe and yield its reading end. Only this process holds the writing end."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -29,54 +33,62 @@ def lifeline() -> Iterator[int]:
         os.close(writing)
 
 
-def command(found: Settings, *words: str) -> Sequence[str]:
-    """The command line of a child with these words. The child gets the log settings of its parent."""
-    logs = ("--log-level", found.log_level, "--log-format", found.log_format)
+def child_command(settings: Settings, *words: str) -> Sequence[str]:
+    """Return the command line of a child process. The child gets the log settings of its parent."""
+    logs = ("--log-level", settings.log_level, "--log-format", settings.log_format)
     return (sys.executable, "-m", "headrace.cli.main", *words, *logs)
 
 
-async def start(words: Sequence[str], member: Member) -> anyio.abc.Process:
+async def start_child(command: Sequence[str], child: ChildInfo) -> anyio.abc.Process:
     """Start a child process."""
     return await anyio.open_process(
-        words,
+        command,
         stdin=subprocess.DEVNULL,
         stdout=None,
         stderr=None,
-        env=member.environment(),
-        pass_fds=[fd for fd in (member.parent_fd, member.listen_fd) if fd is not None],
+        env=child.environment(),
+        pass_fds=[fd for fd in (child.parent_fd, child.listen_fd) if fd is not None],
         start_new_session=True,
     )
 
 
-def tell(process: anyio.abc.Process, number: signal.Signals) -> None:
+def send_signal(process: anyio.abc.Process, number: signal.Signals) -> None:
     """Send a signal, unless the process has ended."""
     if process.returncode is None:
         process.send_signal(number)
 
 
-def passed_on(count: int) -> tuple[signal.Signals, str]:
-    """The signal for a child when its parent has received `count` signals, and a description of its
-    effect.
+def forwarded_signal(count: int) -> signal.Signals:
+    """Return the signal for the children when their parent has received `count` signals.
 
     The second signal differs from the first, because two signals of the same kind may be merged before
     they are delivered.
     """
-    told = {1: (signal.SIGTERM, "draining; again to stop at once"), 2: (signal.SIGINT, "stopping at once")}
-    return told.get(count, (signal.SIGKILL, "killing"))
+    return {1: signal.SIGTERM, 2: signal.SIGINT}.get(count, signal.SIGKILL)
 
 
-def described(code: int) -> str:
-    """Describe in words how a process ended."""
+def log_stop(count: int, received: signal.Signals, processes: int | None = None) -> None:
+    """Log the effect of the `count`th signal that the parent has received."""
+    if count == 1:
+        log.info("draining", signal=received.name, processes=processes, hint="a second signal stops at once")
+    elif count == 2:
+        log.info("stopping at once", signal=received.name, processes=processes)
+    else:
+        log.info("killing processes", signal=received.name, processes=processes)
+
+
+def exit_fields(code: int) -> dict[str, Any]:
+    """Return how a process ended, as fields of a log record: `exit_code` or `signal`."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return {"exit_code": code}
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return {"signal": signal.Signals(-code).name}
     except ValueError:
-        return f"was ended by signal {-code}"
+        return {"signal": str(-code)}
 
 
-def exit_code(code: int) -> int:
-    """The exit code to use after a process ended with `code`. For a signal it is 128 + the signal, the
+def shell_exit_code(code: int) -> int:
+    """Return the exit code to use after a process ended with `code`. For a signal it is 128 + the signal, the
     convention of shells.
     """
     return code if code >= 0 else 128 - code

@@ -8,7 +8,6 @@ was named while all of theirs are fresh.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -16,74 +15,77 @@ from pathlib import Path
 
 import anyio
 
-from headrace.cli.problems import CantCreate
+from headrace.cli.errors import CannotCreate
+from headrace.model.log import Log
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-INTERVAL = 1.0
+TOUCH_INTERVAL = 1.0
 """Seconds between touches."""
 
-FRESH = 5.0
-"""Seconds for which a file counts as fresh to the parent of several processes."""
+MAX_AGE = 5.0
+"""A file counts as fresh for this many seconds after it was touched."""
 
 
 class ReadyFile:
-    """Keeps one ready file. An empty file that exists already is taken as a leftover and replaced."""
+    """Keeps one ready file. It replaces an empty file, which a killed process may have left."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._troubled = False
+        self._failing = False
 
     async def keep(self, ready: Callable[[], object]) -> None:
-        """Update the file from `ready` until cancelled, then remove it. Raises `CantCreate` if it can't
+        """Update the file from `ready` until cancelled, then remove it. Raises `CannotCreate` if it can't
         be created at first.
         """
-        self._begin()
+        self._prepare()
         try:
             while True:
-                self.tell(ready())
-                await anyio.sleep(INTERVAL)
+                self.update(ready())
+                await anyio.sleep(TOUCH_INTERVAL)
         finally:
             self._path.unlink(missing_ok=True)
 
-    def _begin(self) -> None:
+    def _prepare(self) -> None:
         try:
             if self._path.exists() and (not self._path.is_file() or self._path.stat().st_size):
-                raise CantCreate(f"{self._path} is not an empty file, so it is no ready file: name another.")
+                raise CannotCreate(f"The ready file {self._path} exists and is not an empty file. Give another path.")
             self._path.unlink(missing_ok=True)
             # Test with another file in the same directory, because a probe must not see the ready file
             # yet.
             with tempfile.TemporaryFile(dir=self._path.parent):
                 pass
         except OSError as error:
-            raise CantCreate(f"The ready file {self._path} can't be made: {error.strerror}.") from error
+            raise CannotCreate(
+                f"The ready file {self._path} can't be created: {error.strerror}. Give another path."
+            ) from error
 
-    def tell(self, ready: object) -> None:
+    def update(self, ready: object) -> None:
         """Touch the file if ready, otherwise remove it."""
         try:
             if ready:
                 self._path.touch()
             else:
                 self._path.unlink(missing_ok=True)
-            self._troubled = False
+            self._failing = False
         except OSError as error:
-            if not self._troubled:
-                logger.warning("the ready file %s can't be kept: %s", self._path, error.strerror)
-            self._troubled = True
+            if not self._failing:
+                log.warning("ready file failed", path=str(self._path), error=error.strerror)
+            self._failing = True
 
 
-def of_member(path: Path, number: int) -> Path:
-    """The ready file of one process among several."""
+def child_ready_file(path: Path, number: int) -> Path:
+    """Return the ready file of one process among several."""
     return path.with_name(f"{path.name}.{number}")
 
 
 def all_fresh(paths: Iterable[Path]) -> bool:
-    """Whether all of the files exist and are fresh."""
+    """Return whether all of the files exist and are fresh."""
     return all(_is_fresh(path) for path in paths)
 
 
 def _is_fresh(path: Path) -> bool:
     try:
-        return time.time() - path.stat().st_mtime < FRESH
+        return time.time() - path.stat().st_mtime < MAX_AGE
     except OSError:
         return False

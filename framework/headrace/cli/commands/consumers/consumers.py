@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.common import JsonOption, YesOption, flag, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.options.consumer_lookup import ConsumerWords, which
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.errors import UsageError
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.push import PushOptions, shown
 from headrace.cli.options.settings import Beginning, ConsumerSettings
 from headrace.cli.options.times import ago, in_utc, lasting
-from headrace.cli.output.notices import NOT_DONE, confirmed, count, say
-from headrace.cli.output.tables import number, print_pairs, print_table
-from headrace.cli.problems import UsageProblem
+from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import confirm, print_notice
+from headrace.cli.output.tables import print_pairs, print_table
 from headrace.model.conditions import parse
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
@@ -29,14 +32,14 @@ _DURATIONS = frozenset({"ack_wait", "base", "limit", "delays"})
 
 
 def add(
-    stream: Annotated[str, Parameter(help="The stream that it reads.")],
+    stream: Annotated[str, Parameter(help="The stream to read.")],
     name: Annotated[str, Parameter(help="The consumer's name.")],
     /,
     *,
     settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
     pushing: PushOptions = PushOptions(),  # noqa: B008 - frozen
     beginning: Beginning = Beginning(),  # noqa: B008 - frozen
-    defaults: Annotated[bool, flag("Take defaults for the rest, as it does anyway.")] = False,
+    defaults: Annotated[bool, flag("Use defaults for all other settings. This is always so.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -51,14 +54,14 @@ def add(
     push = pushing.given()
     if push:
         if "url" not in push:
-            raise UsageProblem("A push consumer needs a URL: give --push-url, or leave the other --push options out.")
+            raise UsageError("A push consumer needs a URL. Give --push-url, or leave out the other --push options.")
         given["push"] = Push(**push)
     new, created = administer(backend, _add, ConsumerSpec(stream=stream, name=name, **given))
     if json:
         print_json(created)
     else:
-        did = "Created" if new else "There is"
-        print(f"{did} the consumer {name!r} of {stream!r}, with {_pending(created)} to come.")
+        result = "Created the" if new else "Unchanged: the"
+        print(f"{result} consumer {name!r} of {stream!r}. Pending: {_pending(created)}.")
 
 
 async def _add(admin: Administration, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
@@ -68,7 +71,7 @@ async def _add(admin: Administration, spec: ConsumerSpec) -> tuple[bool, Consume
 
 
 def ls(
-    stream: Annotated[str | None, Parameter(help="Only those of this stream.", show_default=False)] = None,
+    stream: Annotated[str | None, Parameter(help="List only the consumers of this stream.", show_default=False)] = None,
     /,
     *,
     backend: Backend = Backend(),  # noqa: B008 - frozen
@@ -79,17 +82,17 @@ def ls(
     if json:
         print_json(found)
     elif not found:
-        say("There is no consumer yet: `headrace consumer add` creates one, and so does an app that declares it.")
+        print_notice("There are no consumers. Create one with `headrace consumer add`, or declare it in an app.")
     else:
         print_table(
             ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
-            ((c.stream, c.name, *map(number, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
+            ((c.stream, c.name, *map(number_or_dash, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
               _state(c)) for c in found),
         )  # fmt: skip
 
 
 def info(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -102,14 +105,14 @@ def info(
 
 
 async def _info(admin: Administration, words: tuple[str, ...]) -> ConsumerInfo:
-    return await admin.consumer(*await which(admin, words))
+    return await admin.consumer(*await find_consumer(admin, words))
 
 
 def edit(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     settings: ConsumerSettings = ConsumerSettings(),  # noqa: B008 - frozen
     pushing: PushOptions = PushOptions(),  # noqa: B008 - frozen
-    no_push: Annotated[bool, flag("Send its messages nowhere any more: workers ask for them.")] = False,
+    no_push: Annotated[bool, flag("Make it a normal consumer that sends no messages to an endpoint.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -120,11 +123,11 @@ def edit(
     """
     changes, push = settings.given(), pushing.given()
     if push and no_push:
-        raise UsageProblem("Give --no-push or other --push options, and not both.")
+        raise UsageError("Give either --no-push or other --push options, not both.")
     if push or no_push:
         changes["push"] = push or None
     if not changes:
-        raise UsageProblem("There is nothing to change: give a setting, such as --ack-wait 1m.")
+        raise UsageError("There is nothing to change. Give a setting, such as --ack-wait 1m.")
     changed = administer(backend, _edit, consumer, changes)
     if json:
         print_json(changed)
@@ -134,15 +137,15 @@ def edit(
 
 
 async def _edit(admin: Administration, words: tuple[str, ...], changes: dict[str, Any]) -> ConsumerInfo:
-    stream, name = await which(admin, words)
+    stream, name = await find_consumer(admin, words)
     await admin.edit_consumer(stream, name, **changes)
     return await admin.consumer(stream, name)
 
 
 def rm(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     yes: YesOption = False,
-    force: Annotated[bool, flag("Even while workers have messages of it in flight.")] = False,
+    force: Annotated[bool, flag("Delete the consumer even while it has messages in flight.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
@@ -151,7 +154,7 @@ def rm(
     Its position in the stream, its parked messages and its dead letters are
     deleted, too.
     """
-    deleted = administer(backend, _rm, consumer, backend.asked(yes), force)
+    deleted = administer(backend, _rm, consumer, backend.skips_confirmation(yes), force)
     if deleted is None:
         return NOT_DONE
     stream, name = deleted
@@ -163,8 +166,8 @@ def rm(
 
 
 async def _rm(admin: Administration, words: tuple[str, ...], yes: bool, force: bool) -> tuple[str, str] | None:
-    stream, name = await which(admin, words)
-    if not yes and not await confirmed(_question(await admin.consumer(stream, name))):
+    stream, name = await find_consumer(admin, words)
+    if not yes and not await confirm(_question(await admin.consumer(stream, name))):
         return None
     await admin.delete_consumer(stream, name, force=force)
     return stream, name
@@ -176,27 +179,30 @@ def _question(consumer: ConsumerInfo) -> str:
 
 
 def _facts(consumer: ConsumerInfo) -> list[tuple[str, str]]:
-    """The state of a consumer. Rows that don't apply are left out, except for the figures that are
-    always of interest.
-    """
+    """Return the state of a consumer, without the rows that don't apply."""
     facts = [
         ("consumer", f"{consumer.name} of {consumer.stream}"),
-        ("position", f"{number(consumer.position)} ({number(consumer.lag)} behind {number(consumer.last_seq)})"),
+        (
+            "position",
+            f"{number_or_dash(consumer.position)} (lag {number_or_dash(consumer.lag)}, last seq {number_or_dash(consumer.last_seq)})",
+        ),
         ("pending", _pending(consumer)),
-        ("in flight", f"{number(consumer.num_ack_pending)} with {count(consumer.owners, 'worker')}"),
-        ("parked", number(consumer.parked)),
-        ("blocked", number(consumer.blocked)),
-        ("dead letters", number(consumer.dead_letters)),
-        ("holes", number(consumer.holes)),
+        ("in flight", f"{number_or_dash(consumer.num_ack_pending)} with {count(consumer.owners, 'worker')}"),
+        ("parked", number_or_dash(consumer.parked)),
+        ("blocked", number_or_dash(consumer.blocked)),
+        ("dead letters", number_or_dash(consumer.dead_letters)),
+        ("holes", number_or_dash(consumer.holes)),
     ]
     if consumer.paused_until is not None:
-        facts.insert(1, ("paused", until(consumer.paused_until)))
+        facts.insert(1, ("paused", pause_end(consumer.paused_until)))
     if consumer.replaying:
-        facts.append(("replaying", f"{number(consumer.replaying)} to come"))
+        facts.append(("replaying", f"{number_or_dash(consumer.replaying)} remaining"))
     if consumer.oldest_unacked_at is not None:
         facts.append(("oldest unacked", f"{in_utc(consumer.oldest_unacked_at)} ({ago(consumer.oldest_unacked_at)})"))
     if consumer.missed:
-        facts.append(("missed", f"{number(consumer.missed)}, removed before it got them{_last_gap(consumer)}"))
+        facts.append(
+            ("missed", f"{number_or_dash(consumer.missed)}, removed before they were delivered{_last_gap(consumer)}")
+        )
     return facts
 
 
@@ -204,7 +210,7 @@ def _last_gap(consumer: ConsumerInfo) -> str:
     if consumer.last_gap is None:
         return ""
     lower, upper, at = consumer.last_gap
-    return f"; at {in_utc(at)} seqs {number(lower)} to {number(upper - 1)}"
+    return f", the last at {in_utc(at)}: seqs {number_or_dash(lower)} to {number_or_dash(upper - 1)}"
 
 
 def _settings(consumer: ConsumerInfo) -> list[tuple[str, str]]:
@@ -219,7 +225,7 @@ def _setting(name: str, value: Any) -> str:
     if name == "push":
         return shown(value)
     if isinstance(value, dict):
-        return ", ".join(f"{inner} {_setting(inner, given)}" for inner, given in value.items()) or "default"
+        return ", ".join(f"{inner} {_setting(inner, inner_value)}" for inner, inner_value in value.items()) or "default"
     if isinstance(value, (list, tuple)):
         return ", ".join(_setting(name, one) for one in value)
     if isinstance(value, bool):
@@ -228,18 +234,18 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _pending(consumer: ConsumerInfo) -> str:
-    least = "" if consumer.num_pending_exact else "at least "
-    return f"{least}{count(consumer.num_pending, 'message')}"
+    prefix = "" if consumer.num_pending_exact else "at least "
+    return f"{prefix}{count(consumer.num_pending, 'message')}"
 
 
 def _state(consumer: ConsumerInfo) -> str:
     if consumer.paused_until is not None:
-        return f"paused {until(consumer.paused_until)}"
+        return f"paused {pause_end(consumer.paused_until)}"
     if consumer.replaying:
         return "replaying"
     return "push" if consumer.settings.get("push") else ""
 
 
-def until(moment: datetime | None) -> str:
+def pause_end(moment: datetime | None) -> str:
     """Format the end of a pause. Without a time, or with Postgres's infinity, it is "until resumed"."""
     return "until resumed" if moment is None or moment.year >= 9999 else f"until {in_utc(moment)}"

@@ -8,89 +8,103 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.common import JsonOption, LimitOption, YesOption, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.options.consumer_lookup import ConsumerWords, which
-from headrace.cli.options.selection import DryRunOption, Matching
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.errors import UsageError
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import JsonOption, LimitOption, YesOption
+from headrace.cli.options.selection import DryRunOption, MessageSelection
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.notices import NOT_DONE, confirmed, count, say
-from headrace.cli.output.tables import compact, indented, number, print_pairs, print_table
-from headrace.cli.problems import UsageProblem
+from headrace.cli.output.formats import count, indented_json, number_or_dash, one_line_json
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import confirm, print_notice
+from headrace.cli.output.tables import print_pairs, print_table
 from headrace.model.records import DeadLetter
 
 if TYPE_CHECKING:
     from headrace.client import Administration
 
-ShowWords = Annotated[
+ShowArguments = Annotated[
     str,
     Parameter(
         name="[STREAM] NAME SEQ",
         required=True,
-        help="The consumer, by its name alone where only one stream has such, and the dead letter's seq.",
+        help="The consumer, and the seq of the dead letter. You can leave out the stream if only one has a consumer of that name.",
     ),
 ]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Chosen(Matching):
+class DeadLetterSelection(MessageSelection):
     """Selects dead letters by seq, key, filter or condition. Without any option it selects all of them."""
 
     seq: Annotated[
         list[int] | None,
-        Parameter(name="--seq", negative="", show_default=False, help="This one; may be given several times."),
+        Parameter(
+            name="--seq",
+            negative="",
+            show_default=False,
+            help="Only the dead letter with this seq. Repeat for several.",
+        ),
     ] = None
-    key: Annotated[str | None, Parameter(name="--key", show_default=False, help="All of this key.")] = None
+    key: Annotated[str | None, Parameter(name="--key", show_default=False, help="Only dead letters with this key.")] = (
+        None
+    )
 
     def criteria(self) -> dict[str, Any]:
-        """The arguments for `Admin`."""
+        """Return the arguments for `Admin`."""
         return super().criteria() | {"seqs": self.seq, "key": self.key}
 
-    def left_over(self, found: int) -> int:
-        """How many of the given seqs are not dead letters."""
+    def count_unknown(self, found: int) -> int:
+        """Return how many of the given seqs are not dead letters."""
         return max(len(set(self.seq)) - found, 0) if self.seq else 0
 
 
 def ls(
-    *consumer: ConsumerWords,
-    matching: Matching = Matching(),  # noqa: B008 - frozen
-    above: Annotated[int, Parameter(validator=Number(gte=0), help="Only those above this seq: the next page.")] = 0,
+    *consumer: ConsumerArguments,
+    selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
+    above: Annotated[
+        int, Parameter(validator=Number(gte=0), help="Only dead letters with a larger seq, for the next page.")
+    ] = 0,
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List the dead letters of a consumer."""
-    found = administer(backend, _ls, consumer, matching, above, limit)
+    found = administer(backend, _ls, consumer, selection, above, limit)
     if json:
         print_json(found)
     elif not found:
-        say("There is no dead letter.")
+        print_notice("There are no dead letters.")
     else:
         print_table(
             ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
-            ((str(d.seq), d.key, in_utc(d.died_at), number(d.attempts), d.reason, "key" if d.blocks else "",
+            ((str(d.seq), d.key, in_utc(d.died_at), number_or_dash(d.attempts), d.reason, "key" if d.blocks else "",
               d.error or "") for d in found),
         )  # fmt: skip
     if len(found) == limit:
-        say(f"There may be more: --above {found[-1].seq} goes on.")
+        print_notice(f"There may be more. Continue with --above {found[-1].seq}.")
 
 
 async def _ls(
-    admin: Administration, words: tuple[str, ...], matching: Matching, above: int, limit: int
+    admin: Administration, words: tuple[str, ...], selection: MessageSelection, above: int, limit: int
 ) -> list[DeadLetter]:
-    stream, name = await which(admin, words)
-    return await admin.dead_letters(stream, name, **matching.criteria(), above=above, limit=limit)
+    stream, name = await find_consumer(admin, words)
+    return await admin.dead_letters(stream, name, **selection.criteria(), above=above, limit=limit)
 
 
 def show(
-    *words: ShowWords,
+    *words: ShowArguments,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Show one dead letter, with its data, its error and the traceback."""
     if len(words) < 2 or not (words[-1].isascii() and words[-1].isdigit()):
-        raise UsageProblem("Write the consumer and the dead letter's seq, such as `orders ship 42`; `ls` lists them.")
+        raise UsageError(
+            "Give the consumer and the seq of a dead letter, such as `orders ship 42`. List them with `ls`."
+        )
     found = administer(backend, _show, words[:-1], int(words[-1]))
     if json:
         print_json(found)
@@ -99,12 +113,12 @@ def show(
 
 
 async def _show(admin: Administration, words: tuple[str, ...], seq: int) -> DeadLetter:
-    return await admin.dead_letter(*await which(admin, words), seq)
+    return await admin.dead_letter(*await find_consumer(admin, words), seq)
 
 
 def redrive(
-    *consumer: ConsumerWords,
-    chosen: Chosen = Chosen(),
+    *consumer: ConsumerArguments,
+    selection: DeadLetterSelection = DeadLetterSelection(),
     dry_run: DryRunOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -116,17 +130,17 @@ def redrive(
     stream no longer has its message. The exit code is 1 if a given seq is not a
     dead letter.
     """
-    found = administer(backend, _redrive, consumer, chosen, dry_run)
-    return _tell("Would redrive" if dry_run else "Redrives", "redriven", found, chosen, dry_run, json)
+    found = administer(backend, _redrive, consumer, selection, dry_run)
+    return _report("To be redriven" if dry_run else "Redriven", "redriven", found, selection, dry_run, json)
 
 
-async def _redrive(admin: Administration, words: tuple[str, ...], chosen: Chosen, dry_run: bool) -> int:
-    return await admin.redrive(*await which(admin, words), **chosen.criteria(), dry_run=dry_run)
+async def _redrive(admin: Administration, words: tuple[str, ...], selection: DeadLetterSelection, dry_run: bool) -> int:
+    return await admin.redrive(*await find_consumer(admin, words), **selection.criteria(), dry_run=dry_run)
 
 
 def purge(
-    *consumer: ConsumerWords,
-    chosen: Chosen = Chosen(),
+    *consumer: ConsumerArguments,
+    selection: DeadLetterSelection = DeadLetterSelection(),
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
@@ -138,34 +152,38 @@ def purge(
     are deleted. The exit code is 1 if a given seq is not a dead letter, or if
     the answer was no.
     """
-    found = administer(backend, _purge, consumer, chosen, dry_run, backend.asked(yes))
+    found = administer(backend, _purge, consumer, selection, dry_run, backend.skips_confirmation(yes))
     if found is None:
         return NOT_DONE
-    return _tell("Would purge" if dry_run else "Purged", "purged", found, chosen, dry_run, json)
+    return _report("To be purged" if dry_run else "Purged", "purged", found, selection, dry_run, json)
 
 
-async def _purge(admin: Administration, words: tuple[str, ...], chosen: Chosen, dry_run: bool, yes: bool) -> int | None:
-    stream, name = await which(admin, words)
-    criteria = chosen.criteria()
+async def _purge(
+    admin: Administration, words: tuple[str, ...], selection: DeadLetterSelection, dry_run: bool, yes: bool
+) -> int | None:
+    stream, name = await find_consumer(admin, words)
+    criteria = selection.criteria()
     if dry_run:
         return await admin.purge(stream, name, **criteria, dry_run=True)
     if not yes:
         found = await admin.purge(stream, name, **criteria, dry_run=True)
         if not found:
             return found
-        if not await confirmed(f"Delete {count(found, 'dead letter')} of {name!r} of {stream!r}?"):
+        if not await confirm(f"Delete {count(found, 'dead letter')} of {name!r} of {stream!r}?"):
             return None
     return await admin.purge(stream, name, **criteria)
 
 
-def _tell(did: str, field: str, found: int, chosen: Chosen, dry_run: bool, json: bool) -> int:
+def _report(result: str, field: str, found: int, selection: DeadLetterSelection, dry_run: bool, json: bool) -> int:
     if json:
         print_json({field: found, "dry_run": dry_run})
     else:
-        print(f"{did} {count(found, 'dead letter')}.")
-    missing = chosen.left_over(found)
+        print(f"{result}: {count(found, 'dead letter')}.")
+    missing = selection.count_unknown(found)
     if missing:
-        say(f"{count(missing, 'seq')} of those named by --seq: no such dead letter, or its message is removed.")
+        print_notice(
+            f"Not found: {count(missing, 'seq')} of --seq. It is not a dead letter, or retention has removed its message."
+        )
     return NOT_DONE if missing else 0
 
 
@@ -175,12 +193,12 @@ def _facts(letter: DeadLetter) -> list[tuple[str, str]]:
         ("key", letter.key),
         ("created", in_utc(letter.created_at)),
         ("died", f"{in_utc(letter.died_at)} after {count(letter.attempts, 'attempt')}"),
-        ("reason", letter.reason + (", and blocks its key" if letter.blocks else "")),
+        ("reason", letter.reason + (", and it blocks its key" if letter.blocks else "")),
         ("error", letter.error or "none"),
     ]
     if letter.headers:
-        facts.append(("headers", compact(letter.headers)))
-    facts.append(("data", indented(letter.data)))
+        facts.append(("headers", one_line_json(letter.headers)))
+    facts.append(("data", indented_json(letter.data)))
     if letter.traceback:
         facts.append(("traceback", letter.traceback.rstrip()))
     return facts

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.common import JsonOption, LimitOption, flag, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.options.consumer_lookup import ConsumerWords, which
-from headrace.cli.options.times import duration, in_utc, told
-from headrace.cli.output.notices import NOT_DONE, count, hint, say
-from headrace.cli.output.tables import compact, number, print_table
-from headrace.cli.problems import UsageProblem
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.errors import UsageError
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import JsonOption, LimitOption, flag
+from headrace.cli.options.times import duration, in_utc, time_or_dash
+from headrace.cli.output.formats import count, number_or_dash, one_line_json
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import print_hint, print_notice
+from headrace.cli.output.tables import print_table
 from headrace.model.records import BlockedKey, PeekedMessage, Received
 
 if TYPE_CHECKING:
@@ -27,47 +30,51 @@ if TYPE_CHECKING:
 
 _ACK_ID = re.compile(r"[A-Za-z0-9_-]{48}")
 
-AckWords = Annotated[
+AckArguments = Annotated[
     str,
     Parameter(
         name="[STREAM] NAME ID...",
         required=True,
-        help="The consumer, by its name alone where only one stream has such, and the ack ids that `receive` printed.",
+        help="The consumer, and the ack ids that `receive` printed. You can leave out the stream if only one has a consumer of that name.",
     ),
 ]
 
 
 def peek(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     limit: LimitOption = 10,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show the messages that are in flight, parked, blocked and next, without changing anything."""
+    """Show a consumer's messages that are in flight, parked, blocked and next.
+
+    Nothing is changed.
+    """
     found = administer(backend, _peek, consumer, limit)
     if json:
         print_json(found)
     elif not found:
-        say("Nothing is in flight, and nothing to come.")
+        print_notice("No messages are in flight, parked, blocked or next.")
     else:
         print_table(
             ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
-            ((m.state.replace("_", " "), str(m.seq), m.key, number(m.attempts), told(m.until), str(m.owner or "–"),
-              compact(m.data)) for m in found),
+            ((m.state.replace("_", " "), str(m.seq), m.key, number_or_dash(m.attempts), time_or_dash(m.until), str(m.owner or "–"),
+              one_line_json(m.data)) for m in found),
         )  # fmt: skip
 
 
 async def _peek(admin: Administration, words: tuple[str, ...], limit: int) -> list[PeekedMessage]:
-    return await admin.peek(*await which(admin, words), limit=limit)
+    return await admin.peek(*await find_consumer(admin, words), limit=limit)
 
 
 def receive(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     batch_size: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=1000), help="At most so many, of which no two are of one key.")
+        int,
+        Parameter(validator=Number(gte=1, lte=1000), help="The maximum number of messages. Each has a different key."),
     ] = 1,
-    wait: Annotated[str, Parameter(help="How long to wait for the first, such as 5s.")] = "0s",
-    ack: Annotated[bool, flag("Ack them once they are printed.")] = False,
+    wait: Annotated[str, Parameter(help="How long to wait for the first message, such as 5s.")] = "0s",
+    ack: Annotated[bool, flag("Ack the messages after they are printed.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
@@ -77,27 +84,27 @@ def receive(
     nacked. The exit code is 1 if there were none.
     """
     if ack:
-        backend.one_request("leave --ack out, and ack by `headrace consumer ack`")
+        backend.require_single_request("leave out --ack, and use `headrace consumer ack`")
     stream, name, received = administer(backend, _receive, consumer, batch_size, duration(wait, "--wait"), ack, json)
     if not received:
         if not json:
-            say(f"There is nothing to receive for {name!r} of {stream!r}.")
+            print_notice(f"The consumer {name!r} of {stream!r} has no messages to receive now.")
         return NOT_DONE
     if not ack:
-        hint(f"Done with it? `headrace consumer ack {stream} {name} {received[0].ack_id}`")
+        print_hint(f"To ack it: `headrace consumer ack {stream} {name} {received[0].ack_id}`")
     return 0
 
 
 async def _receive(
     admin: Administration, words: tuple[str, ...], batch_size: int, wait: float, ack: bool, json: bool
 ) -> tuple[str, str, list[Received]]:
-    stream, name = await which(admin, words)
+    stream, name = await find_consumer(admin, words)
     received = await admin.receive(stream, name, limit=batch_size, wait=wait)
     _print_received(received, json)
     sys.stdout.flush()  # messages that could not be printed must not be acked
     if ack and received:
         stale = await admin.ack(stream, name, [one.ack_id for one in received])
-        _say_stale(stale)
+        _print_stale(stale)
     return stream, name, received
 
 
@@ -107,12 +114,15 @@ def _print_received(received: list[Received], json: bool) -> None:
     elif received:
         print_table(
             ("ack id", "seq#", "attempt#", "key", "data…"),
-            ((one.ack_id, str(one.seq), number(one.attempt), one.key, compact(one.data)) for one in received),
+            (
+                (one.ack_id, str(one.seq), number_or_dash(one.attempt), one.key, one_line_json(one.data))
+                for one in received
+            ),
         )
 
 
 def ack(
-    *words: AckWords,
+    *words: AckArguments,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
@@ -122,17 +132,23 @@ def ack(
     """
     names, ids = _names_and_ids(words)
     stale = administer(backend, _ack, names, ids)
-    return _tell_settled("acked", ids, stale, json)
+    return _report_settled("acked", ids, stale, json)
 
 
 async def _ack(admin: Administration, names: Sequence[str], ids: list[str]) -> list[str]:
-    return await admin.ack(*await which(admin, names), ids)
+    return await admin.ack(*await find_consumer(admin, names), ids)
 
 
 def nack(
-    *words: AckWords,
-    delay: Annotated[str | None, Parameter(show_default=False, help="Have them again only after so long.")] = None,
-    error: Annotated[str | None, Parameter(show_default=False, help="What went wrong, in words.")] = None,
+    *words: AckArguments,
+    delay: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help="The delay before the messages are delivered again. Default: the consumer's backoff.",
+        ),
+    ] = None,
+    error: Annotated[str | None, Parameter(show_default=False, help="The error, as text.")] = None,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
@@ -142,65 +158,66 @@ def nack(
     """
     names, ids = _names_and_ids(words)
     stale = administer(backend, _nack, names, ids, None if delay is None else duration(delay, "--delay"), error)
-    return _tell_settled("nacked", ids, stale, json)
+    return _report_settled("nacked", ids, stale, json)
 
 
 async def _nack(
     admin: Administration, names: Sequence[str], ids: list[str], delay: float | None, error: str | None
 ) -> list[str]:
-    return await admin.nack(*await which(admin, names), ids, delay=delay, error=error)
+    return await admin.nack(*await find_consumer(admin, names), ids, delay=delay, error=error)
 
 
 def blocked(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List the blocked keys.
 
-    A message of each of these keys is exhausted, and the consumer's setting is
-    to block its key. To unblock a key, redrive or purge its dead letter.
+    A key is blocked when one of its messages is exhausted and the consumer's
+    setting is to block the key. To unblock a key, redrive or purge its dead letter.
     """
     found = administer(backend, _blocked, consumer, limit)
     if json:
         print_json(found)
     elif not found:
-        say("No key is blocked.")
+        print_notice("No key is blocked.")
     else:
         print_table(
             ("key", "dead letter#", "since", "waiting#", "error…"),
-            ((b.key, str(b.seq), in_utc(b.since), number(b.waiting), b.error or "") for b in found),
+            ((b.key, str(b.seq), in_utc(b.since), number_or_dash(b.waiting), b.error or "") for b in found),
         )
 
 
 async def _blocked(admin: Administration, words: tuple[str, ...], limit: int) -> list[BlockedKey]:
-    return await admin.blocked_keys(*await which(admin, words), limit=limit)
+    return await admin.blocked_keys(*await find_consumer(admin, words), limit=limit)
 
 
 def _names_and_ids(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into the consumer's words and the ack ids. The stream is optional, so the ids
-    start at the first ack id.
+    """Split the arguments into the consumer and the ack ids.
+
+    The stream is optional, so the ids start at the first argument that looks like one.
     """
-    begin = next((place for place, word in enumerate(words) if place and _ACK_ID.fullmatch(word)), len(words))
-    names, ids = list(words[:begin]), list(words[begin:])
+    start = next((index for index, word in enumerate(words) if index and _ACK_ID.fullmatch(word)), len(words))
+    names, ids = list(words[:start]), list(words[start:])
     if not ids or len(names) > 2:
-        raise UsageProblem(
-            "Write the consumer and then the ack ids that `headrace consumer receive` printed: `orders ship ID ID`."
+        raise UsageError(
+            "Give the consumer and then the ack ids that `headrace consumer receive` printed, such as `orders ship ID ID`."
         )
     return names, ids
 
 
-def _tell_settled(done: str, ids: list[str], stale: list[str], json: bool) -> int:
+def _report_settled(outcome: str, ids: list[str], stale: list[str], json: bool) -> int:
     settled = [one for one in ids if one not in set(stale)]
     if json:
-        print_json({done: settled, "stale": stale})
+        print_json({outcome: settled, "stale": stale})
     elif settled:
-        print(f"{done.capitalize()} {count(len(settled), 'message')}.")
-    _say_stale(stale)
+        print(f"{outcome.capitalize()}: {count(len(settled), 'message')}.")
+    _print_stale(stale)
     return NOT_DONE if stale else 0
 
 
-def _say_stale(stale: list[str]) -> None:
+def _print_stale(stale: list[str]) -> None:
     if stale:
-        say(f"Too late for {', '.join(stale)}: the lease had ended, so it may be in work elsewhere, or done already.")
+        print_notice(f"Too late: {', '.join(stale)}. The lease has expired, and the message may be delivered again.")

@@ -7,68 +7,71 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.commands.consumers.consumers import until as told_until
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.common import JsonOption, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.options.consumer_lookup import ConsumerWords, which
-from headrace.cli.options.selection import Between, DryRunOption
-from headrace.cli.options.times import Place, after, future, place
-from headrace.cli.output.notices import count
-from headrace.cli.problems import UsageProblem
+from headrace.cli.commands.consumers.consumers import pause_end
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.errors import UsageError
+from headrace.cli.options.common import JsonOption
+from headrace.cli.options.selection import DryRunOption, RangeSelection
+from headrace.cli.options.times import Place, after, future, parse_place
+from headrace.cli.output.formats import count
+from headrace.cli.output.json_output import print_json
 
 if TYPE_CHECKING:
     from headrace.client import Administration
 
-SeekWords = Annotated[
+SeekArguments = Annotated[
     str,
     Parameter(
         name="[STREAM] NAME TO",
         required=True,
-        help="The consumer, by its name alone where only one stream has such; and start, end, a seq, a time, or how long"
-        " ago, such as 1h.",
+        help="The consumer, and start, end, a seq, a time, or a duration such as 1h for an hour ago. You can leave out the"
+        " stream if only one has a consumer of that name.",
     ),
 ]
 
 
 def seek(
-    *words: SeekWords,
+    *words: SeekArguments,
     dry_run: DryRunOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Move a consumer back or forward.
 
-    The next message is the first one at or after the place. Messages in flight
-    are forgotten. They are delivered again if they lie ahead, and an ack for
-    them has no effect.
+    The next message is the first one at or after the new position. The consumer
+    forgets its messages in flight: acks for them have no effect, and those after
+    the new position are delivered again.
     """
     if len(words) < 2:
-        raise UsageProblem("Write the consumer and where to: start, end, a seq, a time, or how long ago, such as 1h.")
-    to = place(words[-1], "TO")
+        raise UsageError(
+            "Give the consumer and the new position: start, end, a seq, a time, or a duration such as 1h for an hour ago."
+        )
+    to = parse_place(words[-1], "TO")
     if dry_run:
-        backend.one_request("leave --dry-run out")
-        stream, name, found = administer(backend, _ahead, words[:-1], to)
+        backend.require_single_request("leave out --dry-run")
+        stream, name, found = administer(backend, _count_ahead, words[:-1], to)
         if json:
             print_json({"stream": stream, "consumer": name, "ahead": found, "dry_run": True})
         else:
-            print(f"{name!r} of {stream!r} would have {count(found, 'message')} ahead.")
+            print(f"Messages of {name!r} of {stream!r} after the seek: {found:,}.")
         return
     stream, name, position = administer(backend, _seek, words[:-1], to)
     if json:
         print_json({"stream": stream, "consumer": name, "position": position})
     else:
-        print(f"{name!r} of {stream!r} goes on with the first message after seq {position}.")
+        print(f"{name!r} of {stream!r} continues after seq {position}.")
 
 
 async def _seek(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
-    stream, name = await which(admin, words)
+    stream, name = await find_consumer(admin, words)
     return stream, name, await admin.seek(stream, name, to)
 
 
-async def _ahead(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
-    """How many messages from a place on match the consumer's filter and condition."""
-    stream, name = await which(admin, words)
+async def _count_ahead(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
+    """Return how many messages from a place on match the consumer's filter and condition."""
+    stream, name = await find_consumer(admin, words)
     settings = (await admin.consumer(stream, name)).settings
     if to == "end":
         return stream, name, 0
@@ -88,8 +91,8 @@ async def _ahead(admin: Administration, words: tuple[str, ...], to: Place) -> tu
 
 
 def replay(
-    *consumer: ConsumerWords,
-    between: Between = Between(),  # noqa: B008 - frozen
+    *consumer: ConsumerArguments,
+    selection: RangeSelection = RangeSelection(),  # noqa: B008 - frozen
     dry_run: DryRunOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -101,22 +104,23 @@ def replay(
     delivered. To publish messages to another stream, see
     `headrace stream republish`.
     """
-    found = administer(backend, _replay, consumer, between, dry_run)
+    found = administer(backend, _replay, consumer, selection, dry_run)
     if json:
         print_json({"replayed": found, "dry_run": dry_run})
     else:
-        print(f"{'Would replay' if dry_run else 'Replays'} {count(found, 'message')}.")
+        print(f"{'To be replayed' if dry_run else 'Replayed'}: {count(found, 'message')}.")
 
 
-async def _replay(admin: Administration, words: tuple[str, ...], between: Between, dry_run: bool) -> int:
-    return await admin.replay(*await which(admin, words), **between.criteria(), dry_run=dry_run)
+async def _replay(admin: Administration, words: tuple[str, ...], selection: RangeSelection, dry_run: bool) -> int:
+    return await admin.replay(*await find_consumer(admin, words), **selection.criteria(), dry_run=dry_run)
 
 
 def pause(
-    *consumer: ConsumerWords,
-    until: Annotated[str | None, Parameter(show_default=False, help="Resume by itself at this time.")] = None,
+    *consumer: ConsumerArguments,
+    until: Annotated[str | None, Parameter(show_default=False, help="Resume automatically at this time.")] = None,
     length: Annotated[
-        str | None, Parameter(name="--for", show_default=False, help="Resume by itself after so long, such as 10m.")
+        str | None,
+        Parameter(name="--for", show_default=False, help="Resume automatically after this duration, such as 10m."),
     ] = None,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -127,23 +131,23 @@ def pause(
     flight are not affected.
     """
     if until is not None and length is not None:
-        raise UsageProblem("Give --until or --for, and not both.")
+        raise UsageError("Give either --until or --for, not both.")
     end = after(length, "--for") if length is not None else future(until, "--until") if until is not None else None
     stream, name = administer(backend, _pause, consumer, end)
     if json:
         print_json({"stream": stream, "consumer": name, "paused": True, "paused_until": end})
     else:
-        print(f"{name!r} of {stream!r} is paused {told_until(end)}.")
+        print(f"{name!r} of {stream!r} is paused {pause_end(end)}.")
 
 
 async def _pause(admin: Administration, words: tuple[str, ...], end: datetime | None) -> tuple[str, str]:
-    stream, name = await which(admin, words)
+    stream, name = await find_consumer(admin, words)
     await admin.pause(stream, name, end)
     return stream, name
 
 
 def resume(
-    *consumer: ConsumerWords,
+    *consumer: ConsumerArguments,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -152,10 +156,10 @@ def resume(
     if json:
         print_json({"stream": stream, "consumer": name, "paused": False})
     else:
-        print(f"{name!r} of {stream!r} is not paused any more.")
+        print(f"{name!r} of {stream!r} is resumed.")
 
 
 async def _resume(admin: Administration, words: tuple[str, ...]) -> tuple[str, str]:
-    stream, name = await which(admin, words)
+    stream, name = await find_consumer(admin, words)
     await admin.resume(stream, name)
     return stream, name

@@ -1,4 +1,4 @@
-"""`headrace source backfill start|ls|cancel`: backfills, which read the rows that a captured table has."""
+"""`headrace source backfill start|ls|cancel`: backfills, which publish the rows that a captured table has."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from headrace.cli.commands.sources.facts import SourceRef, progress
-from headrace.cli.options.backend import Backend
+from headrace.cli.commands.sources.facts import SourceRef, backfill_progress
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.capture import rows_a_second
-from headrace.cli.options.common import JsonOption, YesOption, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.output.notices import NOT_DONE, confirmed, count, say
-from headrace.cli.output.tables import number, print_table
+from headrace.cli.options.common import JsonOption, YesOption
+from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import confirm, print_notice
+from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
 
 if TYPE_CHECKING:
@@ -26,37 +29,38 @@ def start(
     *,
     table: Annotated[
         list[str] | None,
-        Parameter(negative="", show_default=False, help="Only this table of the source; may be given several times."),
+        Parameter(negative="", show_default=False, help="Only this table of the source. Repeat for several."),
     ] = None,
     where: Annotated[
         str | None,
-        Parameter(show_default=False, help="Only rows that meet this, such as 'data.record.total > 100'."),
+        Parameter(show_default=False, help="Only rows that meet this condition, such as 'data.record.total > 100'."),
     ] = None,
     rate: Annotated[
-        str | None, Parameter(show_default=False, help="Rows a second, at most; by default as the source has it.")
+        str | None,
+        Parameter(show_default=False, help="The maximum number of rows per second. Default: the source's rate."),
     ] = None,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Read all rows of a source's tables, while their changes are captured.
+    """Publish all rows of a source's tables, while their changes are captured.
 
-    Each row becomes a message, unless a newer change of it was captured
-    meanwhile. Without --table, it reads all tables that are not being read
-    already.
+    Each row becomes a message, unless a newer change of the row was captured
+    meanwhile. Without --table, it reads all tables that have no running
+    backfill.
     """
-    pace = None if rate is None else rows_a_second(rate)
-    begun = administer(backend, lambda admin: admin.start_backfill(source, table, where, pace))
+    rows_per_second = None if rate is None else rows_a_second(rate)
+    started = administer(backend, lambda admin: admin.start_backfill(source, table, where, rows_per_second))
     if json:
-        print_json([_told(one) for one in begun])
+        print_json([_as_json(one) for one in started])
         return
-    for one in begun:
-        print(f"A backfill of {one.table} is queued: {one.id}")
-    say(f"`headrace source backfill ls {source}` tells how far it is.")
+    for one in started:
+        print(f"Queued a backfill of {one.table}: {one.id}")
+    print_notice(f"See the progress with `headrace source backfill ls {source}`.")
 
 
 def ls(
     source: Annotated[
-        str | None, Parameter(name="NAME", show_default=False, help="A source's name or id; without it, of all.")
+        str | None, Parameter(name="NAME", show_default=False, help="The name or id of a source. Default: all sources.")
     ] = None,
     /,
     *,
@@ -66,21 +70,24 @@ def ls(
     """List backfills, the newest first, and their progress."""
     found = administer(backend, lambda admin: admin.backfills(source))
     if json:
-        print_json([_told(one) for one in found])
+        print_json([_as_json(one) for one in found])
     elif not found:
-        say("There was no backfill yet: `headrace source backfill start` makes one.")
+        print_notice("There are no backfills. Start one with `headrace source backfill start`.")
     else:
         print_table(
-            ("source", "table", "state", "rows#", "of about#", "published#", "progress", "id", "why…"),
-            ((one.source, one.table, one.state, number(one.read), number(one.total), number(one.published),
-              progress(one), one.id, one.reason or "") for one in found),
+            ("source", "table", "state", "rows#", "of about#", "published#", "progress", "id", "reason…"),
+            ((one.source, one.table, one.state, number_or_dash(one.read), number_or_dash(one.total), number_or_dash(one.published),
+              backfill_progress(one), one.id, one.reason or "") for one in found),
         )  # fmt: skip
 
 
 def cancel(
     source: SourceRef,
     id: Annotated[  # noqa: A002 - the record's word
-        str | None, Parameter(name="ID", show_default=False, help="The id of one, as `ls` tells it; without it, all.")
+        str | None,
+        Parameter(
+            name="ID", show_default=False, help="The id of a backfill, as shown by `ls`. Default: all of the source."
+        ),
     ] = None,
     /,
     *,
@@ -93,13 +100,13 @@ def cancel(
     Messages that were published stay in the stream. The backfill's position is
     lost. The exit code is 1 if there was none, or if the answer was no.
     """
-    cancelled = administer(backend, _cancel, source, id, backend.asked(yes))
+    cancelled = administer(backend, _cancel, source, id, backend.skips_confirmation(yes))
     if cancelled is None:
         return NOT_DONE
     if json:
         print_json({"cancelled": cancelled})
     else:
-        print(f"Cancelled {count(cancelled, 'backfill')}.")
+        print(f"Cancelled: {count(cancelled, 'backfill')}.")
     return 0 if cancelled else NOT_DONE
 
 
@@ -108,12 +115,12 @@ async def _cancel(admin: Administration, source: str, id: str | None, yes: bool)
         found = [one for one in await admin.backfills(source) if one.state in ("queued", "running")]
         if id is not None:
             found = [one for one in found if one.id == id]
-        if found and not await confirmed(
-            f"Cancel {count(len(found), 'backfill')}, of {', '.join(one.table for one in found)}?"
+        if found and not await confirm(
+            f"Cancel {count(len(found), 'backfill')} ({', '.join(one.table for one in found)})?"
         ):
             return None
     return await admin.cancel_backfills(source, id)
 
 
-def _told(backfill: BackfillInfo) -> dict[str, object]:
+def _as_json(backfill: BackfillInfo) -> dict[str, object]:
     return {**msgspec.structs.asdict(backfill), "done": backfill.share, "time_left": backfill.seconds_left}

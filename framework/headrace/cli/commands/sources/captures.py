@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headrace.cli.commands.sources.facts import SourceRef, facts
-from headrace.cli.options.backend import Backend
+from headrace.cli.commands.sources.facts import SourceRef, setting_facts
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.errors import UsageError
+from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.capture import CaptureBeginning, CaptureOptions, named_after
-from headrace.cli.options.common import JsonOption, flag, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.output.notices import NOT_DONE, count, say
+from headrace.cli.options.common import JsonOption, flag
+from headrace.cli.output.formats import count
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs, print_table
-from headrace.cli.problems import UsageProblem
 from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, UnknownStream
 from headrace.model.sources import SourceInfo
@@ -25,50 +28,57 @@ if TYPE_CHECKING:
 _SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 
-class Unfit(ConfigurationError):
+class NotCapturable(ConfigurationError):
     """The tables can't be captured as requested."""
 
 
 def add(
-    name: Annotated[
-        str | None, Parameter(show_default=False, help="The source's name; by default the table's.")
-    ] = None,
+    name: Annotated[str | None, Parameter(show_default=False, help="The source's name. Default: the table's.")] = None,
     /,
     *,
     stream: Annotated[
-        str | None, Parameter(show_default=False, help="The stream to fill; by default it is called as the source.")
+        str | None,
+        Parameter(show_default=False, help="The stream to publish to. Default: a stream with the source's name."),
     ] = None,
     settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
     beginning: CaptureBeginning = CaptureBeginning(),  # noqa: B008 - frozen
     check: Annotated[
         bool,
-        Parameter(negative="--no-check", show_default=False, help="Look first whether it can work, as is the default."),
+        Parameter(
+            negative="--no-check",
+            show_default=False,
+            help="Check first whether the tables can be captured. This is the default.",
+        ),
     ] = True,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Capture tables: their rows and each later change become messages of a stream.
+    """Capture tables: their rows and all later changes become messages of a stream.
 
-    The stream is created unless it exists. Capturing starts as soon as a
-    process captures: `headrace serve`, or an app that does. A source that
-    exists with the same settings is left unchanged.
+    The stream is created if it doesn't exist. A process must run that captures
+    sources: `headrace serve`, or an app. A source that exists with the same
+    settings is left unchanged.
     """
     from headrace.sources.postgres.spec import PostgresSpec  # it imports the store
 
     given = settings.given() | beginning.given()
     name = name or named_after(given.get("tables"))
     if not given.get("tables"):
-        raise UsageProblem("Say which table to capture: --table public.orders.")
+        raise UsageError("Give the table to capture, such as --table public.orders.")
     spec = PostgresSpec(name=name, stream=stream or name, **given)
     new, new_stream, created = administer(backend, _add, spec, check, backend.as_curl)
     if json:
         print_json(created)
         return
-    did = "Created" if new else "There is"
-    made = ", which is new," if new_stream else ""
-    print(f"{did} the source {name!r}: {_tables(created)} into the stream {created.stream!r}{made} as {spec.mode}.")
+    result = "Created the" if new else "Unchanged: the"
+    stream_kind = "new stream" if new_stream else "stream"
+    print(
+        f"{result} source {name!r}. It captures {_tables(created)} into the {stream_kind} {created.stream!r} as {spec.mode}."
+    )
     if new:
-        say(f"It is captured while `headrace serve` runs, or an app that does; see `headrace source info {name}`.")
+        print_notice(
+            f"Capturing needs a running `headrace serve` or app. See its state with `headrace source info {name}`."
+        )
 
 
 async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: bool) -> tuple[bool, bool, SourceInfo]:
@@ -76,7 +86,7 @@ async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: 
     if as_curl:  # print the request that matters, and end here
         await admin.create_source(spec)
     if check:
-        _heed(await admin.check_spec(spec))
+        _report_findings(await admin.check_spec(spec))
     try:
         new_stream = await admin.stream(spec.stream) is None
     except UnknownStream:
@@ -85,21 +95,22 @@ async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: 
     return new, new_stream, await admin.source(spec.name)
 
 
-def _heed(findings: list[Finding]) -> None:
+def _report_findings(findings: list[Finding]) -> None:
     """Print the warnings, and raise all errors together."""
     for finding in findings:
         if finding.level == "warning":
-            say(_sentence(finding))
-    errors = [Unfit(_sentence(finding)) for finding in findings if finding.level == "error"]
+            print_notice(_finding_text(finding))
+    errors = [NotCapturable(_finding_text(finding)) for finding in findings if finding.level == "error"]
     if errors:
         raise ExceptionGroup(
-            "the tables can't be captured", [*errors, Unfit("Nothing was done; --no-check doesn't look.")]
+            "the tables can't be captured",
+            [*errors, NotCapturable("Nothing was changed. To skip this check, give --no-check.")],
         )
 
 
-def _sentence(finding: Finding) -> str:
-    mend = f" Mend it with: {finding.mend}" if finding.mend else ""
-    return f"{finding.what}: {finding.told}{mend}"
+def _finding_text(finding: Finding) -> str:
+    fix = f" To fix it: {finding.mend}" if finding.mend else ""
+    return f"{finding.what}: {finding.told}{fix}"
 
 
 def edit(
@@ -110,13 +121,15 @@ def edit(
     check: Annotated[
         bool,
         Parameter(
-            negative="--no-check", show_default=False, help="Look afterwards whether it can work, as is the default."
+            negative="--no-check",
+            show_default=False,
+            help="Check afterwards whether the tables can be captured. This is the default.",
         ),
     ] = True,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Change what is captured, and how.
+    """Change settings of a source that captures tables.
 
     Settings that you don't give stay unchanged. --table replaces the whole list
     of tables. Messages in the stream stay unchanged. Tables that are new to the
@@ -124,16 +137,16 @@ def edit(
     """
     changes = settings.given()
     if not changes:
-        raise UsageProblem("There is nothing to change: give a setting, such as --rate 5000.")
+        raise UsageError("There is nothing to change. Give a setting, such as --rate 5000.")
     changed, findings = administer(backend, _edit, source, changes, check)
     if json:
         print_json(changed)
     else:
         print(f"Changed the source {changed.name!r}.")
-        print_pairs(facts(changed))
+        print_pairs(setting_facts(changed))
     for finding in findings:
         if finding.level != "ok":
-            say(_sentence(finding))
+            print_notice(_finding_text(finding))
 
 
 async def _edit(
@@ -156,7 +169,7 @@ def check(
 ) -> int:
     """Check whether the tables of a source can be captured, and show how to correct problems.
 
-    The exit code is 1 if something can't work.
+    The exit code is 1 if there are errors.
     """
     findings = administer(backend, lambda admin: admin.check_source(source))
     errors = sum(finding.level == "error" for finding in findings)
@@ -164,16 +177,16 @@ def check(
         print_json(findings)
         return NOT_DONE if errors else 0
     print_table(
-        ("", "what", "how it is"),
+        ("", "check", "result"),
         ((_SIGNS[finding.level], finding.what, finding.told) for finding in findings),
     )
-    mending = list(dict.fromkeys(finding.mend for finding in findings if finding.mend))
-    if mending:
-        print("\nTo mend it:")
-        for statement in mending:
+    fixes = list(dict.fromkeys(finding.mend for finding in findings if finding.mend))
+    if fixes:
+        print("\nTo fix it:")
+        for statement in fixes:
             print(f"  {statement}")
     if errors:
-        say(f"{count(errors, 'thing')} keep{'s' if errors == 1 else ''} it from being captured.")
+        print_notice(f"The source can't be captured because of {count(errors, 'error')}.")
     return NOT_DONE if errors else 0
 
 
@@ -184,7 +197,7 @@ def pause(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Capture nothing more, until it is resumed.
+    """Pause capturing, until you resume it.
 
     Meanwhile the captured server keeps all WAL that is not captured yet. Don't
     leave a source paused for long.
@@ -194,7 +207,7 @@ def pause(
         print_json(paused)
     else:
         print(
-            f"Paused the source {paused.name!r}. Its slot keeps WAL until `headrace source postgres resume {paused.name}`."
+            f"Paused the source {paused.name!r}. Its slot keeps WAL until you run `headrace source postgres resume {paused.name}`."
         )
 
 
@@ -203,17 +216,17 @@ def resume(
     /,
     *,
     anew: Annotated[
-        bool, flag("Not from there, but with a new slot, and all tables read again: for a slot that is lost.")
+        bool, flag("Start again with a new slot and a backfill of all tables, for example after the slot was lost.")
     ] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Capture again, from where it was paused."""
+    """Resume capturing, from where it was paused."""
     resumed = administer(backend, lambda admin: admin.resume_source(source, anew=anew))
     if json:
         print_json(resumed)
     elif anew:
-        print(f"The source {resumed.name!r} begins anew, with a backfill of {_tables(resumed)}.")
+        print(f"The source {resumed.name!r} starts again, with a backfill of {_tables(resumed)}.")
     else:
         print(f"Resumed the source {resumed.name!r}.")
 

@@ -5,20 +5,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.commands.sources.facts import SourceRef, facts, gist, how, progress
-from headrace.cli.options.backend import Backend
-from headrace.cli.options.common import JsonOption, YesOption, flag, print_json
-from headrace.cli.options.connection import administer
-from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option, texts
-from headrace.cli.options.times import told
-from headrace.cli.output.notices import NOT_DONE, confirmed, say
+from headrace.cli.commands.sources.facts import (
+    SourceRef,
+    backfill_progress,
+    capture_facts,
+    setting_facts,
+    summary,
+)
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.errors import UsageError
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import JsonOption, YesOption, flag
+from headrace.cli.options.times import time_or_dash
+from headrace.cli.options.webhook import WebhookSettings
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_pairs, print_table
-from headrace.cli.problems import UsageProblem
 from headrace.model.capture import BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.sources.webhook import WebhookSpec
@@ -29,47 +36,12 @@ if TYPE_CHECKING:
 SourceName = Annotated[str, Parameter(help="The source's name.")]
 
 
-def _header_names(given: list[str], _: str) -> tuple[str, ...]:
-    return () if nothing(given) else tuple(map(str.lower, given))
-
-
-@from_settings(
-    WebhookSpec,
-    secrets=Special("--secret", texts, "Other users of the machine can see it while the command runs."),
-    keep_headers=Special("--keep-header", parse=_header_names),
-)
-@dataclass(frozen=True, kw_only=True)
-class WebhookSettings(Options):
-    """The webhook source settings given as options."""
-
-    secret_file: Annotated[
-        str | None,
-        option(
-            "--secret-file", "A file with the secret, or several, each on a line. - is standard input.",
-            allow_leading_hyphen=True,
-        ),
-    ] = None  # fmt: skip
-
-    def given(self) -> dict[str, Any]:
-        """The given settings. Raises `UsageProblem`, `NoInput`."""
-        found = super().given()
-        if self.secret_file is not None:
-            if "secrets" in found:
-                raise UsageProblem("Give --secret or --secret-file, and not both.")
-            found["secrets"] = tuple(lines_of(self.secret_file, "the secret"))
-            if not found["secrets"]:
-                raise UsageProblem(f"The file {self.secret_file!r} has no secret in it: write one on a line.")
-        if "signature" in found and found["signature"] is None:
-            found = {"secrets": (), **found}
-        return found
-
-
 def add_webhook(
     name: SourceName,
     /,
     *,
-    stream: Annotated[str, Parameter(help="The stream that deliveries are published to.")],
-    settings: WebhookSettings = WebhookSettings(),
+    stream: Annotated[str, Parameter(help="The stream to publish to.")],
+    settings: WebhookSettings = WebhookSettings(),  # noqa: B008 - frozen
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -81,10 +53,14 @@ def add_webhook(
     if json:
         print_json(created)
         return
-    did = "Created" if new else "There is"
-    print(f"{did} the source {name!r}: what is sent to /api/webhook/{name} goes to the stream {created.stream!r}.")
+    result = "Created the" if new else "Unchanged: the"
+    print(
+        f"{result} source {name!r}. Webhooks sent to /api/webhook/{name} are published to the stream {created.stream!r}."
+    )
     if not created.settings["signature"]:
-        say("Its deliveries are not signed: whoever knows the address can publish by it. See --signature.")
+        print_notice(
+            "Signatures are not checked, so any client that can reach the server can publish through this source. See --signature."
+        )
 
 
 async def _add(admin: Administration, spec: WebhookSpec) -> tuple[bool, SourceInfo]:
@@ -97,26 +73,26 @@ def edit_webhook(
     source: SourceRef,
     /,
     *,
-    settings: WebhookSettings = WebhookSettings(),
+    settings: WebhookSettings = WebhookSettings(),  # noqa: B008 - frozen
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """Change settings of a webhook source.
 
     Settings that you don't give stay unchanged. Servers apply the change within
-    two seconds. To change a secret without losing a delivery, give both the old
-    one and the new one, change it at the sender, and then give the new one
-    alone.
+    two seconds. To change a secret without losing deliveries, give the old and
+    the new secret, change the secret at the sender, and then give only the new
+    one.
     """
     changes = settings.given()
     if not changes:
-        raise UsageProblem("There is nothing to change: give a setting, such as --key '{name}.{body.type}'.")
+        raise UsageError("There is nothing to change. Give a setting, such as --key '{name}.{body.type}'.")
     changed = administer(backend, lambda admin: admin.edit_source(source, **changes))
     if json:
         print_json(changed)
     else:
         print(f"Changed the source {changed.name!r}.")
-        print_pairs(facts(changed))
+        print_pairs(setting_facts(changed))
 
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
@@ -125,7 +101,7 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
     _list(
         found,
         json,
-        "There is no source yet: `headrace source webhook add` makes one, and `headrace source postgres add`.",
+        "There are no sources. Create one with `headrace source webhook add` or `headrace source postgres add`.",
     )
 
 
@@ -133,18 +109,20 @@ def ls_captures(*, backend: Backend = Backend(), json: JsonOption = False) -> No
     """List the sources that capture tables."""
     found = administer(backend, lambda admin: admin.sources())
     captures = [one for one in found if one.kind == "postgres"]
-    _list(captures, json, "No table is captured yet: `headrace source postgres add --table public.orders` begins.")
+    _list(
+        captures, json, "No tables are captured. Capture one with `headrace source postgres add --table public.orders`."
+    )
 
 
-def _list(found: list[SourceInfo], json: bool, none: str) -> None:
+def _list(found: list[SourceInfo], json: bool, empty: str) -> None:
     if json:
         print_json(found)
     elif not found:
-        say(none)
+        print_notice(empty)
     else:
         print_table(
-            ("source", "kind", "stream", "state", "about…"),
-            ((one.name, one.kind, one.stream, *gist(one)) for one in found),
+            ("source", "kind", "stream", "state", "summary…"),
+            ((one.name, one.kind, one.stream, *summary(one)) for one in found),
         )
 
 
@@ -159,19 +137,19 @@ def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption
             ("source", found.name),
             ("kind", found.kind),
             ("stream", found.stream),
-            *facts(found),
-            *([] if found.capture is None else how(found.capture)),
-            *((f"backfill of {one.table}", progress(one) or one.state) for one in backfills),
-            ("created", told(found.created_at)),
-            ("changed", told(found.updated_at)),
+            *setting_facts(found),
+            *([] if found.capture is None else capture_facts(found.capture)),
+            *((f"backfill of {one.table}", backfill_progress(one) or one.state) for one in backfills),
+            ("created", time_or_dash(found.created_at)),
+            ("changed", time_or_dash(found.updated_at)),
         ]
     )
 
 
-async def _info(admin: Administration, ref: str, whole: bool) -> tuple[SourceInfo, list[BackfillInfo]]:
-    """The source, and its queued and running backfills."""
+async def _info(admin: Administration, ref: str, with_backfills: bool) -> tuple[SourceInfo, list[BackfillInfo]]:
+    """Return the source, and its queued and running backfills."""
     found = await admin.source(ref)
-    if not whole or found.kind != "postgres":
+    if not with_backfills or found.kind != "postgres":
         return found, []
     return found, [one for one in await admin.backfills(found.id) if one.state in ("queued", "running")]
 
@@ -182,7 +160,7 @@ def rm(
     *,
     yes: YesOption = False,
     force: Annotated[
-        bool, flag("Also if its replication slot or its publication can't be dropped, which then are left behind.")
+        bool, flag("Remove the source even if its replication slot or its publication can't be dropped.")
     ] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -190,28 +168,28 @@ def rm(
     """Remove a source.
 
     The messages that it has published stay in its stream. Later deliveries to a
-    webhook source are refused. For a source that captures tables, the
-    replication slot and the publication that were made for it are dropped.
+    webhook source are rejected. For a source that captures tables, the
+    replication slot and the publication that Headrace created are dropped.
     """
-    done, left = administer(backend, _rm, source, backend.asked(yes), force)
-    if not done:
+    removed, left_behind = administer(backend, _rm, source, backend.skips_confirmation(yes), force)
+    if not removed:
         return NOT_DONE
     if json:
-        print_json({"deleted": source, "left": left})
+        print_json({"deleted": source, "left": left_behind})
     else:
         print(f"Removed the source {source!r}.")
-    if left is not None:
-        say(left)
+    if left_behind is not None:
+        print_notice(left_behind)
     return 0
 
 
 async def _rm(admin: Administration, ref: str, yes: bool, force: bool) -> tuple[bool, str | None]:
-    """Remove the source. Returns whether it was removed, and a sentence about what was left behind."""
-    if not yes and not await confirmed(_question(await admin.source(ref))):
+    """Remove the source. Returns whether it was removed, and a description of what was left behind."""
+    if not yes and not await confirm(_question(await admin.source(ref))):
         return False, None
     return True, await admin.delete_source(ref, force=force)
 
 
 def _question(source: SourceInfo) -> str:
-    does = "captures tables into" if source.kind == "postgres" else "delivers to"
-    return f"Remove the source {source.name!r}, which {does} {source.stream!r}?"
+    purpose = "captures tables into" if source.kind == "postgres" else "publishes webhooks to"
+    return f"Remove the source {source.name!r}, which {purpose} {source.stream!r}?"

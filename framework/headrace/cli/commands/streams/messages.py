@@ -1,0 +1,198 @@
+"""`headrace stream view|send|republish`: show messages, send one, and copy messages to another stream."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from headrace.cli.commands.streams.streams import StreamName
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.errors import UsageError
+from headrace.cli.options.common import MOST, JsonOption
+from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
+from headrace.cli.options.times import after, future, in_utc
+from headrace.cli.output.formats import count, one_line_json
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import print_notice
+from headrace.cli.output.tables import print_table
+from headrace.model import payloads
+from headrace.model.conditions import CREATED_AT, And, Condition, parse
+from headrace.model.errors import InvalidData
+from headrace.model.keys import check_key
+from headrace.model.records import StoredMessage
+
+_LIMIT = Number(gte=1, lte=MOST)
+_DEFAULT_LIMIT = 10
+
+
+def view(
+    name: StreamName,
+    /,
+    *,
+    first: Annotated[
+        int | None,
+        Parameter(validator=_LIMIT, show_default=False, help="The number of first messages to show, oldest first."),
+    ] = None,
+    last: Annotated[
+        int | None,
+        Parameter(validator=_LIMIT, show_default=False, help="The number of last messages to show. Default: 10."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        Parameter(
+            name="--from", show_default=False, help="Start at a seq or a time; 1h is an hour ago. Not with --last."
+        ),
+    ] = None,
+    selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Show the first or the last messages of a stream.
+
+    It shows messages whether or not consumers have received them, and changes
+    nothing.
+    """
+    if first is not None and last is not None:
+        raise UsageError("Give either --first or --last, not both.")
+    if last is not None and since is not None:
+        raise UsageError("Give either --from or --last, not both. Use --from with --first.")
+    newest = first is None and since is None
+    start = parse_bound(since, "start")
+    where = _and_not_before(start.get("start_time"), selection.where)
+    found = administer(
+        backend,
+        lambda admin: admin.messages(
+            name, filter=selection.filter, where=where, start_seq=start.get("start_seq"), limit=first or last or _DEFAULT_LIMIT,
+            newest=newest,
+        ),
+    )  # fmt: skip
+    if json:
+        print_json(found)
+    elif not found:
+        print_notice("No messages found.")
+    else:
+        _print_messages(found)
+
+
+def _and_not_before(moment: datetime | None, where: str | None) -> str | Condition | None:
+    """Combine a condition with the condition that the message is not older than a time."""
+    if moment is None:
+        return where
+    recent = CREATED_AT >= moment  # noqa: SIM300 - a field, and no constant
+    return recent if where is None else And((recent, parse(where)))
+
+
+def _print_messages(messages: list[StoredMessage]) -> None:
+    with_headers = any(one.headers for one in messages)
+    columns = ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…")
+    print_table(
+        columns,
+        ((str(one.seq), in_utc(one.created_at), one.key, *((one_line_json(one.headers),) if with_headers else ()),
+          one_line_json(one.data)) for one in messages),
+    )  # fmt: skip
+
+
+def send(
+    name: StreamName,
+    key: Annotated[str, Parameter(help="The message's key: tokens separated by dots, such as orders.us.42.")],
+    data: Annotated[
+        str,
+        Parameter(name="JSON", allow_leading_hyphen=True, help="The data as JSON; - reads it from standard input."),
+    ],
+    /,
+    *,
+    headers: Annotated[
+        str | None, Parameter(show_default=False, help='The headers: a JSON object such as {"trace": "abc"}.')
+    ] = None,
+    delay: Annotated[
+        str | None, Parameter(show_default=False, help="Publish the message after this delay, such as 5m.")
+    ] = None,
+    at: Annotated[str | None, Parameter(show_default=False, help="Publish the message at this time.")] = None,
+    message_id: Annotated[
+        str | None,
+        Parameter(show_default=False, help="An id for deduplication within the stream's dedupe window."),
+    ] = None,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Send one message to a stream.
+
+    To send the lines of a file, see `headrace publish`.
+    """
+    text = _check_json(sys.stdin.read() if data == "-" else data, "data")
+    head = None if headers is None else _check_object(headers)
+    due = _delivery_time(delay, at)
+    check_key(key)
+    seq = administer(backend, lambda admin: admin.send(name, key, text, head, message_id=message_id, deliver_at=due))
+    if json:
+        print_json({"seq": seq, "deliver_at": due if seq is None else None})
+    elif seq is not None:
+        print(f"Sent to {name!r} as seq {seq}.")
+    elif due is not None:
+        print(f"Scheduled for {name!r} at {in_utc(due)}.")
+    else:
+        print(f"Sent to {name!r}.")  # a server doesn't return the seq
+
+
+def republish(
+    name: StreamName,
+    target: Annotated[str, Parameter(help="The stream to publish to.")],
+    /,
+    *,
+    selection: RangeSelection = RangeSelection(),  # noqa: B008 - frozen
+    dry_run: DryRunOption = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Publish messages of a stream to another stream.
+
+    They keep their order, keys, data and headers. Without a selection, all
+    messages are published.
+    """
+    criteria = selection.criteria()
+    found = administer(backend, lambda admin: admin.republish(name, target, **criteria, dry_run=dry_run))
+    if json:
+        print_json({"republished": found, "dry_run": dry_run})
+    else:
+        print(
+            f"{'To be republished' if dry_run else 'Republished'} from {name!r} to {target!r}: {count(found, 'message')}."
+        )
+
+
+def _delivery_time(delay: str | None, at: str | None) -> datetime | None:
+    if delay is not None and at is not None:
+        raise UsageError("Give either --delay or --at, not both.")
+    if delay is not None:
+        return after(delay, "--delay")
+    return None if at is None else future(at, "--at")
+
+
+def _check_json(text: str, what: str) -> str:
+    """Return the text if it is valid JSON. Raises `InvalidData`, which says what valid input looks like."""
+    try:
+        return payloads.encode(msgspec.json.decode(text.encode(), type=msgspec.Raw))
+    except UnicodeEncodeError:
+        raise InvalidData(f"The {what} is not UTF-8: {text[:80]!r}.") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidData(f"The {what} {text[:80]!r} is not JSON: {error}.{_advice(text)}") from error
+
+
+def _advice(text: str) -> str:
+    """Return advice for a JSON string whose quotes the shell has removed."""
+    word = text if text.isalnum() and len(text) <= 20 else "text"
+    return "" if text.lstrip()[:1] in tuple('{["') else f" Quote a string for JSON and for the shell: '\"{word}\"'."
+
+
+def _check_object(text: str) -> str:
+    checked = _check_json(text, "value of --headers")
+    if not checked.lstrip().startswith("{"):
+        raise InvalidData(
+            f'The value of --headers must be a JSON object, such as {{"trace": "abc"}}, not {text[:80]!r}.'
+        )
+    return checked

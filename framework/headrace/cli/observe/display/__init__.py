@@ -1,0 +1,1 @@
+"""How `headrace observe` displays rows: columns, formats, colors and details."""

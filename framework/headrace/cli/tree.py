@@ -1,0 +1,82 @@
+"""The tree of commands, which knows each command only by the name of its module.
+
+This module must not import any command, the database driver, the event loop or the printer of tables. A
+command is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from cyclopts import App
+
+from headrace.cli.examples import EXAMPLES, example
+
+_HELP = "A durable message stream on Postgres, with a Python framework for its consumers."
+
+_COMMANDS = {
+    "run": ("headrace.cli.commands.run:run", "Run the consumers of an application."),
+    "serve": ("headrace.cli.commands.serve:serve", "Serve the HTTP API, for clients in any language."),
+    "publish": (
+        "headrace.cli.commands.publish:publish",
+        "Publish each line of a file or of standard input as a message.",
+    ),
+    "stream": ("headrace.cli.groups:stream", "Create, show, change and delete streams, and show and send messages."),
+    "consumer": (
+        "headrace.cli.groups:consumer",
+        "Create, show, change, move and delete consumers, receive messages, and manage dead letters.",
+    ),
+    "source": (
+        "headrace.cli.groups:source",
+        "Create, show, change and remove sources: webhooks and captured tables.",
+    ),
+    "token": ("headrace.cli.groups:token", "Create, list and revoke the access tokens of the server."),
+    "context": ("headrace.cli.groups:context", "Name servers and databases, and select the one that commands use."),
+    "observe": (
+        "headrace.cli.observe.command:observe",
+        "Watch streams, consumers, sources and processes live, and control them.",
+    ),
+    "spark": (
+        "headrace_spark.cli.group:spark",
+        "Run pipelines and programs on Spark, and check its installation.",
+    ),
+    "migrate": ("headrace.cli.commands.migrate:migrate", "Create or upgrade the schema of the database."),
+    "pg": ("headrace.cli.commands.pg:pg", "Start, stop and query the embedded Postgres."),
+    "new": ("headrace.cli.commands.new:new", "Create a new service from the template."),
+    "completion": (
+        "headrace.cli.commands.completion:completion",
+        "Print the completion script for a shell.",
+    ),
+    "demo": (
+        "headrace.cli.demo.command:demo",
+        "Publish the history of a git repository to a stream, and check the result.",
+    ),
+}
+"""Commands: where each is implemented, and its description in the list of commands."""
+
+
+def build(called: str | None = None) -> App:
+    """Build the tree of commands without importing any of them.
+
+    The command that is `called` supplies its own full help text.
+    """
+    app = App(
+        name="headrace",
+        help=_HELP,
+        version=installed_version,
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, (location, description) in _COMMANDS.items():
+        # A group of commands adds its own epilogue.
+        epilogue = {"help_epilogue": example(name)} if name in EXAMPLES else {}
+        app.command(location, name=name, help=None if name == called else description, **epilogue)
+    return app
+
+
+def installed_version() -> str:
+    """Return the version of the installed distribution."""
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
