@@ -31,7 +31,7 @@ async def in_segments(database: store.Database, **policy: Any) -> None:
     await database.fetch(
         "select headrace.add_segment($1, i * 10 + 1, (i + 1) * 10 + 1) from generate_series(0, 19) as i", stream
     )
-    await database.fetch("select headrace.lay_out($1, 201, 10)", stream)
+    await database.fetch("select headrace.add_segments_ahead($1, 201, 10)", stream)
 
 
 async def publish(database: store.Database, stream: str, first: int, last: int, *, keys: int = 7) -> None:

@@ -455,3 +455,18 @@ async def test_a_redrive_notifies_waiting_workers(database: store.Database, decl
     await reader.redrive()
     async with asyncio.timeout(10):
         await heard.wait()
+
+
+async def test_without_order_a_retry_falls_due_though_a_dead_letter_blocks_its_key(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(ordered=False, on_exhausted="block", max_deliver=2)
+    await publish(database, "a", "a")
+    batch = await reader.lease()
+    await reader.nack(batch, 1, delay=0.0)
+    again = await reader.lease()
+    assert again.seqs == [1]
+    await reader.nack(again)
+    await reader.nack(batch, 2, delay=10.0)
+    assert [letter.seq for letter in await reader.dead_letters()] == [1]
+    assert (await reader.lease()).due_in == 10.0

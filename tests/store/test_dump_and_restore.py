@@ -161,7 +161,7 @@ async def test_a_compacted_stream_and_scheduled_messages_are_restored(
     await publish(restored, "a", stream="prices", again=True)  # unchanged
     assert await there.drain() == [2, 3]
     stream = await restored.fetchval("select id from headrace.streams where name = 'prices'")
-    assert (await restored.fetchrow("select * from headrace.move_scheduled($1, $2)", stream, due))["moved"] == 1
+    assert (await restored.fetchrow("select * from headrace.publish_scheduled($1, $2)", stream, due))["moved"] == 1
     assert await there.drain() == [4]
 
 

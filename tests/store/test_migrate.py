@@ -12,10 +12,8 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import SchemaError
-from headrace.model.outcomes import Settlement
-from headrace.model.specs import ConsumerSpec
-from tests.conftest import Declare
-from tests.support.readers import Clock, Reader, publish
+from tests.conftest import Connect, Declare
+from tests.support.readers import Clock, begun, publish
 from tests.support.waiting import start, until_blocked
 
 migrating = importlib.import_module(
@@ -136,163 +134,118 @@ async def test_migrations_are_numbered_without_gaps() -> None:
     }
 
 
-def applied_from(version: int) -> list[str]:
-    """Migrate from this version and return the report."""
-    steps = [f"applied migration {one.version} ({one.name})" for one in migrating.migrations()[version - 1 :]]
-    return [*steps, "installed the server functions"]
-
-
-VERSION_1 = r"""
-create sequence headrace_streams."orders_seq";
-create table headrace_streams."orders" (
-    xid         xid8 not null default pg_current_xact_id(),
-    seq         bigint not null default nextval('headrace_streams."orders_seq"') primary key,
-    created_at  timestamptz not null default clock_timestamp(),
-    key         text collate "C" not null
-                constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%..%'
-                                       and (key not like '%*%' and key not like '%>%'
-                                            or ('.' || key || '.') !~ '\.[*>]\.')),
-    data        json not null
-                constraint no_nul check (position('\u0000' in data::text) = 0
-                                         or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
-    headers     json
-                constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object')
-) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
-        autovacuum_analyze_scale_factor = 0.5);
-alter sequence headrace_streams."orders_seq" owned by headrace_streams."orders".seq;
-alter table headrace_streams."orders" alter column data set storage external;
-insert into headrace.streams (name, relation) values ('orders', 'headrace_streams.orders');
-insert into headrace_streams.orders (key, data) select 'k' || n % 3, to_json(n) from generate_series(1, 10) as n;
-delete from headrace_streams.orders where seq in (4, 10);
-insert into headrace.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
-    values (1, 'ship', '{>}', 'true', true, '30s', 1000, 10, '{}', 'dead_letter');
-insert into headrace.cursors (consumer_id, version, position, young_holes) values (1, 7, 5, '{[4,5)}');
+NEWER = """
+alter table headrace.consumers add column note text not null default 'new';
+alter table headrace.cursors add column note text not null default 'new';
+alter table headrace.leases add column note text;
+alter table headrace.parked add column note text;
 """
-"""A stream of schema version 1, and a consumer that has read half of it, with a hole at 4."""
+"""A migration of a later version, which changes tables that functions read and write as whole rows."""
 
 
-async def test_streams_of_the_first_version_continue_where_they_are(empty: store.Database) -> None:
-    async with empty.transaction() as connection:
-        await connection.execute(migrating._GROUND)
-        await connection.execute(migrating.migrations()[0].sql)
-        await connection.execute("insert into headrace.migrations (version, name) values (1, 'tables')")
-        await connection.execute(VERSION_1)
-    assert await store.migrate(empty) == applied_from(2)
-    assert await store.publish(empty, "orders", "k1", "11") == 11
-    # The transaction that fills the hole has been open since before the migration.
-    await empty.fetch(
-        "insert into headrace_streams.orders (seq, key, data) overriding system value values (4, 'k1', '4')"
-    )
-    spec = ConsumerSpec(stream="orders", name="ship")
-    declared = await store.declare_consumer(empty, spec)
-    assert (declared.new, declared.changed) == (False, {})
-    reader = Reader(empty, spec, declared.id, Clock())
-    assert await reader.drain() == [4, 6, 7, 8, 9, 11]
-    await reader.seek(0)
-    assert await reader.drain() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
-    info = await store.stream(empty, "orders")
-    assert (info.messages, info.segments) == (10, 2)
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> int:
+    """From now on, the code knows two more migrations, and its functions differ. Returns its version."""
+    known, text = migrating.migrations(), migrating.functions()
+    version = known[-1].version + 2
+    later = [
+        migrating.Migration(version - 1, "notes", NEWER),
+        migrating.Migration(version, "index", "create index notes on headrace.cursors (note);"),
+    ]
+    monkeypatch.setattr(migrating, "migrations", lambda: [*known, *later])
+    monkeypatch.setattr(migrating, "functions", lambda: text + "\n-- a later version")
+    return version
 
 
-IN_FLIGHT = """
-insert into headrace.leases (consumer_id, lease_id, owner, expires_at, held, lowest, seqs, hashes, attempts)
-    select 1, 70, '11111111-0000-4000-8000-000000000000', '2030-01-01 00:00:30Z', 3, 1, array_agg(seq), array_agg(hashtextextended(key, 0)),
-           '{1,2,1}' from headrace_streams.orders where seq <= 3;
-insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-    select 1, seq, hashtextextended(key, 0), 1, '-infinity' from headrace_streams.orders where seq = 5;
-"""
-"""That consumer in schema version 2: a lease of 1 to 3, and a parked 5."""
+async def upgrade(database: store.Database, version: int) -> None:
+    """Upgrade as a process of the later version does, over a pool of its own."""
+    other = store.Database(database.dsn)
+    await other.open()
+    assert await store.migrate(other) == [
+        f"applied migration {version - 1} (notes)",
+        f"applied migration {version} (index)",
+        "installed the server functions",
+    ]
+    assert await store.migrate(other) == []
+    assert await store.schema_version(other) == version
+    await other.close()
 
 
-async def test_leases_of_the_second_version_are_settled_acked_and_expired(empty: store.Database) -> None:
-    async with empty.transaction() as connection:
-        await connection.execute(migrating._GROUND)
-        first, second = migrating.migrations()[:2]
-        await connection.execute(first.sql)
-        await connection.execute(VERSION_1)
-        await connection.execute(second.sql)
-        await connection.execute(IN_FLIGHT)
-        await connection.execute(
-            "insert into headrace.migrations (version, name) values (1, 'tables'), (2, 'policies')"
-        )
-    assert await store.migrate(empty) == applied_from(3)
-    reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())
-    info = await reader.info()
-    assert (info.num_ack_pending, info.parked, info.settings["rate_limit"]) == (3, 1, None)
-    assert await store.settle(empty, 1, Settlement(leases=[70], seqs=[1], failures=[None]), now=reader.clock.now) == []
-    async with empty.transaction() as connection:
-        await store.ack(connection, 1, [70], [3], now=reader.clock.now)
-    reader.clock.advance(30)
-    batch = await reader.lease(limit=2)
-    assert (batch.seqs, batch.attempts, batch.crashes) == ([2, 5], [3, 2], [1, 0])
-
-
-BEFORE_IDENTITIES = """
-    alter table headrace_streams.{name} alter seq drop identity;
-    create sequence headrace_streams."{name}.seq";
-    alter table headrace_streams.{name} alter seq set default nextval('headrace_streams."{name}.seq"');
-    alter sequence headrace_streams."{name}.seq" owned by headrace_streams.{name}.seq;
-    grant select on sequence headrace_streams."{name}.seq" to public;
-    grant usage on sequence headrace_streams."{name}.seq" to pg_monitor with grant option;
-"""
-"""A stream in schema version 6, with grants to another role."""
-
-
-async def test_seqs_become_identities_that_continue_where_they_are_and_grants_stay(
-    database: store.Database, declare: Declare
+async def test_streams_of_the_version_before_continue_where_they_are(
+    database: store.Database, declare: Declare, connect: Connect, newer: int
 ) -> None:
-    keys = next(one for one in migrating.migrations() if one.name == "keys")
-    await declare()
-    await store.create_stream(database, "empty")
-    async with database.transaction() as connection:
-        for name in ("orders", "empty"):
-            await connection.execute(BEFORE_IDENTITIES.format(name=name))
-        await connection.execute("insert into headrace_streams.orders (key, data) values ('a', '1'), ('b', '1')")
-        await connection.execute("select nextval('headrace_streams.\"orders.seq\"')")
-    async with database.transaction() as connection:
-        await connection.execute(keys.sql)
-    assert await store.publish(database, "orders", "c", "1") == 4
-    assert await store.publish(database, "empty", "c", "1") == 1
+    """The consumer has read half of the stream, with a hole whose transaction is open during the upgrade."""
+    reader = await declare()
+    await publish(database, *(f"k{n % 3}" for n in range(1, 4)))
+    await database.fetch("grant select on headrace_streams.orders to pg_monitor with grant option")
+    await database.fetch('grant usage on sequence headrace_streams."orders.seq" to public')
+    async with begun(connect) as (late, transaction):
+        await publish(late, "k1")
+        await publish(database, *(f"k{n % 3}" for n in range(5, 10)))
+        batch = await reader.lease(limit=4)
+        assert batch.seqs == [1, 2, 3, 5]
+        await reader.ack(batch)
+        await upgrade(database, newer)
+        assert await store.publish(database, "orders", "k1", "10") == 10
+        assert (await reader.lease(limit=1)).seqs == [6]
+        await transaction.commit()
+    declared = await store.declare_consumer(database, reader.spec)
+    assert (declared.new, declared.changed) == (False, {})
+    assert await reader.drain() == [4, 7, 8, 9, 10]
+    await reader.seek(0)
+    assert await reader.drain() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     granted = await database.fetch(
-        """select grantee::regrole::text, privilege_type, is_grantable from pg_class, aclexplode(relacl)
-           where oid = 'headrace_streams."orders.seq"'::regclass and grantee <> relowner order by 1, 2"""
+        """select relname::text, case grantee when 0 then 'public' else grantee::regrole::text end, privilege_type, is_grantable
+           from pg_class, aclexplode(relacl)
+           where relnamespace = 'headrace_streams'::regnamespace and grantee <> relowner order by 1, 2, 3"""
     )
-    assert [tuple(row) for row in granted] == [("-", "SELECT", False), ("pg_monitor", "USAGE", True)]
+    assert [tuple(row) for row in granted] == [
+        ("orders", "pg_monitor", "SELECT", True), ("orders.seq", "public", "USAGE", False),
+    ]  # fmt: skip
 
 
-WAITING = """
-insert into headrace.cursors (consumer_id, version, position) values (1, 8, 9);
-insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
-    select 1, seq, hashtextextended(key, 0), (seq in (2, 3, 6))::int, case when seq = 2 then '2030-01-01 01:00Z' else '-infinity' end::timestamptz
-    from headrace_streams.orders where seq in (2, 3, 5, 6, 8, 9);
-insert into headrace.blocked (consumer_id, seq, key_hash)
-    select 1, seq, hashtextextended(key, 0) from headrace_streams.orders where seq in (1, 7);
-insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, created_at, attempts, reason, blocks, died_at)
-    select 1, seq, hashtextextended(key, 0), key, data, created_at, 10, 'exhausted', true, now() from headrace_streams.orders where seq = 1;
-"""
-"""That consumer in schema version 8: k0 is due with two messages that were released, k1 is blocked,
-and k2 waits for an hour."""
-
-
-async def test_keys_that_waited_in_the_eighth_version_continue_in_order(empty: store.Database) -> None:
-    async with empty.transaction() as connection:
-        await connection.execute(migrating._GROUND)
-        for one in migrating.migrations()[:8]:
-            await connection.execute(one.sql)
-            await connection.execute(
-                "insert into headrace.migrations (version, name) values ($1, $2)", one.version, one.name
-            )
-            if one.version == 1:
-                await connection.execute(VERSION_1)
-        await connection.execute(WAITING)
-    assert await store.migrate(empty) == applied_from(9)
-    reader = Reader(empty, ConsumerSpec(stream="orders", name="ship"), 1, Clock())
+async def test_leases_of_the_version_before_are_settled_acked_and_expired(
+    database: store.Database, declare: Declare, clock: Clock, newer: int
+) -> None:
+    reader = await declare(ack_wait=30.0)
+    await publish(database, *"abcd")
+    first = await reader.lease(limit=2)
+    await reader.nack(first, 2, delay=0.0)
+    again = await reader.lease(limit=3)
+    assert (first.seqs, again.seqs) == ([1, 2], [2, 3, 4])
+    await upgrade(database, newer)
     info = await reader.info()
-    assert (info.parked, info.blocked) == (6, 2)
-    tails = await empty.fetch("select seq from headrace.tails order by seq")
-    assert [row["seq"] for row in tails] == [5, 7, 8, 9]
-    assert await reader.drain() == [3, 6, 9]
-    reader.clock.advance(3600)
-    assert await reader.drain() == [2, 5, 8]
+    assert (info.num_ack_pending, info.parked) == (4, 0)
+    assert await reader.ack(first, 1) == []
+    assert await reader.nack(again, 3, delay=0.0) == []
+    async with database.transaction() as connection:
+        assert again.lease_id is not None
+        await store.ack(connection, reader.id, [again.lease_id], [4], now=clock.now)
+    clock.advance(30)
+    batch = await reader.lease()
+    assert (batch.seqs, batch.attempts, batch.crashes) == ([2, 3], [3, 2], [1, 0])
+    assert await reader.ack(batch) == []
+    assert (await reader.info()).lag == 0
+
+
+async def test_keys_that_waited_in_the_version_before_continue_in_order(
+    database: store.Database, declare: Declare, clock: Clock, newer: int
+) -> None:
+    """One key is blocked, one waits for an hour, one is due with messages that were released."""
+    reader = await declare(on_exhausted="block", max_deliver=2)
+    await publish(database, "blocked", "late", "due", "blocked", "late", "due")
+    batch = await reader.lease()
+    await reader.nack(batch, 1, delay=0.0)
+    await reader.release(batch, 3, 4, 5, 6)
+    await reader.nack(batch, 2, delay=3600.0)
+    again = await reader.lease(limit=1)
+    assert again.seqs == [1]
+    await reader.nack(again, error="no")
+    await upgrade(database, newer)
+    info = await reader.info()
+    assert (info.parked, info.blocked) == (5, 1)
+    assert await reader.drain() == [3, 6]
+    clock.advance(3600)
+    assert await reader.drain() == [2, 5]
     assert await reader.redrive() == 1
-    assert await reader.drain() == [1, 7]
+    assert await reader.drain() == [1, 4]

@@ -74,7 +74,7 @@ class Consumer(RuleBasedStateMachine):
     @initialize(spec=SPECS, few=FEW)
     def declare(self, spec: ConsumerSpec, few: tuple[int, int]) -> None:
         stream = f"s{next(streams)}"
-        for name, bound in zip(("few_holes", "few_keys"), few, strict=True):
+        for name, bound in zip(("max_hole_bytes", "max_listed_keys"), few, strict=True):
             self.do(
                 self.connection.execute(
                     f"create or replace function headrace.{name}() returns int language sql immutable as 'select {bound}'"

@@ -179,7 +179,7 @@ async def lease(database: store.Database, consumer: int) -> None:
 async def test_filter_tests_quote_their_values_and_unknown_tests_are_refused(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await publish(database, "a'b", "a%b", "c")
-    pushed = "select headrace.pushed_condition($1::json)"
+    pushed = "select headrace.pushdown_condition($1::json)"
     for test, found in (
         ('{"column": "key", "op": "=", "value": "a\'b"}', [1]),
         ('{"column": "key", "op": "starts", "value": "a"}', [1, 2]),

@@ -38,7 +38,7 @@ async def test_no_seq_up_to_the_last_one_of_a_mark_is_drawn_again(tmp_path: Path
 
             async def recovered() -> bool:
                 with suppress(StoreUnavailable):
-                    return await database.fetchval("select headrace.still_open($1)", mark["open"]) == []
+                    return await database.fetchval("select headrace.still_open_xids($1)", mark["open"]) == []
                 return False
 
             await eventually(recovered)

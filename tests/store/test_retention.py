@@ -45,7 +45,7 @@ class Stream:
             width,
             count,
         )
-        await self.database.fetch("select headrace.lay_out($1, $2, $3)", stream, width * count + 1, width)
+        await self.database.fetch("select headrace.add_segments_ahead($1, $2, $3)", stream, width * count + 1, width)
 
     async def edit(self, **policy: Any) -> None:
         await store.edit_stream(self.database, StreamSpec(name="orders", **policy))
@@ -143,7 +143,9 @@ async def test_by_size_the_oldest_segments_are_dropped_until_the_rest_fits(strea
 
 async def size(stream: Stream) -> int:
     return int(
-        await stream.database.fetchval("select headrace.storage(s) from headrace.streams as s where name = 'orders'")
+        await stream.database.fetchval(
+            "select headrace.stored_bytes(s) from headrace.streams as s where name = 'orders'"
+        )
     )
 
 
@@ -556,7 +558,7 @@ async def test_no_lock_is_requested_while_a_transaction_has_used_the_table_for_m
     await stream.fill(35)
     late = await connect()
     await late.execute("begin; select headrace.publish('orders', 'late', '1'); select pg_sleep(1.1)")
-    asked = await stream.database.fetchval("select headrace.held_for_long(array['headrace_streams.orders'])")
+    asked = await stream.database.fetchval("select headrace.is_locked_for_long(array['headrace_streams.orders'])")
     assert asked is True
     # Without a limit to its patience, the sweep would wait for ever.
     row = await stream.database.fetchrow(
@@ -972,7 +974,7 @@ async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_
     await very_many(stream, 200)
     async with stream.database.transaction() as connection:
         locked, more = await connection.fetchrow(
-            "select * from headrace.lock_behind((select id from headrace.streams), 21, 64)"
+            "select * from headrace.lock_lagging_consumers((select id from headrace.streams), 21, 64)"
         )
         held = await connection.fetchval(
             "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"

@@ -387,7 +387,7 @@ async def test_a_commit_notifies_waiting_consumers(
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
     await listener.add_listener("headrace", lambda *args: heard.put_nowait(args[-1]))
-    await database.fetch("select headrace.wait($1, interval '1 minute')", reader.id)
+    await database.fetch("select headrace.subscribe($1, interval '1 minute')", reader.id)
     await commit(database, [await stage(database, ["a"])])
     assert await asyncio.wait_for(heard.get(), 10) == str(
         await database.fetchval("select id from headrace.streams where name = 'orders'")
@@ -415,7 +415,7 @@ async def test_a_missing_staging_table_is_created_again(database: store.Database
         await commit(database, [lost])
     assert await commit(database, [await stage(database, ["b"], streaming=True)]) == 1
     await database.fetch(f'drop table headrace_staging."{table}"')
-    await database.fetch("select headrace.tidy_writes(clock_timestamp() + interval '2 days')")
+    await database.fetch("select headrace.clean_up_writes(clock_timestamp() + interval '2 days')")
     assert await staging_tables(database) == []
 
 
@@ -434,7 +434,9 @@ async def test_the_janitor_leaves_the_tables_of_another_user_to_that_user(databa
             await database.fetch(sql.format(role=role, table=table))
         async with database.transaction() as connection:
             await connection.execute(f"set local role {role}")
-            assert await connection.fetchval("select headrace.tidy_writes(clock_timestamp() + interval '2 days')") == 2
+            assert (
+                await connection.fetchval("select headrace.clean_up_writes(clock_timestamp() + interval '2 days')") == 2
+            )
         assert [row[0] for row in await database.fetch("select write_id from headrace.writes")] == ["theirs"]
     finally:
         await database.fetch(f"drop owned by {role}")

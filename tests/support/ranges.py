@@ -26,11 +26,11 @@ async def mark(database: store.Database) -> Any:
 
 
 async def is_open(database: store.Database, mark: Any) -> bool:
-    return bool(await database.fetchval("select headrace.still_open($1)", mark["open"]))
+    return bool(await database.fetchval("select headrace.still_open_xids($1)", mark["open"]))
 
 
 async def resolved(database: store.Database, after: int = 0) -> int:
-    position: int = await database.fetchval("select headrace.resolved('orders', $1)", after)
+    position: int = await database.fetchval("select headrace.resolved_position('orders', $1)", after)
     return position
 
 
@@ -80,7 +80,7 @@ class Segments:
         await self._database.fetch(
             "select headrace.add_segment($1, i * 10 + 1, (i + 1) * 10 + 1) from generate_series(0, 9) as i", stream
         )
-        await self._database.fetch("select headrace.lay_out($1, 101, 10)", stream)
+        await self._database.fetch("select headrace.add_segments_ahead($1, 101, 10)", stream)
         await publish(self._database, *(f"k.{n}" for n in range(35)))
         await make_old(self._database, 31)
 

@@ -76,7 +76,7 @@ class Load:
         while self.publishing:
             swept = await sweeper.sweep()
             self.dropped += swept.segments_dropped
-            size = await database.fetchval("select headrace.storage(s) from headrace.streams as s")
+            size = await database.fetchval("select headrace.stored_bytes(s) from headrace.streams as s")
             self.largest = max(self.largest, size)
 
     async def run(self, database: store.Database, consumers: dict[str, int]) -> None:

@@ -85,7 +85,7 @@ class Ranges:
 
     def uid(self) -> str:
         """The unique id of the stream, which differs from that of another stream of the same name."""
-        return str(self.ask("select (headrace.stream_named($1)).uid::text", self._options.stream)[0][0])
+        return str(self.ask("select (headrace.require_stream($1)).uid::text", self._options.stream)[0][0])
 
     def compares_bytes(self) -> bool:
         """Whether the database compares keys as Spark does, by the bytes of their UTF-8."""
@@ -121,7 +121,7 @@ class Ranges:
     def look(self, marks: Marks) -> None:
         """Check which of the transactions that the marks wait for have ended."""
         if waiting := marks.open:
-            [(still,)] = self.ask("select headrace.still_open($1::text::text[])", "{" + ",".join(waiting) + "}")
+            [(still,)] = self.ask("select headrace.still_open_xids($1::text::text[])", "{" + ",".join(waiting) + "}")
             marks.ended(still or ())
 
     def settle(self, marks: Marks, wanted: int, patience: float) -> bool:
@@ -137,13 +137,15 @@ class Ranges:
                 pause = min(pause * 2, most)
                 self.look(marks)
             if marks.position < wanted:
-                [(position,)] = self.ask("select headrace.resolved($1, $2)", self._options.stream, marks.position)
+                [(position,)] = self.ask(
+                    "select headrace.resolved_position($1, $2)", self._options.stream, marks.position
+                )
                 marks.raise_to(position)
         return marks.position >= wanted
 
     def holders(self, marks: Marks) -> str:
         """A description of the transactions that still publish, for log and error messages."""
-        found = self.ask("select headrace.holders($1::text::text[])", "{" + ",".join(marks.open) + "}")
+        found = self.ask("select headrace.describe_transactions($1::text::text[])", "{" + ",".join(marks.open) + "}")
         return "; ".join(line for (line,) in found if line) or "somebody who has just ended"
 
     def limit(self, after: int, last: int, rows: int) -> int:

@@ -76,7 +76,7 @@ def check(place: Place, stream: str) -> None:
     """
     connection = connect(place)
     try:
-        ask(connection, place, "select (headrace.stream_named($1)).id", stream)
+        ask(connection, place, "select (headrace.require_stream($1)).id", stream)
         ask(connection, place, "select 'headrace.stage_write(text, text, bigint, boolean)'::regprocedure::text")
     finally:
         connection.close()

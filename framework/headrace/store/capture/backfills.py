@@ -73,7 +73,7 @@ async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: 
 
 async def backfill_wanted(executor: Executor, backfill: int) -> bool:
     """Whether a backfill is still wanted: neither it was cancelled nor its source deleted."""
-    wanted: bool = await executor.fetchval("select headrace.backfill_wanted($1)", backfill)
+    wanted: bool = await executor.fetchval("select headrace.is_backfill_unfinished($1)", backfill)
     return wanted
 
 

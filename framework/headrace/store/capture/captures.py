@@ -111,7 +111,7 @@ class CaptureBatch(msgspec.Struct, kw_only=True):
 
 async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> list[CaptureToDo]:
     """All sources that capture tables, by name."""
-    rows = await executor.fetch("select * from headrace.captures_to_do(coalesce($1, clock_timestamp()))", now)
+    rows = await executor.fetch("select * from headrace.list_captures(coalesce($1, clock_timestamp()))", now)
     return [
         CaptureToDo(
             number=row["source_id"], id=str(row["uid"]), settings=msgspec.json.decode(row["settings"]),
@@ -167,7 +167,7 @@ async def report_capture(
     still held under this epoch.
     """
     held: bool = await executor.fetchval(
-        "select headrace.tell_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
+        "select headrace.report_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
         number, epoch, state, reason, mend, None if facts is None else msgspec.json.encode(facts).decode(), now,
     )  # fmt: skip
     return held
@@ -289,7 +289,7 @@ async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tu
     given time.
     """
     rows = await executor.fetch(
-        "select key from headrace.captured_since($1, $2, $3) as key",
+        "select key from headrace.keys_published_since($1, $2, $3) as key",
         stream, [key for key, _ in keys], [at for _, at in keys],
     )  # fmt: skip
     return {row["key"] for row in rows}
@@ -297,7 +297,7 @@ async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tu
 
 async def record_failed_retries(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
     """Record that failed changes failed again."""
-    await executor.fetchval("select headrace.capture_failed_again($1, $2, $3)", number, ids, errors)
+    await executor.fetchval("select headrace.record_repeated_failures($1, $2, $3)", number, ids, errors)
 
 
 async def set_idle_timeout(connection: Any, seconds: float) -> None:
@@ -309,7 +309,7 @@ async def set_idle_timeout(connection: Any, seconds: float) -> None:
 
 async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) -> dict[str, str]:
     """The data of these keys in a stream with `one_message_per_key`. Keys without a message are left out."""
-    rows = await executor.fetch("select key, data from headrace.captured_rows($1, $2)", stream, keys)
+    rows = await executor.fetch("select key, data from headrace.rows_of_keys($1, $2)", stream, keys)
     return {row["key"]: row["data"] for row in rows}
 
 
@@ -318,6 +318,6 @@ async def truncate_captured(
 ) -> int:
     """Replace each row of a table in the stream by a tombstone. Returns how many. Raises `LeaseLost`."""
     count: int = await executor.fetchval(
-        "select headrace.empty_captured($1, $2, $3, $4, $5, $6)", number, epoch, stream, schema, relation, metadata
+        "select headrace.publish_truncation($1, $2, $3, $4, $5, $6)", number, epoch, stream, schema, relation, metadata
     )
     return count

@@ -15,14 +15,14 @@ from headrace.store.database.pool import Executor
 async def tell_worker(executor: Executor, worker: UUID, facts: WorkerFacts, *, now: datetime | None = None) -> None:
     """Write a heartbeat of a process. It replaces the previous one."""
     await executor.fetchval(
-        "select headrace.tell_worker($1, $2, coalesce($3, clock_timestamp()))",
+        "select headrace.record_heartbeat($1, $2, coalesce($3, clock_timestamp()))",
         worker, msgspec.json.encode(facts).decode(), now,
     )  # fmt: skip
 
 
 async def worker_left(executor: Executor, worker: UUID) -> None:
     """Remove a process that ends."""
-    await executor.fetchval("select headrace.worker_left($1)", worker)
+    await executor.fetchval("select headrace.delete_heartbeat($1)", worker)
 
 
 async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[datetime, list[WorkerInfo]]:
@@ -47,5 +47,5 @@ def _worker(row: Any) -> WorkerInfo | None:
 
 async def forget_workers(executor: Executor, *, now: datetime | None = None) -> int:
     """Remove the processes that have sent no heartbeat for a minute. Returns how many."""
-    count: int = await executor.fetchval("select headrace.forget_workers(coalesce($1, clock_timestamp()))", now)
+    count: int = await executor.fetchval("select headrace.delete_old_heartbeats(coalesce($1, clock_timestamp()))", now)
     return count

@@ -1,5 +1,5 @@
 """A connection that listens for notifications of publishers. Optional, because a poll finds messages too. See
-`sql/functions/wake.sql`.
+`sql/functions/notifications.sql`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
 _SQL = files("headrace.store") / "sql"
 
 # In the order of their dependencies: types before the functions that use them.
-FUNCTIONS = ("_prologue", "history", "segments", "streams", "wake", "publish", "conditions", "consumers", "parking", "picking", "scan", "holes",
-             "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "standing", "retention",
+FUNCTIONS = ("_prologue", "history", "segments", "streams", "notifications", "publish", "conditions", "consumers", "lookups", "holes", "parking", "due_messages", "scan",
+             "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "key_states", "retention",
              "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "sequences", "_epilogue")  # fmt: skip
 
 

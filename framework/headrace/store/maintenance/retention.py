@@ -190,7 +190,7 @@ class Sweeper:
         if monotonic() >= self._tidy_at:
             self._tidy_at = monotonic() + TIDY_EVERY
             swept.writes_tidied = await self._fetchval(
-                "select headrace.tidy_writes(coalesce($1, clock_timestamp()))", now
+                "select headrace.clean_up_writes(coalesce($1, clock_timestamp()))", now
             )
         return swept
 
@@ -232,9 +232,9 @@ class Sweeper:
             if stream["aged"] or stream["compacted"]:
                 await self._trim(stream["id"], now, swept)
             if stream["sized"] and not stream["compacted"]:
-                swept.numbers_drawn += await self._fetchval("select headrace.close_early($1)", stream["id"])
+                swept.numbers_drawn += await self._fetchval("select headrace.close_segment_early($1)", stream["id"])
         if (stream["sized"] or stream["full"]) and await self._fetchval(
-            "select headrace.judge_full($1, coalesce($2, clock_timestamp()))", stream["id"], now
+            "select headrace.check_full($1, coalesce($2, clock_timestamp()))", stream["id"], now
         ):
             swept.full.append(stream["name"])
         if stream["has_old_ids"] or stream["id"] in self._ids_left:
@@ -296,7 +296,7 @@ class Sweeper:
         for _ in range(CALLS):
             async with within(self._database, LONGEST_CALL) as connection:
                 trimmed, missed, more = await connection.fetchrow(
-                    "select * from headrace.trim($1, coalesce($2, clock_timestamp()))", stream, now
+                    "select * from headrace.trim_stream($1, coalesce($2, clock_timestamp()))", stream, now
                 )
             swept.messages_trimmed += trimmed
             swept.missed += missed
@@ -309,7 +309,7 @@ class Sweeper:
             self._id_floors.clear()
         visible = self._ids.at
         forgotten, reached = await self._database.fetchrow(
-            "select * from headrace.forget_ids_from($1, coalesce($2::timestamptz, '-infinity'), coalesce($3, clock_timestamp()))",
+            "select * from headrace.delete_old_message_ids($1, coalesce($2::timestamptz, '-infinity'), coalesce($3, clock_timestamp()))",
             stream, self._id_floors.get(stream), now,
         )  # fmt: skip
         swept.ids_forgotten += forgotten

@@ -55,7 +55,7 @@ class Schedule:
                 if due_in is None or due_in > 0:
                     break
                 count, due_in = await self._database.fetchrow(
-                    "select * from headrace.move_scheduled($1, coalesce($2, clock_timestamp()), coalesce($3::timestamptz, '-infinity'))",
+                    "select * from headrace.publish_scheduled($1, coalesce($2, clock_timestamp()), coalesce($3::timestamptz, '-infinity'))",
                     stream, now, None if stream in self._held_up else floor,
                 )  # fmt: skip
                 moved += count

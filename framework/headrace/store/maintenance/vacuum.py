@@ -24,14 +24,14 @@ class Vacuum:
     async def run(self) -> list[str]:
         """Vacuum the tables that have more dead rows than live ones. Returns their names. Raises `StoreUnavailable`."""
         vacuumed = []
-        for relation, dead in await self._database.fetch("select * from headrace.bloated()"):
+        for relation, dead in await self._database.fetch("select * from headrace.tables_to_vacuum()"):
             not_before, pause = self._again_at.get(relation, (0.0, 0.0))
             if monotonic() < not_before:
                 continue
             await self._vacuum(relation)
             vacuumed.append(relation)
             left: int = await self._database.fetchval(
-                "select coalesce(max(dead), 0) from headrace.bloated() where relation = $1", relation
+                "select coalesce(max(dead), 0) from headrace.tables_to_vacuum() where relation = $1", relation
             )
             pause = min(max(2 * pause, AGAIN[0]), AGAIN[1]) if left > dead / 2 else AGAIN[0]
             self._again_at[relation] = (monotonic() + pause, pause)

@@ -47,7 +47,7 @@ class Watermark:
         """
         row = await self._database.fetchrow(
             """select a.at, a.holders, (select headrace.timeline_identity(id, xmin) from headrace.history limit 1) as history
-               from headrace.adding_to($1::text::regclass) as a""",
+               from headrace.open_inserts($1::text::regclass) as a""",
             self._table,
         )
         return self.observe(row["at"], set(row["holders"]), row["history"])

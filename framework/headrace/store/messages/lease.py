@@ -124,7 +124,7 @@ async def mark_started(executor: Executor, consumer: int, leases: list[int], seq
 async def wait(executor: Executor, consumers: int | Sequence[int], seconds: float) -> None:
     """Subscribe consumers to the notifications of publishers for `seconds` seconds."""
     ids = [consumers] if isinstance(consumers, int) else list(consumers)
-    await executor.fetchval("select headrace.wait_for($1, make_interval(secs => $2))", ids, seconds)
+    await executor.fetchval("select headrace.subscribe_consumers($1, make_interval(secs => $2))", ids, seconds)
 
 
 async def without_subscription(executor: Executor, consumers: Sequence[int]) -> set[int]:

@@ -96,7 +96,7 @@ class Forgotten(NamedTuple):
 async def forget_commits(executor: Executor, last: Forgotten, *, now: datetime | None = None) -> Forgotten:
     """Remove witnesses that are no longer needed, from the end of the last call."""
     row = await executor.fetchrow(
-        "select floor, timeline, more from headrace.forget_commits($1, $2, coalesce($3, clock_timestamp()))",
+        "select floor, timeline, more from headrace.delete_old_witnesses($1, $2, coalesce($3, clock_timestamp()))",
         last.floor, last.timeline, now,
     )  # fmt: skip
     return Forgotten(*row)
@@ -110,7 +110,7 @@ async def transaction_status(
     "aborted" means that the transaction can't commit any more. "in progress" means that this is still open,
     so ask again. It is also returned for a transaction so old that the server has forgotten it, which takes
     days. Then its lease decides. "unknown" is returned only if the witness has been removed meanwhile,
-    after `headrace.witnesses_kept()`, and the server's history was rewound.
+    after `headrace.witness_retention()`, and the server's history was rewound.
 
     Args:
         acks: what it acked, if anything. A server that crashed may reuse the id of a transaction that had

@@ -10,10 +10,11 @@ begin
     loop
         execute v_drop;
     end loop;
-    for v_drop in
-        select format('drop type %s', t.oid::regtype) from pg_type as t join pg_class as c on c.oid = t.typrelid
-        where t.typnamespace = 'headrace'::regnamespace and c.relkind = 'c'
-    loop
+    -- In one statement, since types may contain each other.
+    select 'drop type ' || string_agg(t.oid::regtype::text, ', ') into v_drop
+        from pg_type as t join pg_class as c on c.oid = t.typrelid
+        where t.typnamespace = 'headrace'::regnamespace and c.relkind = 'c';
+    if v_drop is not null then
         execute v_drop;
-    end loop;
+    end if;
 end $$;

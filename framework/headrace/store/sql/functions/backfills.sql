@@ -39,7 +39,7 @@ $$;
 create function headrace.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
 language plpgsql as $$
 begin
-    perform headrace.hold_capture(p_source, p_epoch);
+    perform headrace.require_capture_lease(p_source, p_epoch);
     update headrace.backfills
         set state = 'running', total = p_total, started_at = coalesce(started_at, clock_timestamp()), updated_at = clock_timestamp()
         where source_id = p_source and id = p_id and state in ('queued', 'running');
@@ -47,7 +47,7 @@ begin
 end $$;
 
 -- Return whether a backfill is still to be done.
-create function headrace.backfill_wanted(p_id int) returns boolean
+create function headrace.is_backfill_unfinished(p_id int) returns boolean
 language sql stable as $$
     select exists (select from headrace.backfills where id = p_id and state in ('queued', 'running'))
 $$;
@@ -77,7 +77,7 @@ $$;
 create function headrace.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
 language plpgsql as $$
 begin
-    perform headrace.hold_capture(p_source, p_epoch);
+    perform headrace.require_capture_lease(p_source, p_epoch);
     update headrace.backfills set state = 'failed', reason = p_reason, finished_at = clock_timestamp()
         where source_id = p_source and id = p_id and state in ('queued', 'running');
     return found;

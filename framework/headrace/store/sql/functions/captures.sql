@@ -7,7 +7,7 @@
 -- session.
 
 -- Return the sources to capture. `free`: no process captures it.
-create function headrace.captures_to_do(p_now timestamptz default clock_timestamp())
+create function headrace.list_captures(p_now timestamptz default clock_timestamp())
 returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
 language sql stable as $$
     select c.source_id, o.uid, o.name, s.name, o.settings, o.updated_at, c.paused_at is not null,
@@ -19,7 +19,7 @@ $$;
 -- Take the capture lease. Returns its epoch, or null if another process holds it or is appending at the moment, or if
 -- the capture is paused or gone.
 create function headrace.take_capture(
-    p_source int, p_holder uuid, p_for interval, p_now timestamptz default clock_timestamp()
+    p_source int, p_holder uuid, p_duration interval, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
 declare
@@ -30,18 +30,18 @@ begin
     if not found then
         return null;
     end if;
-    update headrace.captures set holder = p_holder, held_until = p_now + p_for, epoch = epoch + 1
+    update headrace.captures set holder = p_holder, held_until = p_now + p_duration, epoch = epoch + 1
         where source_id = p_source returning epoch into v_epoch;
     return v_epoch;
 end $$;
 
 -- Extend the capture lease. Returns whether it is still held under this epoch.
 create function headrace.renew_capture(
-    p_source int, p_epoch bigint, p_for interval, p_now timestamptz default clock_timestamp()
+    p_source int, p_epoch bigint, p_duration interval, p_now timestamptz default clock_timestamp()
 ) returns boolean
 language plpgsql as $$
 begin
-    update headrace.captures set held_until = p_now + p_for where source_id = p_source and epoch = p_epoch and paused_at is null;
+    update headrace.captures set held_until = p_now + p_duration where source_id = p_source and epoch = p_epoch and paused_at is null;
     if not found then
         return false;
     end if;
@@ -72,14 +72,14 @@ language sql as $$
 $$;
 
 -- Report the state of a capture. `since` is kept while the state and its reason stay the same.
-create function headrace.tell_capture(
-    p_source int, p_epoch bigint, p_state text, p_reason text, p_mend text, p_facts json, p_now timestamptz default clock_timestamp()
+create function headrace.report_capture(
+    p_source int, p_epoch bigint, p_state text, p_reason text, p_remedy text, p_report json, p_now timestamptz default clock_timestamp()
 ) returns boolean
 language plpgsql as $$
 begin
     update headrace.captures
         set since = case when (state, coalesce(reason, '')) = (p_state, coalesce(p_reason, '')) then since else p_now end,
-            state = p_state, reason = p_reason, mend = p_mend, facts = coalesce(p_facts, facts), told_at = p_now
+            state = p_state, reason = p_reason, mend = p_remedy, facts = coalesce(p_report, facts), told_at = p_now
         where source_id = p_source and epoch = p_epoch;
     return found;
 end $$;
@@ -101,14 +101,14 @@ create function headrace.begin_capture(
 language plpgsql as $$
 begin
     update headrace.captures set system_id = p_system_id, timeline = p_timeline where source_id = p_source and epoch = p_epoch;
-    perform headrace.hold_capture(p_source, p_epoch);
+    perform headrace.require_capture_lease(p_source, p_epoch);
     insert into headrace.capture_positions (source_id, epoch, position, captured)
         values (p_source, p_epoch, p_position,
                 coalesce((select captured from headrace.capture_positions where source_id = p_source order by id desc limit 1), 0));
 end $$;
 
 -- Raise unless the capture is held under this epoch, and prevent a takeover until the end of the transaction.
-create function headrace.hold_capture(p_source int, p_epoch bigint) returns void
+create function headrace.require_capture_lease(p_source int, p_epoch bigint) returns void
 language plpgsql as $$
 begin
     perform from headrace.captures where source_id = p_source and epoch = p_epoch and paused_at is null for key share;
@@ -120,7 +120,7 @@ end $$;
 
 -- Append messages under an epoch. With a position, the append contains all messages that were committed up to there.
 -- `p_chunks`: the chunks of backfills among the messages: [{"id", "place", "read", "published", "done"}].
--- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_retried`: ids of failures that have been
+-- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_resolved`: ids of failures that have been
 -- resolved.
 -- `p_after`: the position of the append before. The epoch is not enough of a fence. A database that was restored to
 -- an earlier time has an earlier position under the same epoch, and the captured server has already discarded the
@@ -128,7 +128,7 @@ end $$;
 create function headrace.append_captured(
     p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
     p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
-    p_retried bigint[] default null, p_after pg_lsn default null
+    p_resolved bigint[] default null, p_after pg_lsn default null
 ) returns void
 language plpgsql as $$
 declare
@@ -136,7 +136,7 @@ declare
     v_id       bigint;
     v_largest  bigint;
 begin
-    perform headrace.hold_capture(p_source, p_epoch);
+    perform headrace.require_capture_lease(p_source, p_epoch);
     if p_after is not null then
         select position into v_last from headrace.capture_positions where source_id = p_source order by id desc limit 1;
         if v_last is distinct from p_after then
@@ -158,15 +158,15 @@ begin
                    case when (f.value ->> 'overtaken')::boolean then now() else clock_timestamp() end
             from json_array_elements(p_failures) with ordinality as f order by f.ordinality;
     end if;
-    if p_retried is not null then
-        delete from headrace.capture_failures where source_id = p_source and id = any (p_retried);
+    if p_resolved is not null then
+        delete from headrace.capture_failures where source_id = p_source and id = any (p_resolved);
     end if;
     if p_position is not null then
         insert into headrace.capture_positions (source_id, epoch, position, captured) values (p_source, p_epoch, p_position, p_captured)
             returning id into v_id;
         select max(id) into v_largest from headrace.capture_positions where source_id = p_source;
         if v_id < v_largest then    -- otherwise this position would not be the newest
-            perform headrace.raise_behind(pg_get_serial_sequence('headrace.capture_positions', 'id'), v_id, v_largest);
+            perform headrace.raise_sequence_behind(pg_get_serial_sequence('headrace.capture_positions', 'id'), v_id, v_largest);
         end if;
     end if;
 end $$;
@@ -278,40 +278,40 @@ language sql stable as $$
 $$;
 
 -- Record that these failures failed again.
-create function headrace.capture_failed_again(p_source int, p_ids bigint[], p_errors text[]) returns void
+create function headrace.record_repeated_failures(p_source int, p_ids bigint[], p_errors text[]) returns void
 language sql as $$
     update headrace.capture_failures as f set retry = false, error = g.error, attempts = f.attempts + 1
     from unnest(p_ids, p_errors) as g(id, error) where f.source_id = p_source and f.id = g.id
 $$;
 
 -- Return the rows that a stream with one_message_per_key has now for these keys.
-create function headrace.captured_rows(p_stream text, p_keys text[]) returns table (key text, data json)
+create function headrace.rows_of_keys(p_stream text, p_keys text[]) returns table (key text, data json)
 language plpgsql stable as $$
 begin
-    return query execute format('select key, data from %s where key = any ($1)', (headrace.stream_named(p_stream)).relation)
+    return query execute format('select key, data from %s where key = any ($1)', (headrace.require_stream(p_stream)).relation)
         using p_keys;
 end $$;
 
 -- Return those of these keys that were published after a time.
-create function headrace.captured_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
+create function headrace.keys_published_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
 language plpgsql stable as $$
 begin
     return query execute format(
         'select g.key from unnest($1, $2) as g(key, since) where exists (select from %s as m where m.key = g.key and m.created_at > g.since)',
-        (headrace.stream_named(p_stream)).relation) using p_keys, p_since;
+        (headrace.require_stream(p_stream)).relation) using p_keys, p_since;
 end $$;
 
 -- After a table was truncated, publish a tombstone for each of its rows that the stream has. Returns the number of
 -- rows.
-create function headrace.empty_captured(
+create function headrace.publish_truncation(
     p_source int, p_epoch bigint, p_stream text, p_schema text, p_relation text, p_metadata json
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_stream  headrace.streams := headrace.require_stream(p_stream);
     v_keys    text[];
 begin
-    perform headrace.hold_capture(p_source, p_epoch);
+    perform headrace.require_capture_lease(p_source, p_epoch);
     execute format($f$
         select coalesce(array_agg(key order by seq), '{}') from %s
         where data #>> '{metadata,table_schema}' = $1 and data #>> '{metadata,table_name}' = $2 and json_typeof(data -> 'record') = 'object'

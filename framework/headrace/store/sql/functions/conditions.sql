@@ -92,7 +92,7 @@ end $$;
 -- Return a piece of text that any JSON without `\u` must contain if a string in it equals p_text, or is like it. Null
 -- if the piece would be too short to search for. p_text is split at wildcards, and at characters that JSON may write
 -- in another way.
-create function headrace.where_needle(p_text text) returns text
+create function headrace.where_search_text(p_text text) returns text
 language sql immutable as $$
     select piece from regexp_split_to_table('"' || regexp_replace(p_text, '["\\/[:cntrl:]%_]', '%', 'g') || '"', '%+') as piece
     where octet_length(piece) >= 2 order by octet_length(piece) desc limit 1
@@ -143,163 +143,190 @@ create type headrace.where_sql as (
     sql      text,
     cost     int,       -- tests with a lower cost come first
     roots    text[],    -- which of data and headers it reads
-    needles  boolean    -- whether it searches the text of a document for a string before it parses
+    searches  boolean    -- whether it searches the text of a document for a string before it parses
 );
+
+create type headrace.where_values as (
+    kinds     text[],   -- the JSON types of the values
+    texts     text[],   -- the strings among them, null if there is none ...
+    numbers   text[],   -- ... the numbers ...
+    booleans  text[]    -- ... and true and false
+);
+
+-- Check that the operator and the value of a leaf fit together and fit its field, and return the values by their kind.
+-- p_root: data, headers or a column.
+create function headrace.where_values(p_op text, p_value json, p_root text) returns headrace.where_values
+language plpgsql immutable as $$
+declare
+    v_values  json[] := array[p_value];
+    v_result  headrace.where_values;
+begin
+    if p_op is null or p_op not in ('=', '!=', '<', '<=', '>', '>=', 'in', 'not in', 'is null', 'is not null', 'like', 'ilike', 'regex') then
+        raise exception using errcode = 'HR004', message = format(
+            'A condition has the operator %L: write =, !=, <, <=, >, >=, in, not in, is null, is not null, like, ilike or regex.', p_op);
+    end if;
+    if p_op in ('is null', 'is not null') then
+        if p_value is not null then
+            raise exception using errcode = 'HR004', message = format('%L takes no "value": leave it out.', p_op);
+        elsif p_root not in ('data', 'headers') then
+            raise exception using errcode = 'HR004', message = format('%s is never null: leave the condition out.', p_root);
+        end if;
+        v_values := null;
+    elsif p_op in ('like', 'ilike', 'regex') then
+        perform headrace.where_check_pattern(p_op, p_value);
+    elsif p_op in ('in', 'not in') then
+        if json_typeof(p_value) is distinct from 'array' or json_array_length(p_value) not between 1 and 1000 then
+            raise exception using errcode = 'HR004', message = format('The "value" of %L must be a list of 1 to 1,000 values.', p_op);
+        end if;
+        select array_agg(value order by place) into v_values from json_array_elements(p_value) with ordinality as v(value, place);
+    end if;
+    select array_agg(distinct coalesce(json_typeof(value), 'null')),
+           array_agg(value #>> '{}') filter (where json_typeof(value) = 'string'),
+           array_agg(value #>> '{}') filter (where json_typeof(value) = 'number'),
+           array_agg(value #>> '{}') filter (where json_typeof(value) = 'boolean')
+        into v_result from unnest(v_values) as value;
+    if not v_result.kinds <@ array['string', 'number', 'boolean'] then
+        raise exception using errcode = 'HR004', message = format(
+            'The "value" of %L must be a string, a number, true or false; for null, write "is null" or "is not null".', p_op);
+    elsif v_result.booleans is not null and p_op not in ('=', '!=', 'in', 'not in') then
+        raise exception using errcode = 'HR004', message = format('true and false have no order for %L: write = or !=.', p_op);
+    elsif p_root not in ('data', 'headers') and v_result.kinds <> array[case p_root when 'seq' then 'number' else 'string' end]
+          or p_root in ('seq', 'created_at') and p_op in ('like', 'ilike', 'regex') then
+        raise exception using errcode = 'HR004', message = format('%s compares with %s only, by =, !=, <, <=, >, >=, in and not in%s.', p_root,
+            case p_root when 'seq' then 'numbers' when 'key' then 'strings' else 'times as strings' end,
+            case p_root when 'key' then ', like, ilike and regex' else '' end);
+    elsif exists (select from unnest(v_result.numbers) as n where length(n) > 500 or n ~ '[eE][-+]?0*[1-9][0-9]{3}') then
+        raise exception using errcode = 'HR004', message = 'A number of a condition must have at most 400 digits and a power of ten from -400 to 400.';
+    end if;
+    return v_result;
+end $$;
+
+-- Compile a leaf on a column.
+create function headrace.where_column(p_op text, p_column text, p_values headrace.where_values) returns headrace.where_sql
+language plpgsql immutable as $$
+declare
+    v_operator  text := case p_op when 'regex' then '~' when 'in' then '= any' when 'not in' then '<> all' else p_op end;
+    v_type      text := 'text';
+    v_texts     text[] := coalesce(p_values.texts, p_values.numbers);
+    v_result    headrace.where_sql;
+begin
+    if p_column = 'seq' then
+        v_type := case when exists (select from unnest(p_values.numbers) as n where n !~ '^-?[0-9]{1,18}$') then 'numeric' else 'bigint' end;
+    elsif p_column = 'created_at' then
+        v_type := 'timestamptz';
+        select array_agg(headrace.where_time(value) order by place) into v_texts from unnest(v_texts) with ordinality as t(value, place);
+    end if;
+    v_result.sql := case when p_column = 'key' then 'key collate "C"' else p_column end || ' ' || v_operator
+        || case when p_op in ('in', 'not in') then format(' (%L::%s[])', v_texts, v_type) else format(' %L::%s', v_texts[1], v_type) end;
+    v_result.cost := case when p_op in ('like', 'ilike', 'regex') then 3 else 1 end;
+    v_result.roots := '{}';
+    return v_result;
+end $$;
+
+-- Return a test over j, a value as JSON.
+create function headrace.where_json_test(p_op text, p_values headrace.where_values) returns text
+language plpgsql immutable as $$
+declare
+    c_number  constant text := 'case when octet_length(j::text) < 40 and strpos(j::text, ''e'') = 0 and strpos(j::text, ''E'') = 0 '
+                               'then j::text::numeric else headrace.json_number(j::text) end';
+    c_string  constant text := '(j #>> ''{}'') collate "C"';
+    v_test    text;
+begin
+    if p_op in ('=', '!=', 'in', 'not in') then
+        v_test := concat_ws(' or ',
+            case when p_values.texts is not null
+                 then format('json_typeof(j) = ''string'' and %s = any (%L::text[])', c_string, p_values.texts) end,
+            case when p_values.numbers is not null
+                 then format('case when json_typeof(j) = ''number'' then %s = any (%L::numeric[]) else false end', c_number, p_values.numbers) end,
+            case when p_values.booleans is not null
+                 then format('j::text = any (%L::text[])', p_values.booleans) end);
+        return case when p_op in ('!=', 'not in') then format('json_typeof(j) <> ''null'' and not (%s)', v_test) else v_test end;
+    elsif p_values.numbers is not null then
+        return format('case when json_typeof(j) = ''number'' then %s %s %L::numeric else false end', c_number, p_op, p_values.numbers[1]);
+    end if;
+    return format('json_typeof(j) = ''string'' and %s %s %L', c_string, p_op, p_values.texts[1]);
+end $$;
+
+-- Compile a leaf on a document. p_safe: see headrace.where_leaf.
+create function headrace.where_document(p_op text, p_path text[], p_values headrace.where_values, p_safe boolean) returns headrace.where_sql
+language plpgsql immutable as $$
+declare
+    v_root       text := p_path[1];
+    v_texts      text[] := p_values.texts;
+    v_field      text;      -- the field's value as JSON ...
+    v_text       text;      -- ... and as text
+    -- whether a string of the values reads like JSON of another kind
+    v_ambiguous  boolean := exists (select from unnest(v_texts) as t where t ~ '^[-0-9[{]' or t in ('true', 'false'));
+    v_test       text;
+    v_searched   text[] := '{}';    -- texts of which the document must contain one
+    v_result     headrace.where_sql;
+begin
+    if p_safe then
+        v_field := format('headrace.json_at(%s, %L)', v_root, p_path[2:]);
+        v_text := format('(%s #>> ''{}'') collate "C"', v_field);
+    else
+        -- The document as a whole keeps the white space before it, so it is trimmed.
+        v_field := case when cardinality(p_path) = 1 then format(E'btrim(%s::text, E'' \\t\\n\\r'')::json', v_root)
+                        else format('(%s #> %L)', v_root, p_path[2:]) end;
+        v_text := format('(%s #>> %L) collate "C"', v_root, p_path[2:]);
+    end if;
+    v_result.roots := array[v_root];
+    v_result.cost := 20;
+
+    if p_op in ('is null', 'is not null') then
+        v_result.sql := format('(%s) %s', v_text, p_op);
+    elsif p_op in ('=', 'in') and p_values.kinds = array['string'] then
+        v_test := case when v_ambiguous then format(' and json_typeof(%s) = ''string''', v_field) else '' end;
+        v_result.sql := case when p_op = '=' then format('coalesce(%s = %L%s, false)', v_text, v_texts[1], v_test)
+                             else format('coalesce(%s = any (%L::text[])%s, false)', v_text, v_texts, v_test) end;
+        v_searched := array(select headrace.where_search_text(value) from unnest(v_texts) as value);
+    elsif p_op in ('!=', 'not in') and p_values.kinds = array['string'] and not v_ambiguous then
+        v_result.sql := format('coalesce(%s <> all (%L::text[]), false)', v_text, v_texts);
+    elsif p_op in ('like', 'ilike', 'regex') then
+        v_result.sql := format('coalesce(%s %s %L and json_typeof(%s) = ''string'', false)', v_text,
+                               case p_op when 'regex' then '~' else p_op end, v_texts[1], v_field);
+        if p_op = 'like' then
+            v_searched := array[headrace.where_search_text(v_texts[1])];
+        end if;
+        v_result.cost := 30;
+    else
+        -- "offset 0" prevents the planner from inlining the parse at each use of j.
+        v_result.sql := format('(select coalesce(%s, false) from (select %s as j offset 0) as x)',
+                               headrace.where_json_test(p_op, p_values), v_field);
+        v_result.cost := 25;
+    end if;
+
+    -- Where the document may be one that raises, it may also spell the string in other ways.
+    v_result.searches := not p_safe and cardinality(v_searched) between 1 and 3 and array_position(v_searched, null) is null;
+    if v_result.searches then
+        select format('(%s) and %s', string_agg(format('strpos(%s::text, %L) > 0', v_root, searched), ' or ' order by place), v_result.sql)
+            into v_result.sql from unnest(v_searched) with ordinality as s(searched, place);
+        v_result.cost := 10 * cardinality(v_searched);
+    end if;
+    return v_result;
+end $$;
 
 -- Compile one leaf.
 -- p_safe: whether the document may be one that raises
 create function headrace.where_leaf(p_leaf json, p_safe boolean) returns headrace.where_sql
 language plpgsql immutable as $$
 declare
-    v_op        text := p_leaf ->> 'op';
-    v_value     json := p_leaf -> 'value';
-    v_path      text[] := headrace.where_path(p_leaf -> 'field');
-    v_root      text := v_path[1];
-    v_negated   boolean := v_op in ('!=', 'not in');
-    v_operator  text := case v_op when 'like' then 'like' when 'ilike' then 'ilike' when 'regex' then '~' else v_op end;
-    v_values    json[];
-    v_kinds     text[];
-    v_texts     text[];     -- of the values, by kind
-    v_numbers   text[];
-    v_booleans  text[];
-    v_needles   text[] := '{}';
-    v_field     text;       -- the field's value as JSON ...
-    v_text      text;       -- ... and as text
-    v_test      text;       -- over j, the field's value as JSON
-    v_ambiguous boolean;    -- whether a string of the values reads like JSON of another kind
-    v_result    headrace.where_sql;
-    c_number    constant text := 'case when octet_length(j::text) < 40 and strpos(j::text, ''e'') = 0 and strpos(j::text, ''E'') = 0 '
-                                 'then j::text::numeric else headrace.json_number(j::text) end';
-    c_string    constant text := '(j #>> ''{}'') collate "C"';
+    v_op      text := p_leaf ->> 'op';
+    v_path    text[] := headrace.where_path(p_leaf -> 'field');
+    v_values  headrace.where_values := headrace.where_values(v_op, p_leaf -> 'value', v_path[1]);
 begin
-    -- Check the parts of the leaf, and that they fit together.
-    if v_op is null or v_op not in ('=', '!=', '<', '<=', '>', '>=', 'in', 'not in', 'is null', 'is not null', 'like', 'ilike', 'regex') then
-        raise exception using errcode = 'HR004', message = format(
-            'A condition has the operator %L: write =, !=, <, <=, >, >=, in, not in, is null, is not null, like, ilike or regex.', v_op);
+    if v_path[1] in ('data', 'headers') then
+        return headrace.where_document(v_op, v_path, v_values, p_safe);
     end if;
-    if v_op in ('is null', 'is not null') then
-        if v_value is not null then
-            raise exception using errcode = 'HR004', message = format('%L takes no "value": leave it out.', v_op);
-        elsif v_root not in ('data', 'headers') then
-            raise exception using errcode = 'HR004', message = format('%s is never null: leave the condition out.', v_root);
-        end if;
-    elsif v_op in ('like', 'ilike', 'regex') then
-        perform headrace.where_check_pattern(v_op, v_value);
-        v_values := array[v_value];
-    elsif v_op not in ('in', 'not in') then
-        v_values := array[v_value];
-    elsif json_typeof(v_value) is distinct from 'array' or json_array_length(v_value) not between 1 and 1000 then
-        raise exception using errcode = 'HR004', message = format('The "value" of %L must be a list of 1 to 1,000 values.', v_op);
-    else
-        select array_agg(value order by place) into v_values from json_array_elements(v_value) with ordinality as v(value, place);
-    end if;
-    select array_agg(distinct coalesce(json_typeof(value), 'null')),
-           array_agg(value #>> '{}') filter (where json_typeof(value) = 'string'),
-           array_agg(value #>> '{}') filter (where json_typeof(value) = 'number'),
-           array_agg(value #>> '{}') filter (where json_typeof(value) = 'boolean')
-        into v_kinds, v_texts, v_numbers, v_booleans from unnest(v_values) as value;
-    if not v_kinds <@ array['string', 'number', 'boolean'] then
-        raise exception using errcode = 'HR004', message = format(
-            'The "value" of %L must be a string, a number, true or false; for null, write "is null" or "is not null".', v_op);
-    elsif v_booleans is not null and v_op not in ('=', '!=', 'in', 'not in') then
-        raise exception using errcode = 'HR004', message = format('true and false have no order for %L: write = or !=.', v_op);
-    elsif v_root not in ('data', 'headers') and v_kinds <> array[case v_root when 'seq' then 'number' else 'string' end]
-          or v_root in ('seq', 'created_at') and v_op in ('like', 'ilike', 'regex') then
-        raise exception using errcode = 'HR004', message = format('%s compares with %s only, by =, !=, <, <=, >, >=, in and not in%s.', v_root,
-            case v_root when 'seq' then 'numbers' when 'key' then 'strings' else 'times as strings' end,
-            case v_root when 'key' then ', like, ilike and regex' else '' end);
-    elsif exists (select from unnest(v_numbers) as n where length(n) > 500 or n ~ '[eE][-+]?0*[1-9][0-9]{3}') then
-        raise exception using errcode = 'HR004', message = 'A number of a condition must have at most 400 digits and a power of ten from -400 to 400.';
-    end if;
-
-    -- Tests of the columns.
-    if v_root not in ('data', 'headers') then
-        v_operator := case v_operator when 'in' then '= any' when 'not in' then '<> all' else v_operator end;
-        if v_root = 'seq' and not exists (select from unnest(v_numbers) as n where n !~ '^-?[0-9]{1,18}$') then
-            v_test := 'bigint';
-        elsif v_root = 'seq' then
-            v_test := 'numeric';
-        elsif v_root = 'created_at' then
-            v_test := 'timestamptz';
-            select array_agg(headrace.where_time(value) order by place) into v_texts from unnest(v_texts) with ordinality as t(value, place);
-        else
-            v_test := 'text';
-        end if;
-        v_texts := coalesce(v_texts, v_numbers);
-        v_result.sql := format('%s %s %s%L::%s%s', case when v_root = 'key' then 'key collate "C"' else v_root end, v_operator,
-            case when v_op in ('in', 'not in') then '(' else '' end,
-            case when v_op in ('in', 'not in') then v_texts::text else v_texts[1] end, v_test,
-            case when v_op in ('in', 'not in') then '[])' else '' end);
-        v_result.cost := case when v_op in ('like', 'ilike', 'regex') then 3 else 1 end;
-        v_result.roots := '{}';
-        return v_result;
-    end if;
-
-    -- Tests of the documents.
-    if p_safe then
-        v_field := format('headrace.json_at(%s, %L)', v_root, v_path[2:]);
-        v_text := format('(%s #>> ''{}'') collate "C"', v_field);
-    else
-        -- The document as a whole keeps the white space before it, so it is trimmed.
-        v_field := case when cardinality(v_path) = 1 then format(E'btrim(%s::text, E'' \\t\\n\\r'')::json', v_root)
-                        else format('(%s #> %L)', v_root, v_path[2:]) end;
-        v_text := format('(%s #>> %L) collate "C"', v_root, v_path[2:]);
-    end if;
-    v_ambiguous := exists (select from unnest(v_texts) as t where t ~ '^[-0-9[{]' or t in ('true', 'false'));
-    v_result.roots := array[v_root];
-    v_result.cost := 20;
-
-    if v_op in ('is null', 'is not null') then
-        v_result.sql := format('(%s) %s', v_text, v_op);
-    elsif v_op in ('=', 'in') and v_kinds = array['string'] then
-        v_test := case when v_ambiguous then format(' and json_typeof(%s) = ''string''', v_field) else '' end;
-        v_result.sql := case when v_op = '=' then format('coalesce(%s = %L%s, false)', v_text, v_texts[1], v_test)
-                             else format('coalesce(%s = any (%L::text[])%s, false)', v_text, v_texts, v_test) end;
-        v_needles := array(select headrace.where_needle(value) from unnest(v_texts) as value);
-    elsif v_negated and v_kinds = array['string'] and not v_ambiguous then
-        v_result.sql := format('coalesce(%s <> all (%L::text[]), false)', v_text, v_texts);
-    elsif v_op in ('like', 'ilike', 'regex') then
-        v_result.sql := format('coalesce(%s %s %L and json_typeof(%s) = ''string'', false)', v_text, v_operator, v_texts[1], v_field);
-        if v_op = 'like' then
-            v_needles := array[headrace.where_needle(v_texts[1])];
-        end if;
-        v_result.cost := 30;
-    else
-        if v_op in ('=', '!=', 'in', 'not in') then
-            v_test := concat_ws(' or ',
-                case when v_texts is not null
-                     then format('json_typeof(j) = ''string'' and %s = any (%L::text[])', c_string, v_texts) end,
-                case when v_numbers is not null
-                     then format('case when json_typeof(j) = ''number'' then %s = any (%L::numeric[]) else false end', c_number, v_numbers) end,
-                case when v_booleans is not null
-                     then format('j::text = any (%L::text[])', v_booleans) end);
-            v_test := case when v_negated then format('json_typeof(j) <> ''null'' and not (%s)', v_test) else v_test end;
-        elsif v_numbers is not null then
-            v_test := format('case when json_typeof(j) = ''number'' then %s %s %L::numeric else false end', c_number, v_op, v_numbers[1]);
-        else
-            v_test := format('json_typeof(j) = ''string'' and %s %s %L', c_string, v_op, v_texts[1]);
-        end if;
-        -- "offset 0" prevents the planner from inlining the parse at each use of j.
-        v_result.sql := format('(select coalesce(%s, false) from (select %s as j offset 0) as x)', v_test, v_field);
-        v_result.cost := 25;
-    end if;
-
-    -- Where the document may be one that raises, it may also spell the string in other ways.
-    v_result.needles := not p_safe and cardinality(v_needles) between 1 and 3 and array_position(v_needles, null) is null;
-    if v_result.needles then
-        select format('(%s) and %s', string_agg(format('strpos(%s::text, %L) > 0', v_root, needle), ' or ' order by place), v_result.sql)
-            into v_result.sql from unnest(v_needles) with ordinality as n(needle, place);
-        v_result.cost := 10 * cardinality(v_needles);
-    end if;
-    return v_result;
+    return headrace.where_column(v_op, v_path[1], v_values);
 end $$;
 
 -- Join conditions by "and" or "or", the cheapest first. None of the parts can raise, so they may come in any order.
-create function headrace.where_joined(p_parts headrace.where_sql[], p_word text) returns headrace.where_sql
+create function headrace.where_join(p_parts headrace.where_sql[], p_word text) returns headrace.where_sql
 language sql immutable as $$
     select string_agg(format('(%s)', part.sql), format(' %s ', p_word) order by part.cost, place), sum(part.cost)::int,
-           array(select distinct root from unnest(p_parts) as p, unnest(p.roots) as root order by root), bool_or(needles)
-    from unnest(p_parts) with ordinality as part(sql, cost, roots, needles, place)
+           array(select distinct root from unnest(p_parts) as p, unnest(p.roots) as root order by root), bool_or(searches)
+    from unnest(p_parts) with ordinality as part(sql, cost, roots, searches, place)
 $$;
 
 -- Compile a tree of leaves.
@@ -334,7 +361,7 @@ begin
     for v_child in select value from json_array_elements(p_where -> v_word) as value loop
         v_parts := v_parts || headrace.where_tree(v_child, p_safe, p_depth + 1);
     end loop;
-    return headrace.where_joined(v_parts, v_word);
+    return headrace.where_join(v_parts, v_word);
 end $$;
 
 -- Return the condition as SQL, in parentheses, or 'true' if there is none. Raises HR004, with what would be right.
@@ -365,14 +392,14 @@ begin
             v_safe := v_safe || headrace.where_tree(v_child, true, 1);
         end if;
     end loop;
-    v_part := headrace.where_joined(v_quick, 'and');
+    v_part := headrace.where_join(v_quick, 'and');
     select string_agg(format(E'coalesce(octet_length(%1$s::text) < %2$s and (strpos(%1$s::text, E''\\\\'') = 0'
-                              ' or strpos(%1$s::text, E''\\\\u'') = 0), true)', root, case when v_part.needles then 15000 else 2000 end),
+                              ' or strpos(%1$s::text, E''\\\\u'') = 0), true)', root, case when v_part.searches then 15000 else 2000 end),
                       ' and ')
         into v_guards from unnest(v_part.roots) as root;
-    return '(' || concat_ws(' and ', (headrace.where_joined(v_columns, 'and')).sql,
+    return '(' || concat_ws(' and ', (headrace.where_join(v_columns, 'and')).sql,
         case when v_guards is not null
-             then format('case when %s then %s else %s end', v_guards, v_part.sql, (headrace.where_joined(v_safe, 'and')).sql) end) || ')';
+             then format('case when %s then %s else %s end', v_guards, v_part.sql, (headrace.where_join(v_safe, 'and')).sql) end) || ')';
 exception when data_exception then
     -- The tree itself contains something that JSON allows and Postgres can't represent as text.
     raise exception using errcode = 'HR004', message = format('A condition can''t be read as JSON by Postgres: %s.', sqlerrm);

@@ -71,7 +71,7 @@ declare
     v_condition  text := headrace.condition(p_filters, p_where);
     v_now        timestamptz := clock_timestamp();
 begin
-    v_stream := headrace.stream_named(p_stream);
+    v_stream := headrace.require_stream(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
     select c.id, headrace.consumer_settings(c) into consumer_id, before
         from headrace.consumers c where c.stream_id = v_stream.id and c.name = p_name;
@@ -132,7 +132,7 @@ begin
             )
             select min(seq) from added
             $sql$, p_stream.relation, p_condition)
-            into v_first using p_consumer, v_cursor.position, headrace.holes_of(v_cursor);
+            into v_first using p_consumer, v_cursor.position, headrace.all_holes(v_cursor);
         perform headrace.start_replay(p_consumer, v_first);
     end if;
 end $$;

@@ -13,7 +13,7 @@ end $$;
 
 -- Return the seqs of the dead letters that match all given arguments: seqs, a key, filters, a condition. With none
 -- given, all match.
-create function headrace.choose_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
+create function headrace.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
 returns bigint[]
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -32,7 +32,7 @@ end $$;
 --
 -- If retention has removed a dead letter's message, it can't be delivered. It stays, and isn't counted. (In a stream
 -- with one message per key, a newer message may have replaced it, and that one is delivered in any case.)
--- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.choose_dead_letters. p_dry_run: only count.
+-- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.select_dead_letters. p_dry_run: only count.
 -- Returns the number of dead letters.
 create function headrace.redrive(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
@@ -52,7 +52,7 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     select s.* into v_stream from headrace.streams as s join headrace.consumers as c on c.stream_id = s.id where c.id = p_consumer;
-    v_seqs := headrace.choose_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    v_seqs := headrace.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
     v_seqs := v_seqs || array(
         select d.seq from headrace.dead_letters as d
         where d.consumer_id = p_consumer and d.blocks and d.seq <> all (v_seqs) and d.key_hash in (
@@ -71,7 +71,7 @@ begin
             -- After the cursor was moved back, messages above it are delivered from the stream. Messages that are
             -- leased again, or wait for a replay, are there already.
             blocks or seq <= v_cursor.position
-                and seq not in (select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq))
+                and seq not in (select i.seq from headrace.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq))
                 and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = dead_letters.seq)
                 and not exists (select from headrace.parked as p where p.consumer_id = p_consumer and p.seq = dead_letters.seq)
                 and not exists (select from headrace.tails as t where t.consumer_id = p_consumer and t.seq = dead_letters.seq) as missing
@@ -80,17 +80,17 @@ begin
            array_agg(seq) filter (where missing) as seqs, array_agg(key_hash) filter (where missing) as hashes
         into v_redriven from redriven;
     v_next.parked_floor := least(v_redriven.first, v_cursor.parked_floor);
-    perform headrace.line_up(p_consumer, v_redriven.seqs, v_redriven.hashes, v_next.parked_floor,
+    perform headrace.park_by_key(p_consumer, v_redriven.seqs, v_redriven.hashes, v_next.parked_floor,
                              (select ordered from headrace.consumers where id = p_consumer), v_stream.one_message_per_key);
-    v_next.parked_floor := least(v_next.parked_floor, headrace.promote(p_consumer, v_redriven.keys, null, v_next.parked_floor));
+    v_next.parked_floor := least(v_next.parked_floor, headrace.promote_tails(p_consumer, v_redriven.keys, null, v_next.parked_floor));
     v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
-    perform headrace.move(v_cursor, v_next);
-    perform headrace.wake(v_stream.id);
+    perform headrace.write_cursor(v_cursor, v_next);
+    perform headrace.notify_stream(v_stream.id);
     return v_redriven.count;
 end $$;
 
 -- Delete dead letters. A blocked key continues after the last message that blocked it.
--- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.choose_dead_letters. p_dry_run: only count.
+-- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.select_dead_letters. p_dry_run: only count.
 -- Returns the number of dead letters.
 create function headrace.discard(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
@@ -109,7 +109,7 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    v_seqs := headrace.choose_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    v_seqs := headrace.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;
@@ -121,11 +121,11 @@ begin
     select count(*), least(min(seq), v_cursor.parked_floor),
            array_agg(key_hash) filter (where blocks)
         into v_count, v_next.parked_floor, v_keys from discarded;
-    v_next.parked_floor := least(v_next.parked_floor, headrace.promote(p_consumer, v_keys, null, v_next.parked_floor));
+    v_next.parked_floor := least(v_next.parked_floor, headrace.promote_tails(p_consumer, v_keys, null, v_next.parked_floor));
     v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
-    perform headrace.move(v_cursor, v_next);
+    perform headrace.write_cursor(v_cursor, v_next);
     if v_keys is not null then
-        perform headrace.wake(stream_id) from headrace.consumers where id = p_consumer;
+        perform headrace.notify_stream(stream_id) from headrace.consumers where id = p_consumer;
     end if;
     return v_count;
 end $$;

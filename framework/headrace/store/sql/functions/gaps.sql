@@ -1,24 +1,23 @@
 -- retention: count the messages that consumers miss, and move their cursors past them, before they are removed.
 
--- Lock the consumers that have messages or holes below p_upper, in the order of their ids. At most p_most of those
+-- Lock the consumers that have messages or holes below p_upper, in the order of their ids. At most p_limit of those
 -- that lag are locked. Those that only have holes there are locked as well, only when these are all (`more` is
 -- false). A server has room for some thousands of locks, and there may be more consumers.
-create function headrace.lock_behind(p_stream int, p_upper bigint, p_most int, out consumers int[], out more boolean)
+create function headrace.lock_lagging_consumers(p_stream int, p_upper bigint, p_limit int, out consumers int[], out more boolean)
 language plpgsql as $$
 declare
     c_holes     constant int := 1000;
     v_consumer  int;
 begin
-    select coalesce(array_agg(b.id order by b.id) filter (where b.place <= p_most and (b.lags or not b.many)), '{}'),
+    select coalesce(array_agg(b.id order by b.id) filter (where b.place <= p_limit and (b.lags or not b.many)), '{}'),
            coalesce(bool_or(b.many), false)
         into consumers, more
         from (
             select b.id, b.lags, row_number() over (partition by b.lags order by b.id) - case when b.lags then 0 else c_holes end as place,
-                   count(*) filter (where b.lags) over () > p_most as many
+                   count(*) filter (where b.lags) over () > p_limit as many
             from (
                 select c.id, u.position < p_upper - 1
-                             or coalesce((select seq from headrace.parked where consumer_id = c.id and seq >= u.parked_floor
-                                          order by seq limit 1) < p_upper, false)
+                             or coalesce((select seq from headrace.first_parked(c.id, u.parked_floor) as seq) < p_upper, false)
                              or exists (select from headrace.replays where consumer_id = c.id and seq < p_upper)
                              or coalesce((select seq from headrace.tails where consumer_id = c.id order by seq limit 1) < p_upper, false) as lags,
                        headrace.lowest_hole(u) < p_upper as has_holes
@@ -31,10 +30,10 @@ begin
     end loop;
 end $$;
 
--- Move a consumer past messages below p_upper that it will not get, at most p_look of them, and count them. Missing
+-- Move a consumer past messages below p_upper that it will not get, at most p_scan_limit of them, and count them. Missing
 -- seqs among them become holes, as in a lease call. `reached`: all seqs up to here have been examined.
-create function headrace.skim(
-    p_stream headrace.streams, p_consumer int, p_upper bigint, p_look int, p_now timestamptz, out reached bigint, out missed bigint
+create function headrace.skip_undelivered(
+    p_stream headrace.streams, p_consumer int, p_upper bigint, p_scan_limit int, p_now timestamptz, out reached bigint, out missed bigint
 ) language plpgsql as $$
 declare
     v_condition  text;
@@ -59,20 +58,20 @@ begin
         from (
             select seq, (%2$s) as wanted, lag(seq, 1, $1) over (order by seq) as previous
             from (select * from %1$s where seq > $1 and seq < $2 order by seq limit $3) as m) as s
-        $sql$, headrace.source(p_stream, v_after.position + 1, p_upper - 1), v_condition)
-        into v_seen using v_after.position, p_upper, p_look;
+        $sql$, headrace.table_of_range(p_stream, v_after.position + 1, p_upper - 1), v_condition)
+        into v_seen using v_after.position, p_upper, p_scan_limit;
     if v_seen.looked_at = 0 then
         return;
-    elsif v_seen.looked_at = p_look then
+    elsif v_seen.looked_at = p_scan_limit then
         reached := v_seen.last;
     end if;
     v_after.position := v_seen.last;
     v_after.holes := (v_before.holes + coalesce(v_seen.missing, '{}')) * int8multirange(int8range(v_before.settled + 1, null));
     v_after.holders := null;
-    perform headrace.move(v_before, v_after);
+    perform headrace.write_cursor(v_before, v_after);
     missed := v_seen.missed;
     if missed > 0 then
-        perform headrace.miss(p_consumer, missed, v_seen.lowest, v_seen.highest + 1, p_now);
+        perform headrace.record_gap(p_consumer, missed, v_seen.lowest, v_seen.highest + 1, p_now);
     end if;
 end $$;
 
@@ -81,7 +80,7 @@ end $$;
 -- its key continues to block it, since the key waits for a user, and the message's dead letter is complete. If all
 -- messages below p_upper are removed (p_seqs is null), no transaction can be in flight there any more, and the cursor
 -- moves there. Returns the number of messages counted.
-create function headrace.leave_behind(
+create function headrace.drop_undelivered(
     p_stream headrace.streams, p_consumer int, p_upper bigint, p_seqs bigint[], p_now timestamptz
 ) returns bigint
 language plpgsql as $$
@@ -115,14 +114,14 @@ begin
         $sql$, p_stream.relation, v_condition)
         into v_lost
         using p_consumer,
-              (headrace.holes_of(v_before) + int8multirange(int8range(v_before.position + 1, null))) * int8multirange(int8range(
+              (headrace.all_holes(v_before) + int8multirange(int8range(v_before.position + 1, null))) * int8multirange(int8range(
                   (select min(lower) from headrace.segments where stream_id = p_stream.id), p_upper)),
               p_upper, p_seqs, v_before.parked_floor;
     if v_lost.count > 0 then
-        perform headrace.miss(p_consumer, v_lost.count, v_lost.lowest, v_lost.highest + 1, p_now);
+        perform headrace.record_gap(p_consumer, v_lost.count, v_lost.lowest, v_lost.highest + 1, p_now);
     end if;
     v_after := v_before;
-    v_after.ready_floor := least(v_before.ready_floor, headrace.promote(p_consumer, v_lost.headless, null, v_before.parked_floor));
+    v_after.ready_floor := least(v_before.ready_floor, headrace.promote_tails(p_consumer, v_lost.headless, null, v_before.parked_floor));
     if p_seqs is null then
         v_after := headrace.thaw_all_holes(v_after);
         v_after.position := greatest(v_before.position, p_upper - 1);
@@ -135,12 +134,12 @@ begin
             v_after.suspects_at := null;
         end if;
     end if;
-    perform headrace.move(v_before, v_after);
+    perform headrace.write_cursor(v_before, v_after);
     return v_lost.count;
 end $$;
 
 -- Count messages that retention removed before they were delivered to a consumer.
-create function headrace.miss(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
+create function headrace.record_gap(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
 language sql as $$
     insert into headrace.gaps as g (consumer_id, messages, lower, upper, happened_at)
         values (p_consumer, p_count, p_lower, p_upper, p_now)

@@ -41,18 +41,18 @@ end $$;
 
 -- Let the sequence of a stream draw one by one again, and discard what sessions have cached of it. Restarting the
 -- sequence at its present value discards the caches. No seq may be drawn meanwhile, so this waits until the
--- transactions that publish have ended, for p_patience milliseconds at most, and then raises lock_not_available.
+-- transactions that publish have ended, for p_lock_timeout milliseconds at most, and then raises lock_not_available.
 -- Returns whether there was anything to mend.
-create function headrace.mend_sequence(p_stream text, p_patience int default 5000) returns boolean
+create function headrace.mend_sequence(p_stream text, p_lock_timeout int default 5000) returns boolean
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_stream  headrace.streams := headrace.require_stream(p_stream);
     v_last    bigint;
 begin
     if headrace.draws_one_by_one(v_stream.sequence::regclass) then
         return false;
     end if;
-    perform headrace.be_patient(p_patience);
+    perform headrace.set_lock_timeout(p_lock_timeout);
     execute format('alter sequence %s increment 1 no cycle cache 1', v_stream.sequence);     -- this locks the sequence
     v_last := pg_sequence_last_value(v_stream.sequence::regclass);
     execute format('alter sequence %s restart with %s', v_stream.sequence, coalesce(v_last + 1, 1));
@@ -64,17 +64,17 @@ begin
 end $$;
 
 -- The same for a janitor, without raising. Returns whether the sequence draws one by one now.
-create function headrace.try_mend_sequence(p_stream text, p_patience int) returns boolean
+create function headrace.try_mend_sequence(p_stream text, p_lock_timeout int) returns boolean
 language plpgsql as $$
 begin
-    perform headrace.mend_sequence(p_stream, p_patience);
+    perform headrace.mend_sequence(p_stream, p_lock_timeout);
     return true;
 exception when lock_not_available then
     return false;
 end $$;
 
 -- Check whether the mark is settled, before the holes are searched. If it is, mark_stamp becomes null.
-create function headrace.suspect(
+create function headrace.check_mark(
     p_cursor headrace.cursors, p_relation text, p_xmin xid8, p_now timestamptz
 ) returns headrace.cursors
 language plpgsql as $$
@@ -121,7 +121,7 @@ end $$;
 -- call discards the scan.
 
 -- The transactions in progress in a snapshot with an xid below p_before. Null if they may be very many.
-create function headrace.holders(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
+create function headrace.xids_in_progress(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
 language plpgsql as $$
 declare
     v_holders  xid8[] := array(select xid from pg_snapshot_xip(p_snapshot) as xid where xid < p_before);
@@ -138,7 +138,7 @@ end $$;
 
 -- The size in bytes of about 140 holes, up to which they stay in the cursor. Searching these takes a tenth of a
 -- millisecond.
-create function headrace.few_holes() returns int language sql immutable as 'select 3000';
+create function headrace.max_hole_bytes() returns int language sql immutable as 'select 3000';
 
 -- Write holes apart from the cursor, with their holders.
 create function headrace.freeze_holes(p_cursor headrace.cursors, p_holes int8multirange, p_holders xid8[]) returns headrace.cursors
@@ -153,19 +153,19 @@ begin
     return p_cursor;
 end $$;
 
-create type headrace.admitted as (
+create type headrace.examined_holes as (
     cursor  headrace.cursors,   -- with its changes applied
     until   bigint              -- the last seq that was examined, if there may be more behind it. Otherwise null
 );
 
--- Return the holes of holders that have ended to the cursor, about p_look of them, from the lowest on. The next
+-- Return the holes of holders that have ended to the cursor, about p_scan_limit of them, from the lowest on. The next
 -- search includes them.
--- p_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored
+-- p_xids_in_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored
 -- from.
-create function headrace.thaw_holes(p_cursor headrace.cursors, p_progress xid8[], p_look int) returns headrace.admitted
+create function headrace.thaw_holes(p_cursor headrace.cursors, p_xids_in_progress xid8[], p_scan_limit int) returns headrace.examined_holes
 language plpgsql as $$
 declare
-    v_ended  xid8[] := array(select unnest(p_cursor.frozen) except select unnest(p_progress));
+    v_ended  xid8[] := array(select unnest(p_cursor.frozen) except select unnest(p_xids_in_progress));
     v_until  bigint;
     v_holes  int8multirange;
 begin
@@ -173,7 +173,7 @@ begin
         select distinct on (lowest) lowest, holders, count from headrace.frozen_holes
         where consumer_id = p_cursor.consumer_id and holder = any (v_ended) order by lowest
     ), counted as materialized (
-        select *, coalesce(sum(count) over (order by lowest rows between unbounded preceding and 1 preceding), 0) < p_look as taken
+        select *, coalesce(sum(count) over (order by lowest rows between unbounded preceding and 1 preceding), 0) < p_scan_limit as taken
         from found
     ), gone as (
         delete from headrace.frozen_holes as f using counted as c
@@ -190,7 +190,33 @@ begin
     if v_until is null then
         p_cursor.frozen := array(select unnest(p_cursor.frozen) except select unnest(v_ended));
     end if;
-    return row(p_cursor, v_until)::headrace.admitted;
+    return row(p_cursor, v_until)::headrace.examined_holes;
+end $$;
+
+create type headrace.hole_search as (
+    cursor       headrace.cursors,  -- with its changes applied
+    search       boolean,           -- whether the holes in the cursor are searched
+    until        bigint,            -- the last seq up to which frozen holes were returned, if there are more. Otherwise null
+    in_progress  xid8[]             -- the transactions in progress
+);
+
+-- Decide whether the holes are searched: if a transaction that can fill them has ended. Then also return the frozen
+-- holes of ended holders to the cursor, from the lowest on. While messages are replayed, the frozen holes stay frozen.
+create function headrace.find_ended_holders(p_cursor headrace.cursors, p_scan_limit int) returns headrace.hole_search
+language plpgsql as $$
+declare
+    v_thawed  headrace.examined_holes;
+    v_result  headrace.hole_search;
+begin
+    v_result.in_progress := array(select pg_snapshot_xip(pg_current_snapshot()));
+    if not p_cursor.frozen <@ v_result.in_progress then
+        v_thawed := headrace.thaw_holes(p_cursor, v_result.in_progress, case when p_cursor.replay_floor is null then p_scan_limit else 0 end);
+        p_cursor := v_thawed.cursor;
+        v_result.until := v_thawed.until;
+    end if;
+    v_result.cursor := p_cursor;
+    v_result.search := p_cursor.holes <> '{}' and (p_cursor.holders <@ v_result.in_progress) is not true;
+    return v_result;
 end $$;
 
 -- Return all frozen holes to the cursor, before the holes are changed in another way.
@@ -198,7 +224,7 @@ create function headrace.thaw_all_holes(p_cursor headrace.cursors) returns headr
 language plpgsql as $$
 begin
     if p_cursor.frozen <> '{}' then
-        p_cursor.holes := headrace.holes_of(p_cursor);
+        p_cursor.holes := headrace.all_holes(p_cursor);
         p_cursor.holders := null;
         p_cursor.frozen := '{}';
         delete from headrace.frozen_holes where consumer_id = p_cursor.consumer_id;
@@ -207,7 +233,7 @@ begin
 end $$;
 
 -- Return all holes of a cursor, including the frozen ones.
-create function headrace.holes_of(p_cursor headrace.cursors) returns int8multirange
+create function headrace.all_holes(p_cursor headrace.cursors) returns int8multirange
 language sql stable as $$
     select p_cursor.holes + case when p_cursor.frozen = '{}' then '{}' else coalesce((
         select range_agg(hole) from headrace.frozen_holes as f cross join unnest(f.holes) as hole
@@ -220,26 +246,26 @@ language sql stable as $$
         select min(lowest) from headrace.frozen_holes where consumer_id = p_cursor.consumer_id)) end
 $$;
 
--- Return the SQL that reads the messages in the holes. p_holes_are names the statement's parameter that holds the
+-- Return the SQL that reads the messages in the holes. p_holes_parameter names the statement's parameter that holds the
 -- holes. Holes that lie close together are read in one index scan, others are looked up one by one. The bounds are
 -- written out for the planner, so that it reads only these segments.
-create function headrace.in_holes(
-    p_stream headrace.streams, p_holes int8multirange, p_columns text, p_holes_are text, p_limit_is text
+create function headrace.holes_query(
+    p_stream headrace.streams, p_holes int8multirange, p_columns text, p_holes_parameter text, p_limit_parameter text
 ) returns text
 language plpgsql stable as $$
 declare
     c_close   constant int := 16;      -- number of messages that are scanned in the time that one hole's lookup takes
-    v_source  text := headrace.source(p_stream, lower(p_holes), upper(p_holes));
+    v_source  text := headrace.table_of_range(p_stream, lower(p_holes), upper(p_holes));
 begin
     if upper(p_holes) - lower(p_holes) <= c_close * (select count(*) from unnest(p_holes)) then
         return format('select %1$s from %2$s where seq >= lower(%3$s) and seq < upper(%3$s) and seq <@ %3$s order by seq limit %4$s',
-                      p_columns, v_source, p_holes_are, p_limit_is);
+                      p_columns, v_source, p_holes_parameter, p_limit_parameter);
     end if;
     return format('select m.* from unnest(%3$s) as hole cross join lateral (
                        select %1$s from %2$s
                        where seq >= lower(hole) and seq < upper(hole) and seq >= lower(%3$s) and seq < upper(%3$s)
                        order by seq limit %4$s) as m
-                   order by m.seq limit %4$s', p_columns, v_source, p_holes_are, p_limit_is);
+                   order by m.seq limit %4$s', p_columns, v_source, p_holes_parameter, p_limit_parameter);
 end $$;
 
 -- Compute the next cursor after the scan. Remove the late arrivals from the holes, add the seqs that are missing now,
@@ -250,7 +276,7 @@ end $$;
 -- were read.
 -- p_one_by_one: whether the sequence draws one by one, as read before the scan.
 -- p_had_xid: whether this transaction had its xid before the scan.
-create function headrace.advance(
+create function headrace.advance_cursor(
     p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
     p_snapshot pg_snapshot, p_drawn bigint, p_one_by_one boolean, p_had_xid boolean
 ) returns headrace.cursors
@@ -288,7 +314,7 @@ begin
         elsif not p_searched then
             v_old := p_cursor.holders;
         elsif p_holes_searched then     -- a holder that has ended can't fill a hole that was searched without success
-            v_old := headrace.holders(p_snapshot, pg_current_xact_id());
+            v_old := headrace.xids_in_progress(p_snapshot, pg_current_xact_id());
             v_old := case when p_cursor.holders is null then v_old
                           else array(select unnest(p_cursor.holders) intersect select unnest(v_old)) end;
             p_cursor.holes := case when v_old = '{}' then '{}' else p_cursor.holes end;
@@ -296,7 +322,7 @@ begin
         if p_missing = '{}' then
             v_new := '{}';
         elsif not p_had_xid then
-            v_new := headrace.holders(p_snapshot, pg_current_xact_id());
+            v_new := headrace.xids_in_progress(p_snapshot, pg_current_xact_id());
             p_missing := case when v_new = '{}' then '{}' else p_missing end;
         end if;
         if v_old is not null and v_new <@ (v_old || p_cursor.frozen) then   -- the cursor has these holders already
@@ -305,7 +331,7 @@ begin
             v_old := v_old || v_new;
             v_new := '{}';
         end if;
-        if v_old is not null and pg_column_size(p_cursor.holes) > headrace.few_holes() then
+        if v_old is not null and pg_column_size(p_cursor.holes) > headrace.max_hole_bytes() then
             p_cursor := headrace.freeze_holes(p_cursor, p_cursor.holes, v_old);
             p_cursor.holes := '{}';
             v_old := '{}';
@@ -325,9 +351,9 @@ begin
 end $$;
 
 -- Park late arrivals of parked keys, before any parked message is picked. They come first in their key.
-create function headrace.let_in(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
-) returns headrace.admitted
+create function headrace.park_late_arrivals(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_scan_limit int
+) returns headrace.examined_holes
 language plpgsql as $$
 declare
     v_late  record;
@@ -337,24 +363,24 @@ begin
         select array_agg(seq) filter (where waits) as seqs, array_agg(hash) filter (where waits) as hashes,
                range_agg(int8range(seq, seq + 1)) filter (where waits) as seen, case when count(*) >= $4 then max(seq) end as until
         from (
-            select seq, hash, wanted and hash in (select unnest(headrace.keys_that_wait(
+            select seq, hash, wanted and hash in (select unnest(headrace.filter_waiting_keys(
                 array(select distinct hash from late where wanted), $1, true, false, $3, 0))) as waits
             from late) as l
-        $sql$, headrace.in_holes(p_stream, p_cursor.holes, format('seq, hashtextextended(key, 0) as hash, (%s) as wanted', p_consumer.condition),
+        $sql$, headrace.holes_query(p_stream, p_cursor.holes, format('seq, hashtextextended(key, 0) as hash, (%s) as wanted', p_consumer.condition),
                                  '$2', '$4'))
         into v_late
-        using p_consumer.id, p_cursor.holes, p_cursor.parked_floor, p_look;
+        using p_consumer.id, p_cursor.holes, p_cursor.parked_floor, p_scan_limit;
     if v_late.seqs is not null then
-        perform headrace.line_up(p_consumer.id, v_late.seqs, v_late.hashes, p_cursor.parked_floor, true, false);
+        perform headrace.park_by_key(p_consumer.id, v_late.seqs, v_late.hashes, p_cursor.parked_floor, true, false);
         p_cursor.holes := p_cursor.holes - v_late.seen;
         p_cursor.parked_floor := least(p_cursor.parked_floor, v_late.seqs[1]);
         p_cursor.ready_floor := least(p_cursor.ready_floor, v_late.seqs[1]);
     end if;
-    return row(p_cursor, v_late.until)::headrace.admitted;
+    return row(p_cursor, v_late.until)::headrace.examined_holes;
 end $$;
 
 -- Write the cursor's next version, if it differs. See the table.
-create function headrace.move(p_cursor headrace.cursors, p_next headrace.cursors) returns void
+create function headrace.write_cursor(p_cursor headrace.cursors, p_next headrace.cursors) returns void
 language plpgsql as $$
 begin
     if p_next is distinct from p_cursor then

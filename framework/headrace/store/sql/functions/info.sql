@@ -14,13 +14,13 @@ begin
         created_at := v_stream.created_at;
         updated_at := v_stream.updated_at;
         settings := headrace.stream_settings(v_stream);
-        last_seq := headrace.last_message(v_stream);
+        last_seq := headrace.last_message_seq(v_stream);
         execute format('select min(seq), (select count(*) from (select from %1$s limit 10000) as few) from %1$s', v_stream.relation)
             into first_seq, messages;
         if messages = 10000 then
-            messages := greatest(messages, headrace.estimate(v_stream, first_seq, last_seq));
+            messages := greatest(messages, headrace.estimate_messages(v_stream, first_seq, last_seq));
         end if;
-        select coalesce(sum(pg_total_relation_size(leaf)), 0) into size from headrace.leaves(v_stream) as leaf;
+        select coalesce(sum(pg_total_relation_size(leaf)), 0) into size from headrace.tables_of_stream(v_stream) as leaf;
         select count(*) into segments from headrace.segments as g where g.stream_id = v_stream.id;
         select count(*) into consumers from headrace.consumers as c where c.stream_id = v_stream.id;
         select count(*), min(deliver_at) into scheduled, next_scheduled from (
@@ -31,7 +31,7 @@ begin
 end $$;
 
 -- Return the tables that hold a stream's messages.
-create function headrace.leaves(p_stream headrace.streams) returns setof regclass
+create function headrace.tables_of_stream(p_stream headrace.streams) returns setof regclass
 language sql stable as $$
     select to_regclass(relation) from headrace.segments where stream_id = p_stream.id
     union all
@@ -40,13 +40,13 @@ $$;
 
 -- Estimate the number of messages from the rows per page at the last analyze. A segment that was never analyzed
 -- counts one message for each of its seqs.
-create function headrace.estimate(p_stream headrace.streams, p_first bigint, p_last bigint) returns bigint
+create function headrace.estimate_messages(p_stream headrace.streams, p_first bigint, p_last bigint) returns bigint
 language sql stable as $$
     select coalesce(sum(case
         when c.reltuples >= 0 and c.relpages > 0
             then c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::int)
         when g.lower is not null then greatest(least(g.upper - 1, p_last) - greatest(g.lower, p_first) + 1, 0) end), 0)::bigint
-    from headrace.leaves(p_stream) as leaf
+    from headrace.tables_of_stream(p_stream) as leaf
     join pg_class as c on c.oid = leaf
     left join headrace.segments as g on g.stream_id = p_stream.id and to_regclass(g.relation) = leaf
     where c.relkind = 'r'
@@ -54,24 +54,24 @@ $$;
 
 -- Return the seq of the last message, null when there is none. It reads the last 1,000 seqs drawn, which seldom lie
 -- in more than one segment. It reads the whole stream only if all of those were rolled back or removed.
-create function headrace.last_message(p_stream headrace.streams) returns bigint
+create function headrace.last_message_seq(p_stream headrace.streams) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_drawn  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
+    v_last_drawn  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
     v_last   bigint;
 begin
-    execute format('select max(seq) from %s where seq > $1 - 1000', headrace.source(p_stream, v_drawn - 999, v_drawn))
-        into v_last using v_drawn;
+    execute format('select max(seq) from %s where seq > $1 - 1000', headrace.table_of_range(p_stream, v_last_drawn - 999, v_last_drawn))
+        into v_last using v_last_drawn;
     if v_last is null then
         execute format('select max(seq) from %s', p_stream.relation) into v_last;
     end if;
     return v_last;
 end $$;
 
--- Return the state of consumers. p_look: how many messages above the position are examined at most, to count those
+-- Return the state of consumers. p_scan_limit: how many messages above the position are examined at most, to count those
 -- that are pending.
 create function headrace.consumer_info(
-    p_stream text default null, p_name text default null, p_look int default 10000, p_now timestamptz default clock_timestamp()
+    p_stream text default null, p_name text default null, p_scan_limit int default 10000, p_now timestamptz default clock_timestamp()
 )
 returns table (id uuid, stream text, stream_id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, begins json, "position" bigint, last_seq bigint, lag bigint, num_pending bigint,
                num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
@@ -79,7 +79,7 @@ returns table (id uuid, stream text, stream_id uuid, name text, created_at times
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    c_most      constant int := 1000000;
+    c_limit      constant int := 1000000;
     v_consumer  headrace.consumers;
     v_stream    headrace.streams;
     v_cursor    headrace.cursors;
@@ -87,10 +87,10 @@ declare
     v_blocking  bigint[];
     v_behind_blocked  bigint;
     v_behind_parked   bigint;
-    v_ahead     record;
+    v_pending     record;
 begin
     for v_stream in select * from headrace.streams as s where p_stream is null or s.name = p_stream order by s.name loop
-        last_seq := coalesce(headrace.last_message(v_stream), 0);
+        last_seq := coalesce(headrace.last_message_seq(v_stream), 0);
         for v_consumer in
             select * from headrace.consumers as c
             where c.stream_id = v_stream.id and (p_name is null or c.name = p_name) order by c.name
@@ -107,7 +107,7 @@ begin
                                         'start_time', v_consumer.start_time, 'version', v_consumer.version);
             "position" := v_cursor.position;
             lag := greatest(last_seq - v_cursor.position, 0);
-            holes := (select count(*) from unnest(headrace.holes_of(v_cursor)));
+            holes := (select count(*) from unnest(headrace.all_holes(v_cursor)));
             paused_until := case when v_consumer.paused_until > p_now then v_consumer.paused_until end;
 
             select coalesce(sum(l.held), 0), count(distinct l.owner), array[min((select min(s) from unnest(l.seqs) as s))]
@@ -119,27 +119,27 @@ begin
             -- discard of a dead letter.
             select count(*), v_lowest || min(d.seq), array_agg(distinct d.key_hash) into blocked, v_lowest, v_blocking
                 from (select seq, key_hash from headrace.dead_letters as d
-                      where d.consumer_id = v_consumer.id and d.blocks limit c_most) as d;
+                      where d.consumer_id = v_consumer.id and d.blocks limit c_limit) as d;
             select count(*) filter (where t.blocked), count(*) filter (where not t.blocked), v_lowest || min(t.seq)
                 into v_behind_blocked, v_behind_parked, v_lowest
                 from (select t.seq, t.key_hash in (select unnest(v_blocking)) as blocked
-                      from headrace.tails as t where t.consumer_id = v_consumer.id limit c_most) as t;
+                      from headrace.tails as t where t.consumer_id = v_consumer.id limit c_limit) as t;
             parked := parked + v_behind_parked;
             blocked := blocked + v_behind_blocked;
             select count(*) into replaying
                 from (
                     select from headrace.replays as r
-                    where r.consumer_id = v_consumer.id and r.seq >= v_cursor.replay_floor limit c_most) as r;
+                    where r.consumer_id = v_consumer.id and r.seq >= v_cursor.replay_floor limit c_limit) as r;
             select count(*) into dead_letters
-                from (select from headrace.dead_letters as d where d.consumer_id = v_consumer.id limit c_most) as d;
+                from (select from headrace.dead_letters as d where d.consumer_id = v_consumer.id limit c_limit) as d;
 
-            select * into v_ahead from headrace.look_ahead(v_consumer, v_stream, v_cursor.position, last_seq, p_look);
-            num_pending := v_ahead.wanted + parked + replaying;
-            num_pending_exact := v_ahead.complete and replaying < c_most;
-            oldest_unacked_at := v_ahead.oldest;
+            select * into v_pending from headrace.count_pending(v_consumer, v_stream, v_cursor.position, last_seq, p_scan_limit);
+            num_pending := v_pending.wanted + parked + replaying;
+            num_pending_exact := v_pending.complete and replaying < c_limit;
+            oldest_unacked_at := v_pending.oldest;
             v_lowest := array_remove(v_lowest, null);
             if v_lowest <> '{}' then
-                execute format('select created_at from %s where seq = any ($1) order by seq limit 1', headrace.source(
+                execute format('select created_at from %s where seq = any ($1) order by seq limit 1', headrace.table_of_range(
                         v_stream, (select min(s) from unnest(v_lowest) as s), (select max(s) from unnest(v_lowest) as s)))
                     into oldest_unacked_at using v_lowest;
             end if;
@@ -152,31 +152,31 @@ begin
     end loop;
 end $$;
 
--- Examine the next p_look messages above a position. Return how many of them a consumer wants, when the oldest of
+-- Examine the next p_scan_limit messages above a position. Return how many of them a consumer wants, when the oldest of
 -- these was published, and whether there are no further messages. The first read covers only 10 times as many seqs,
 -- so that few segments are planned for. A sparse stream is read a second time.
-create function headrace.look_ahead(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_position bigint, p_last bigint, p_look int,
+create function headrace.count_pending(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_position bigint, p_last bigint, p_scan_limit int,
     out wanted bigint, out oldest timestamptz, out complete boolean
 )
 language plpgsql stable as $$
 declare
-    v_until   bigint := least(p_last, p_position + 10 * p_look::bigint);
-    v_looked  bigint;
+    v_until   bigint := least(p_last, p_position + 10 * p_scan_limit::bigint);
+    v_examined  bigint;
 begin
     wanted := 0;
     complete := p_position >= p_last;
-    if complete or p_look = 0 then
+    if complete or p_scan_limit = 0 then
         return;
     end if;
     loop
         execute format($sql$
             select count(*) filter (where wanted), min(created_at) filter (where wanted), count(*)
             from (select created_at, (%s) as wanted from %s where seq > $1 and seq <= $2 order by seq limit $3) as m
-            $sql$, p_consumer.condition, headrace.source(p_stream, p_position + 1, v_until))
-            into wanted, oldest, v_looked using p_position, v_until, p_look;
-        exit when v_looked >= p_look or v_until >= p_last;
+            $sql$, p_consumer.condition, headrace.table_of_range(p_stream, p_position + 1, v_until))
+            into wanted, oldest, v_examined using p_position, v_until, p_scan_limit;
+        exit when v_examined >= p_scan_limit or v_until >= p_last;
         v_until := p_last;
     end loop;
-    complete := v_looked < p_look;
+    complete := v_examined < p_scan_limit;
 end $$;

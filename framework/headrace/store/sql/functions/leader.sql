@@ -33,50 +33,50 @@ language sql as $$
     delete from headrace.leaders where candidate = p_leader
 $$;
 
--- Check p_most of the waiting consumers above p_after, and notify those that have something to lease. They missed
+-- Check p_limit of the waiting consumers above p_after, and notify those that have something to lease. They missed
 -- their notification if the process that should have sent it died, or if one notification stood for several messages
 -- and came before the last was committed.
 -- `reached`: the last consumer that was checked, null at the end. `notified`: how many had something to lease.
 create function headrace.notify_waiting(
-    p_after int default 0, p_most int default 1000, p_now timestamptz default clock_timestamp(), out reached int, out notified int
+    p_after int default 0, p_limit int default 1000, p_now timestamptz default clock_timestamp(), out reached int, out notified int
 )
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_one      record;
+    v_row      record;
     v_count    int := 0;
     v_streams  int[] := '{}';
     v_there    boolean;
 begin
     notified := 0;
-    for v_one in
-        select w.consumer_id as id, s as stream, u.cursor, c.paused_until, headrace.drawn(s) as drawn
+    for v_row in
+        select w.consumer_id as id, s as stream, u.cursor, c.paused_until, headrace.last_drawn_seq(s) as drawn
         from headrace.waiting as w
         join headrace.consumers as c on c.id = w.consumer_id
         join headrace.streams as s on s.id = c.stream_id
         cross join lateral (
             select k as cursor from headrace.cursors as k where k.consumer_id = c.id order by k.version desc limit 1) as u
         where w.consumer_id > p_after and w.until > p_now
-        order by w.consumer_id limit p_most
+        order by w.consumer_id limit p_limit
     loop
         v_count := v_count + 1;
-        reached := v_one.id;
-        continue when v_one.paused_until > p_now;
-        v_there := (v_one.cursor).replay_floor is not null or headrace.is_due(v_one.cursor, p_now) or exists (
+        reached := v_row.id;
+        continue when v_row.paused_until > p_now;
+        v_there := (v_row.cursor).replay_floor is not null or headrace.has_due_message(v_row.cursor, p_now) or exists (
             select from headrace.leases
-            where consumer_id = v_one.id and lease_id >= (v_one.cursor).lease_floor and expires_at <= p_now);
-        if not v_there and v_one.drawn > (v_one.cursor).position then
-            execute format('select exists (select from %s where seq > $1)', (v_one.stream).relation)
-                into v_there using (v_one.cursor).position;
+            where consumer_id = v_row.id and lease_id >= (v_row.cursor).lease_floor and expires_at <= p_now);
+        if not v_there and v_row.drawn > (v_row.cursor).position then
+            execute format('select exists (select from %s where seq > $1)', (v_row.stream).relation)
+                into v_there using (v_row.cursor).position;
         end if;
         if v_there then
             notified := notified + 1;
-            if (v_one.stream).id <> all (v_streams) then
-                v_streams := v_streams || (v_one.stream).id;
-                perform headrace.wake((v_one.stream).id);
+            if (v_row.stream).id <> all (v_streams) then
+                v_streams := v_streams || (v_row.stream).id;
+                perform headrace.notify_stream((v_row.stream).id);
             end if;
         end if;
     end loop;
-    if v_count < p_most then
+    if v_count < p_limit then
         reached := null;
     end if;
 end $$;

@@ -38,7 +38,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 $$;
 
 -- The number of workers of a consumer, by its leases, and whether a worker waits for its next message.
-create function headrace.users(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
+create function headrace.consumer_use(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select count(distinct l.owner), coalesce(sum(l.held), 0),
            exists (select from headrace.waiting as w where w.consumer_id = p_consumer and w.until > p_now)
@@ -52,7 +52,7 @@ $$;
 create function headrace.delete_consumer(p_consumer int, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql set lock_timeout = '5s' as $$
 begin
-    perform headrace.evict(p_consumer, p_force, p_now);
+    perform headrace.end_consumer_use(p_consumer, p_force, p_now);
     -- Wakes its workers: their next lease call reports that it is gone.
     perform pg_notify('headrace', stream_id::text) from headrace.consumers where id = p_consumer;
     delete from headrace.consumers where id = p_consumer;
@@ -62,7 +62,7 @@ exception when lock_not_available or deadlock_detected then
 end $$;
 
 -- Take a consumer's lock, and end its leases. Raises if the consumer is in use, unless p_force.
-create function headrace.evict(p_consumer int, p_force boolean, p_now timestamptz) returns void
+create function headrace.end_consumer_use(p_consumer int, p_force boolean, p_now timestamptz) returns void
 language plpgsql as $$
 declare
     v_consumer  record;
@@ -74,13 +74,13 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists.';
     end if;
-    select * into v_users from headrace.users(p_consumer, p_now);
+    select * into v_users from headrace.consumer_use(p_consumer, p_now);
     if not p_force and (v_users.workers > 0 or v_users.waiting) then
         raise exception using errcode = 'HR006', message = format(
             'The consumer %L of the stream %L is in use: %s. Stop its workers first, or delete it by force.',
             v_consumer.name, v_consumer.stream,
             case when v_users.workers > 0
-                 then format('%s at work on %s', headrace.counted(v_users.workers, 'worker'), headrace.counted(v_users.messages, 'message'))
+                 then format('%s at work on %s', headrace.count_of(v_users.workers, 'worker'), headrace.count_of(v_users.messages, 'message'))
                  else 'a worker waits for its next message' end);
     end if;
     -- The leases are locked before the consumer itself. A settle in progress has locked its leases, and reads the
@@ -98,9 +98,9 @@ begin
     delete from headrace.acks where consumer_id = p_consumer;
 end $$;
 
-create function headrace.counted(p_count bigint, p_what text) returns text
+create function headrace.count_of(p_count bigint, p_noun text) returns text
 language sql immutable as $$
-    select format('%s %s%s', p_count, p_what, case when p_count <> 1 then 's' end)
+    select format('%s %s%s', p_count, p_noun, case when p_count <> 1 then 's' end)
 $$;
 
 -- Delete a stream with its messages, its consumers and its sources. p_force: even while workers handle them, or a
@@ -128,7 +128,7 @@ begin
             p_stream, v_source.name, case when v_source.kind = 'webhook' then ', or delete the stream by force' else '' end);
     end if;
     for v_consumer in select id from headrace.consumers where stream_id = v_stream.id order by id loop
-        perform headrace.evict(v_consumer, p_force, p_now);
+        perform headrace.end_consumer_use(v_consumer, p_force, p_now);
     end loop;
     -- Take the locks in the order in which other sessions take them. Otherwise Postgres would end one of the two
     -- sessions as a deadlock. A session that waits for messages locks the consumer's row and then the stream's. A

@@ -10,9 +10,9 @@ create type headrace.peeked as (
     until       timestamptz     -- when the lease ends, or when a parked message is due, null for now
 );
 
--- Return at most p_limit messages of each state, in the order of seq. To find those that come next, at most p_look
+-- Return at most p_limit messages of each state, in the order of seq. To find those that come next, at most p_scan_limit
 -- messages are examined.
-create function headrace.peek(p_consumer int, p_limit int, p_look int default 10000) returns setof headrace.peeked
+create function headrace.peek(p_consumer int, p_limit int, p_scan_limit int default 10000) returns setof headrace.peeked
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_consumer  headrace.consumers;
@@ -32,7 +32,7 @@ begin
             select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.lease_id, held.held, held.expires_at
             from headrace.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
             where held.consumer_id = p_consumer and held.lease_id >= v_cursor.lease_floor order by m.seq limit p_limit) as l;
-    return query select * from headrace.show(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
+    return query select * from headrace.peek_seqs(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
 
     select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity'))
         into v_seqs, v_attempts, v_until from (
@@ -44,7 +44,7 @@ begin
                 select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
              order by seq limit p_limit)
             order by seq limit p_limit) as p;
-    return query select * from headrace.show(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
+    return query select * from headrace.peek_seqs(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
 
     v_seqs := array(
         select seq from headrace.dead_letters where consumer_id = p_consumer and blocks
@@ -54,12 +54,12 @@ begin
             select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
          order by seq limit p_limit)
         order by seq limit p_limit);
-    return query select * from headrace.show(v_stream, 'blocked', v_seqs, null, null, null, null, null);
+    return query select * from headrace.peek_seqs(v_stream, 'blocked', v_seqs, null, null, null, null, null);
 
     -- Replayed messages come before anything new.
     v_seqs := array(select seq from headrace.replays
                     where consumer_id = p_consumer and seq >= v_cursor.replay_floor order by seq limit p_limit);
-    return query select * from headrace.show(v_stream, 'next', v_seqs, null, null, null, null, null);
+    return query select * from headrace.peek_seqs(v_stream, 'next', v_seqs, null, null, null, null, null);
     if p_limit > cardinality(v_seqs) then
         return query execute format($sql$
             select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz
@@ -68,12 +68,12 @@ begin
                 select from headrace.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
             order by m.seq limit $5
             $sql$, v_consumer.condition, v_stream.relation)
-            using v_cursor.position, p_look, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
+            using v_cursor.position, p_scan_limit, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
     end if;
 end $$;
 
 -- Return the messages of these seqs that are still in the stream. The arrays run in parallel.
-create function headrace.show(
+create function headrace.peek_seqs(
     p_stream headrace.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
     p_held int[], p_until timestamptz[]
 ) returns setof headrace.peeked
@@ -85,7 +85,7 @@ begin
             from unnest($2, $3, $4, $5, $6, $7) as s(seq, attempts, owner, lease_id, held, until)
             cross join lateral (select t.seq, t.key, t.data, t.headers, t.created_at from %s as t where t.seq = s.seq) as m
             order by m.seq
-            $sql$, headrace.source(p_stream, p_seqs[1], p_seqs[cardinality(p_seqs)]))
+            $sql$, headrace.table_of_range(p_stream, p_seqs[1], p_seqs[cardinality(p_seqs)]))
             using p_state, p_seqs, p_attempts, p_owners, p_leases, p_held, p_until;
     end if;
 end $$;
@@ -99,7 +99,7 @@ language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as 
 declare
     v_stream  headrace.streams;
 begin
-    v_stream := headrace.stream_named(p_stream);
+    v_stream := headrace.require_stream(p_stream);
     return query execute format($sql$
         select * from (
             select seq, key, data, headers, created_at from %s
@@ -116,7 +116,7 @@ language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as 
 declare
     v_stream  headrace.streams;
 begin
-    v_stream := headrace.stream_named(p_stream);
+    v_stream := headrace.require_stream(p_stream);
     return query execute format(
         'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
 end $$;
@@ -132,6 +132,6 @@ begin
     if found then
         return query execute format(
             'select seq, key, data, headers, created_at from %s where seq = any ($1)',
-            headrace.source(v_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s))) using p_seqs;
+            headrace.table_of_range(v_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s))) using p_seqs;
     end if;
 end $$;

@@ -18,7 +18,7 @@
 -- mark names is on disk before the mark is returned.
 --
 -- No function here waits. The caller takes marks, and asks again whether their xids are still open. While one stays
--- open, it uses the first hole as its limit. See headrace.resolved.
+-- open, it uses the first hole as its limit. See headrace.resolved_position.
 
 -- Take a mark now. p_known: the `last` of an earlier mark. A lock holder without an xid has drawn nothing up to
 -- `last`. A transaction that becomes a prepared one at this moment may be seen with its lock on the table but without
@@ -26,14 +26,14 @@
 create function headrace.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_stream  headrace.streams := headrace.require_stream(p_stream);
 begin
     if pg_is_in_recovery() then
         raise exception using errcode = 'HR003', message =
             'A standby does not know who publishes, so it can''t say what is complete: name the primary as the database.';
     end if;
     uid := v_stream.uid;
-    last := headrace.drawn(v_stream);
+    last := headrace.last_drawn_seq(v_stream);
     perform headrace.require_one_by_one(v_stream);
     if last > p_known and pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() then
         if current_setting('synchronous_commit') = 'off' then
@@ -61,14 +61,14 @@ begin
 end $$;
 
 -- Return those of these xids that are still open.
-create function headrace.still_open(p_open text[]) returns text[]
+create function headrace.still_open_xids(p_xids text[]) returns text[]
 language sql as $$
     select coalesce(array_agg(distinct transactionid::text), '{}') from pg_locks
-    where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid::text = any (p_open)
+    where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid::text = any (p_xids)
 $$;
 
 -- Describe the sessions or prepared transactions of these xids, one line for each.
-create function headrace.holders(p_open text[]) returns setof text
+create function headrace.describe_transactions(p_xids text[]) returns setof text
 language sql stable as $$
     select coalesce(
         (select format('the prepared transaction %L of %s, since %s', gid, owner, prepared) from pg_prepared_xacts as p
@@ -77,7 +77,7 @@ language sql stable as $$
                        coalesce(a.xact_start::text, 'a time that only its user may see'))
          from pg_locks as l left join pg_stat_activity as a on a.pid = l.pid
          where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.transactionid::text = open.xid limit 1))
-    from unnest(p_open) as open(xid)
+    from unnest(p_xids) as open(xid)
 $$;
 
 -- The last seq below which retention has removed whole segments.
@@ -91,10 +91,10 @@ $$;
 -- may have drawn. They drew after they began, so above all that was written before by the server's clock, and one
 -- hour is allowed for a clock that is set back. So an old hole stops no reader for long, and a transaction that stays
 -- open stops the reader at its own first seq.
-create function headrace.resolved(p_stream text, p_after bigint) returns bigint
+create function headrace.resolved_position(p_stream text, p_after bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_stream  headrace.streams := headrace.require_stream(p_stream);
     v_mark    record;
     v_since   timestamptz;
     v_from    bigint;
@@ -110,20 +110,20 @@ begin
         left join pg_stat_activity as a on a.pid = l.pid;
     v_from := greatest(p_after, headrace.range_floor(v_stream));
     if v_since > '-infinity' and v_from < v_mark.last then
-        v_before := headrace.last_before(v_stream, v_since - interval '1 hour');
+        v_before := headrace.last_seq_before(v_stream, v_since - interval '1 hour');
         v_from := greatest(v_from, least(coalesce(v_before, 0), v_mark.last));
     end if;
-    return headrace.first_missing(v_stream, v_from, v_mark.last);
+    return headrace.last_before_first_missing(v_stream, v_from, v_mark.last);
 end $$;
 
 -- The seq before the first missing one above p_after, at most p_last. A call examines at most 5 million seqs, which
 -- is enough progress.
-create function headrace.first_missing(p_stream headrace.streams, p_after bigint, p_last bigint) returns bigint
+create function headrace.last_before_first_missing(p_stream headrace.streams, p_after bigint, p_last bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_step   constant bigint := 100000;
-    c_most   constant bigint := 5000000;
-    v_end    bigint := least(p_last, p_after + c_most);
+    c_limit   constant bigint := 5000000;
+    v_end    bigint := least(p_last, p_after + c_limit);
     v_at     bigint := p_after;
     v_next   bigint;
     v_table  text;
@@ -131,7 +131,7 @@ declare
 begin
     while v_at < v_end loop
         v_next := least(v_at + c_step, v_end);
-        v_table := headrace.source(p_stream, v_at + 1, v_next);
+        v_table := headrace.table_of_range(p_stream, v_at + 1, v_next);
         execute format('select count(*) from %s where seq > $1 and seq <= $2', v_table) into v_count using v_at, v_next;
         if v_count < v_next - v_at then
             execute format($sql$
@@ -157,7 +157,7 @@ create function headrace.range_start(
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream    headrace.streams := headrace.stream_named(p_stream);
+    v_stream    headrace.streams := headrace.require_stream(p_stream);
     v_position  bigint;
 begin
     if p_seq is not null then
@@ -169,7 +169,7 @@ begin
     elsif p_edge = 'earliest' then
         return headrace.range_floor(v_stream);
     end if;
-    return greatest(coalesce(v_position, headrace.resolved(p_stream, 0)), headrace.range_floor(v_stream));
+    return greatest(coalesce(v_position, headrace.resolved_position(p_stream, 0)), headrace.range_floor(v_stream));
 end $$;
 
 -- Return the last seq of a range: p_seq itself, or the one before the first message of p_time or later. Null for the
@@ -179,8 +179,8 @@ create function headrace.range_end(
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.stream_named(p_stream);
-    v_last    bigint := headrace.drawn(v_stream);
+    v_stream  headrace.streams := headrace.require_stream(p_stream);
+    v_last    bigint := headrace.last_drawn_seq(v_stream);
 begin
     if p_seq > v_last then
         raise exception using errcode = 'HR004', message = format(
@@ -198,7 +198,7 @@ end $$;
 create function headrace.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams := headrace.stream_named(p_stream);
+    v_stream  headrace.streams := headrace.require_stream(p_stream);
     v_next    bigint;
 begin
     if p_last - p_after <= p_rows then
@@ -214,7 +214,7 @@ end $$;
 -- Return the filters that Spark pushes down, as SQL over a message's columns: [{"column": "key", "op": "=", "value":
 -- "a", "not": false}, …]. All of them must hold. They have the meaning of SQL, also for null. Text compares byte by
 -- byte, by the collation of the column.
-create function headrace.pushed_condition(p_tests json) returns text
+create function headrace.pushdown_condition(p_tests json) returns text
 language plpgsql immutable as $$
 declare
     v_test   json;
@@ -268,7 +268,7 @@ create function headrace.plan_ranges(
 ) returns table (first bigint, last bigint, query text)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream     headrace.streams := headrace.stream_named(p_stream);
+    v_stream     headrace.streams := headrace.require_stream(p_stream);
     v_first      bigint := p_first;
     v_last       bigint := p_last;
     v_condition  text;
@@ -279,7 +279,7 @@ begin
         raise exception using errcode = 'HR001', message = format(
             'The stream %L was deleted and created anew: what was read so far is of another one; begin anew, with a new checkpoint.', p_stream);
     elsif p_fail then
-        perform headrace.hold_range(v_stream.id, p_first, p_first is not null);
+        perform headrace.require_range(v_stream.id, p_first, p_first is not null);
     end if;
     if v_stream.one_message_per_key then
         execute format('select greatest($1, min(seq)), least($2, max(seq)) from %s', v_stream.relation) into v_first, v_last using v_first, v_last;
@@ -287,14 +287,14 @@ begin
         -- greatest ignores null, so the floor is used
         v_first := greatest(v_first, headrace.range_floor(v_stream) + 1);
     end if;
-    v_condition := concat_ws(' and ', nullif(headrace.condition(p_filters, p_where), 'true'), nullif(headrace.pushed_condition(p_tests), 'true'));
+    v_condition := concat_ws(' and ', nullif(headrace.condition(p_filters, p_where), 'true'), nullif(headrace.pushdown_condition(p_tests), 'true'));
     select string_agg(case when name in ('data', 'headers') then format('%1$I::text as %1$I', name) else quote_ident(name) end, ', ' order by place)
         into v_columns from unnest(p_columns) with ordinality as c(name, place)
         where name in ('key', 'seq', 'headers', 'created_at', 'data');
     v_width := greatest(ceil((v_last - v_first + 1)::numeric / greatest(p_partitions, 1)), 1);
     return query
         select f, least(f + v_width - 1, v_last), format(
-            'select %s from %s where seq between %s and %s%s order by seq limit headrace.hold_range(%s, %L, %L)',
+            'select %s from %s where seq between %s and %s%s order by seq limit headrace.require_range(%s, %L, %L)',
             v_columns, v_stream.relation, f, least(f + v_width - 1, v_last), ' and ' || nullif(v_condition, ''), v_stream.id,
             case when p_fail then f end, p_first is not null)
         from generate_series(v_first, v_last, v_width) as f;
@@ -308,7 +308,7 @@ end $$;
 -- before any row is read. A condition is not computed where all segments of a range are gone. When the limit is
 -- computed the query has its snapshot, and its lock on the stream's table, and retention drops no segment while that
 -- lock is held. So the check stays valid until the query ends.
-create function headrace.hold_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
+create function headrace.require_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
 language plpgsql as $$
 declare
     v_stream  headrace.streams;
@@ -336,7 +336,7 @@ end $$;
 create function headrace.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream    headrace.streams := headrace.stream_named(p_stream);
+    v_stream    headrace.streams := headrace.require_stream(p_stream);
     v_consumer  int;
     v_cursor    headrace.cursors;
     v_next      headrace.cursors;
@@ -362,7 +362,7 @@ begin
         delete from headrace.parked where consumer_id = v_consumer and seq >= v_cursor.parked_floor and seq <= p_position returning key_hash
     )
     select array_agg(key_hash) into v_headless from gone;
-    v_promoted := headrace.promote(v_consumer, v_headless, null, p_position + 1);
+    v_promoted := headrace.promote_tails(v_consumer, v_headless, null, p_position + 1);
     delete from headrace.replays where consumer_id = v_consumer and seq <= p_position;
     v_next := headrace.thaw_all_holes(v_cursor);
     v_next.position := greatest(v_cursor.position, p_position);
@@ -376,6 +376,6 @@ begin
         v_next.suspects := null;
         v_next.suspects_at := null;
     end if;
-    perform headrace.move(v_cursor, v_next);
+    perform headrace.write_cursor(v_cursor, v_next);
     return v_next.position;
 end $$;

@@ -1,19 +1,19 @@
 -- replay: deliver messages again to one consumer, or publish them again into another stream.
 
-create type headrace.chosen as (
+create type headrace.selection as (
     clause  text,       -- a condition over a message's columns, with every literal quoted by Postgres
     first   bigint,     -- the first seq that can match ...
     last    bigint      -- ... and the last one. Bounds for the planner, and for choosing the segments
 );
 
 -- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive.
-create function headrace.choose(
+create function headrace.compile_selection(
     p_stream headrace.streams, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
-) returns headrace.chosen
+) returns headrace.selection
 language plpgsql stable as $$
 declare
-    v_chosen  headrace.chosen;
+    v_chosen  headrace.selection;
 begin
     v_chosen.clause := '(' || headrace.condition(coalesce(p_filters, '{>}'), p_where) || ')';
     v_chosen.first := greatest(coalesce(p_from_seq, 1), 1);
@@ -41,11 +41,11 @@ declare
     v_consumer  headrace.consumers;
     v_stream    headrace.streams;
     v_cursor    headrace.cursors;
-    v_chosen    headrace.chosen;
+    v_chosen    headrace.selection;
     v_wanted    text;
     v_count     bigint;
     v_first     bigint;
-    v_itself    bigint[];
+    v_anyway    bigint[];
     v_gone      bigint;
 begin
     perform headrace.require_read_committed('headrace.replay');
@@ -54,20 +54,20 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     select * into v_stream from headrace.streams where id = v_consumer.stream_id;
-    v_chosen := headrace.choose(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    v_chosen := headrace.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
     -- The position and the holes are read in the same statement as the messages. Messages that were missing when the
     -- cursor passed and have arrived since are still to be delivered.
     v_wanted := format($sql$
-        from (select position, headrace.holes_of(c) as holes from headrace.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
+        from (select position, headrace.all_holes(c) as holes from headrace.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
         cross join lateral (
             select seq, hashtextextended(key, 0) as hash from %s
             where seq >= $2 and seq <= $3 and seq <= cursor.position and not seq <@ cursor.holes and (%s) and (%s)) as m
         where not exists (select from headrace.replays as r where r.consumer_id = $1 and r.seq = m.seq)
-        $sql$, headrace.source(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
+        $sql$, headrace.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
     if p_dry_run then
         execute format($sql$
             select count(*) %s
-               and m.seq not in (select i.seq from headrace.in_flight($1, 0) as i(seq))
+               and m.seq not in (select i.seq from headrace.in_flight_seqs($1, 0) as i(seq))
                and not exists (select from headrace.parked as p where p.consumer_id = $1 and p.seq = m.seq)
                and not exists (select from headrace.tails as t where t.consumer_id = $1 and t.seq = m.seq)
                and not exists (select from headrace.dead_letters as d where d.consumer_id = $1 and d.seq = m.seq and d.blocks)
@@ -93,8 +93,8 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    v_itself := array(
-        select i.seq from headrace.in_flight(p_consumer, v_cursor.lease_floor) as i(seq)
+    v_anyway := array(
+        select i.seq from headrace.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq)
         union all
         select p.seq from headrace.parked as p where p.consumer_id = p_consumer and p.seq >= v_cursor.parked_floor
         union all
@@ -103,14 +103,14 @@ begin
         select r.seq from headrace.replays as r where r.consumer_id = p_consumer and exists (
             select from headrace.tails as t where t.consumer_id = p_consumer and t.seq = r.seq)
         union all
-        select r.seq from unnest(headrace.holes_of(v_cursor)) as hole cross join lateral (
+        select r.seq from unnest(headrace.all_holes(v_cursor)) as hole cross join lateral (
             select seq from headrace.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
         union all
         select r.seq from headrace.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
-    delete from headrace.replays where consumer_id = p_consumer and seq = any (v_itself);
+    delete from headrace.replays where consumer_id = p_consumer and seq = any (v_anyway);
     get diagnostics v_gone = row_count;
     perform headrace.start_replay(p_consumer, v_first);
-    perform headrace.wake(v_stream.id);
+    perform headrace.notify_stream(v_stream.id);
     return v_count - v_gone;
 end $$;
 
@@ -126,7 +126,7 @@ declare
     c_messages  constant int := 1000;
     c_bytes     constant bigint := 4000000;
     v_stream    headrace.streams;
-    v_chosen    headrace.chosen;
+    v_chosen    headrace.selection;
     v_messages  text;
     v_message   record;
     v_keys      text[] := '{}';
@@ -135,11 +135,11 @@ declare
     v_bytes     bigint := 0;
     v_count     bigint := 0;
 begin
-    v_stream := headrace.stream_named(p_stream);
-    perform headrace.stream_named(p_target);
-    v_chosen := headrace.choose(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    v_stream := headrace.require_stream(p_stream);
+    perform headrace.require_stream(p_target);
+    v_chosen := headrace.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
     v_messages := format('from %s where seq >= $1 and seq <= $2 and (%s)',
-                         headrace.source(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);
+                         headrace.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);
     if p_dry_run then
         execute 'select count(*) ' || v_messages into v_count using v_chosen.first, v_chosen.last;
         return v_count;
@@ -180,32 +180,32 @@ begin
     select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_next := v_cursor;
     v_next.replay_floor := least(v_cursor.replay_floor, p_first);
-    perform headrace.move(v_cursor, v_next);
+    perform headrace.write_cursor(v_cursor, v_next);
 end $$;
 
--- Park the next p_look messages of a replay. Those that are leased or parked already are skipped.
-create function headrace.feed(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_look int
+-- Park the next p_scan_limit messages of a replay. Those that are leased or parked already are skipped.
+create function headrace.park_replayed(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_scan_limit int
 ) returns headrace.cursors
 language plpgsql as $$
 declare
-    v_fed  record;
+    v_replayed  record;
 begin
-    with fed as (
+    with replayed as (
         delete from headrace.replays where consumer_id = p_consumer.id and seq in (
-            select seq from headrace.replays where consumer_id = p_consumer.id and seq >= p_cursor.replay_floor order by seq limit p_look)
+            select seq from headrace.replays where consumer_id = p_consumer.id and seq >= p_cursor.replay_floor order by seq limit p_scan_limit)
         returning seq, key_hash,
-            seq in (select i.seq from headrace.in_flight(p_consumer.id, p_cursor.lease_floor) as i(seq))
+            seq in (select i.seq from headrace.in_flight_seqs(p_consumer.id, p_cursor.lease_floor) as i(seq))
             or exists (select from headrace.parked as p where p.consumer_id = p_consumer.id and p.seq = replays.seq)
             or exists (select from headrace.tails as t where t.consumer_id = p_consumer.id and t.seq = replays.seq) as there
     )
     select array_agg(seq) filter (where not there) as seqs, array_agg(key_hash) filter (where not there) as hashes,
            min(seq) as first, max(seq) as last, count(*) as count
-        into v_fed from fed;
-    p_cursor.parked_floor := least(p_cursor.parked_floor, v_fed.first);
-    p_cursor.ready_floor := least(p_cursor.ready_floor, v_fed.first);
-    perform headrace.line_up(p_consumer.id, v_fed.seqs, v_fed.hashes, p_cursor.parked_floor,
+        into v_replayed from replayed;
+    p_cursor.parked_floor := least(p_cursor.parked_floor, v_replayed.first);
+    p_cursor.ready_floor := least(p_cursor.ready_floor, v_replayed.first);
+    perform headrace.park_by_key(p_consumer.id, v_replayed.seqs, v_replayed.hashes, p_cursor.parked_floor,
                              p_consumer.ordered, p_stream.one_message_per_key);
-    p_cursor.replay_floor := case when v_fed.count >= p_look then v_fed.last + 1 end;
+    p_cursor.replay_floor := case when v_replayed.count >= p_scan_limit then v_replayed.last + 1 end;
     return p_cursor;
 end $$;

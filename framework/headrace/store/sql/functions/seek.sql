@@ -50,7 +50,7 @@ begin
         -- lock in between would be missed. In this order, all seqs that it draws lie above the end.
         execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into v_next.position;
         perform headrace.require_one_by_one(v_stream);
-        v_low := least(headrace.lowest_open(v_stream, v_next.position), v_next.position + 1);
+        v_low := least(headrace.lowest_open_seq(v_stream, v_next.position), v_next.position + 1);
         if v_low is not null then
             execute format($sql$
                 select coalesce(max(seq), $1 - 1), coalesce(range_agg(int8range(previous + 1, seq)) filter (where seq > previous + 1), '{}')
@@ -61,9 +61,9 @@ begin
         v_next.blocked_floor := 0;
         v_next.ready_floor := 0;
     end if;
-    v_next.sought := case when p_position > headrace.drawn(v_stream) then p_position end;
-    perform headrace.move(v_cursor, v_next);
-    perform headrace.wake(v_stream.id);
+    v_next.sought := case when p_position > headrace.last_drawn_seq(v_stream) then p_position end;
+    perform headrace.write_cursor(v_cursor, v_next);
+    perform headrace.notify_stream(v_stream.id);
     return v_next.position;
 end $$;
 
@@ -77,7 +77,7 @@ end $$;
 -- back, so one hour is allowed for that. Without either bound the walk is as long as the stream, some seconds for ten
 -- million messages. That is so if no consumer has ever read the stream, and the transaction is prepared, or the
 -- statistics of its user are not visible.
-create function headrace.lowest_open(p_stream headrace.streams, p_end bigint) returns bigint
+create function headrace.lowest_open_seq(p_stream headrace.streams, p_end bigint) returns bigint
 language plpgsql as $$
 declare
     c_many    constant int := 200000;   -- number of messages up to which the first bound suffices
@@ -97,7 +97,7 @@ begin
         cross join lateral (select settled from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id;
     if p_end - v_low > c_many and v_open.since > '-infinity' then
-        v_before := headrace.last_before(p_stream, v_open.since - interval '1 hour');
+        v_before := headrace.last_seq_before(p_stream, v_open.since - interval '1 hour');
         v_low := greatest(v_low, coalesce(v_before, 0) + 1);
     end if;
     return v_low;
@@ -168,7 +168,7 @@ end $$;
 -- drawn only larger seqs. The result is not the seq before the first message of p_time or later, because seqs in
 -- between may be missing, and may have been drawn later. The message's own time is compared, since a message that
 -- commits during the search may precede that first one, too.
-create function headrace.last_before(p_stream headrace.streams, p_time timestamptz) returns bigint
+create function headrace.last_seq_before(p_stream headrace.streams, p_time timestamptz) returns bigint
 language plpgsql stable as $$
 declare
     v_found  bigint;
@@ -192,7 +192,7 @@ begin
     while v_low < v_high loop
         v_middle := v_low + (v_high - v_low) / 2;
         execute format('select seq, created_at from %s where seq >= $1 and seq < $2 order by seq limit 1',
-                       headrace.source(p_stream, v_middle, v_high - 1))
+                       headrace.table_of_range(p_stream, v_middle, v_high - 1))
             into v_found using v_middle, v_high;
         if v_found.created_at < p_time then
             v_low := v_found.seq + 1;

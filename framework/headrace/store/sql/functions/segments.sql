@@ -23,7 +23,7 @@ end $$;
 
 -- Create segments from p_lower on: one of the wanted width, two that are wider and wider, and the one without a
 -- bound.
-create function headrace.lay_out(p_stream int, p_lower bigint, p_width bigint) returns void
+create function headrace.add_segments_ahead(p_stream int, p_lower bigint, p_width bigint) returns void
 language plpgsql as $$
 begin
     perform headrace.add_segment(p_stream, p_lower, p_lower + p_width);
@@ -34,7 +34,7 @@ end $$;
 
 -- Return the table from which to read the seqs from p_first to p_last. It is a single segment where that suffices,
 -- since a query on the parent is planned for every segment that it may touch.
-create function headrace.source(p_stream headrace.streams, p_first bigint, p_last bigint) returns text
+create function headrace.table_of_range(p_stream headrace.streams, p_first bigint, p_last bigint) returns text
 language sql stable as $$
     select coalesce(
         (select relation from (
@@ -44,8 +44,9 @@ language sql stable as $$
         p_stream.relation)
 $$;
 
--- Return the size of a payload as it is delivered. The stored one may be compressed.
-create function headrace.bytes_of(p_data json) returns int
-language sql stable as $$
-    select case when pg_column_compression(p_data) is null then pg_column_size(p_data) else octet_length(p_data::text) end
-$$;
+-- Return SQL for the size of the payload `data` as it is delivered. The stored one may be compressed. It is text,
+-- because a function would be parsed for inlining at each planning of a statement.
+create function headrace.payload_bytes() returns text
+language sql immutable as $f$
+    select $$case when pg_column_compression(data) is null then pg_column_size(data) else octet_length(data::text) end$$
+$f$;

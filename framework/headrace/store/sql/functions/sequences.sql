@@ -4,10 +4,10 @@
 -- its numbers. It does not hold on a server that logical replication filled, or where only the data was restored,
 -- because these copy rows and not sequences. Then a new message would lie below the cursors, and a new lease below
 -- the floor, and they would never be seen. So a lease call compares the two, at no cost, and a statement that draws a
--- number that exists already raises the same error (translate.py).
+-- number that exists already raises the same error (store/database/errors.py).
 
 -- Raise the error that a sequence is behind.
-create function headrace.raise_behind(p_sequence text, p_stands_at bigint, p_needed bigint) returns void
+create function headrace.raise_sequence_behind(p_sequence text, p_stands_at bigint, p_needed bigint) returns void
 language plpgsql as $$
 begin
     raise exception using errcode = 'HR010', message = format(
@@ -18,7 +18,7 @@ end $$;
 
 -- Return the number before the next one drawn. pg_sequence_last_value is null for a sequence that was restarted at a
 -- number.
-create function headrace.stands_at(p_sequence text) returns bigint
+create function headrace.sequence_position(p_sequence text) returns bigint
 language plpgsql as $$
 declare
     v_last  bigint;
@@ -29,11 +29,11 @@ end $$;
 
 -- Raise if a consumer's cursor is beyond the last seq drawn. Called when that seems so, which is also the case if the
 -- caller may not read the sequence.
-create function headrace.require_drawn(p_stream headrace.streams, p_needed bigint) returns void
+create function headrace.require_sequence_ahead(p_stream headrace.streams, p_needed bigint) returns void
 language plpgsql as $$
 begin
-    if has_sequence_privilege(p_stream.sequence, 'select') and headrace.stands_at(p_stream.sequence) < p_needed then
-        perform headrace.raise_behind(p_stream.sequence, headrace.stands_at(p_stream.sequence), p_needed);
+    if has_sequence_privilege(p_stream.sequence, 'select') and headrace.sequence_position(p_stream.sequence) < p_needed then
+        perform headrace.raise_sequence_behind(p_stream.sequence, headrace.sequence_position(p_stream.sequence), p_needed);
     end if;
 end $$;
 
@@ -63,7 +63,7 @@ declare
     v_column  record;
 begin
     sequence := 'headrace.lease_ids';
-    stands_at := headrace.stands_at(sequence);
+    stands_at := headrace.sequence_position(sequence);
     needed := greatest((select max(lease_id) from headrace.leases), (select max(lease_id) from headrace.acks),
                        (select max(lease_floor) from headrace.cursors), 0) >> 20;
     if stands_at < needed then
@@ -71,7 +71,7 @@ begin
     end if;
     for v_stream in select * from headrace.streams order by id loop
         sequence := v_stream.sequence;
-        stands_at := headrace.stands_at(sequence);
+        stands_at := headrace.sequence_position(sequence);
         needed := headrace.largest_seq(v_stream);
         if stands_at < needed then
             return next;
@@ -83,7 +83,7 @@ begin
         where c.relnamespace = 'headrace'::regnamespace and a.attidentity <> '' order by 1
     loop
         sequence := pg_get_serial_sequence(v_column.relation, v_column.attname);
-        stands_at := headrace.stands_at(sequence);
+        stands_at := headrace.sequence_position(sequence);
         execute format('select coalesce(max(%I), 0) from %s', v_column.attname, v_column.relation) into needed;
         if stands_at < needed then
             return next;
@@ -92,15 +92,15 @@ begin
 end $$;
 
 -- Move all sequences that are behind above the numbers in use, and return them. No number may be drawn meanwhile, so
--- this waits for open transactions that have drawn one, for up to p_patience milliseconds, and then raises
+-- this waits for open transactions that have drawn one, for up to p_lock_timeout milliseconds, and then raises
 -- lock_not_available.
-create function headrace.mend_sequences(p_patience int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
+create function headrace.mend_sequences(p_lock_timeout int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
 language plpgsql as $$
 declare
     v_behind  record;
 begin
     perform headrace.require_read_committed('headrace.mend_sequences');
-    perform headrace.be_patient(p_patience);
+    perform headrace.set_lock_timeout(p_lock_timeout);
     for v_behind in select b.sequence from headrace.sequences_behind() as b loop
         execute format('alter sequence %s no cycle', v_behind.sequence);     -- changes nothing, and locks it
     end loop;

@@ -11,7 +11,7 @@
 
 -- Settle messages.
 -- p_whole: leases to ack with all messages that they still hold.
--- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace.put_back.
+-- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace.requeue.
 --
 -- p_timeline: the timeline that these leases were given in, see history.sql. After a rewind a lease may exist again,
 -- with messages that its worker has settled and forgotten. So in another timeline nothing is settled.
@@ -65,7 +65,7 @@ begin
             from locked as l
             cross join unnest(l.seqs, l.hashes, l.attempts, l.crashes) with ordinality as m(seq, hash, attempt, crash, place)
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
-            left join headrace.acked(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
+            left join headrace.acked_messages(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
         ), kept as materialized (
             select lease_id, count(*)::int as held, array_agg(seq order by place) as seqs, array_agg(hash order by place) as hashes,
                    case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts,
@@ -87,7 +87,7 @@ begin
                                                   and (a.outcome = 'ack' or not h.acked))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
         if v_done.seqs is not null then
-            perform headrace.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
+            perform headrace.requeue(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
                                       v_done.delays, v_done.errors, v_done.tracebacks, p_now, v_done.since)
                 from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
@@ -95,16 +95,15 @@ begin
             return query select v_done.lost[i][1], v_done.lost[i][2], v_done.lost[i][3] = 1 from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
-    perform headrace.forget_acks(p_consumer, p_whole || p_leases);
+    perform headrace.delete_ended_acks(p_consumer, p_whole || p_leases);
     -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification.
-    perform headrace.wake(c.stream_id)
+    perform headrace.notify_stream(c.stream_id)
         from headrace.consumers as c
         where c.id = p_consumer and case when (
-            select true from headrace.parked
-            where consumer_id = p_consumer and seq >= (
-                select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1)
-            order by seq limit 1)
-            then headrace.is_due((select k from headrace.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
+            select true
+            from (select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+            cross join lateral headrace.first_parked(p_consumer, u.parked_floor))
+            then headrace.has_due_message((select k from headrace.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
 end $$;
 
 -- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
@@ -123,7 +122,7 @@ begin
     return v_leases;
 end $$;
 
--- Record which messages are being started, of those that crashed before. See headrace.expire. Returns the leases that
+-- Record which messages are being started, of those that crashed before. See headrace.expire_leases. Returns the leases that
 -- are lost. A crash of the server can lose only the record that a message was started.
 create function headrace.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -165,10 +164,10 @@ begin
            array_agg(coalesce(m.crash, 0)) as crashes, count(*) as count
         into v_lost
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
-        where (ended.lease_id, m.seq) not in (select * from headrace.acked(p_consumer, v_leases));
-    perform headrace.forget_acks(p_consumer, v_leases);
+        where (ended.lease_id, m.seq) not in (select * from headrace.acked_messages(p_consumer, v_leases));
+    perform headrace.delete_ended_acks(p_consumer, v_leases);
     if v_lost.count > 0 then
-        perform headrace.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
+        perform headrace.requeue(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
                                   array_fill('release'::text, array[v_lost.count::int]), null, null, null, clock_timestamp())
             from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
     end if;

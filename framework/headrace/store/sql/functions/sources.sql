@@ -10,7 +10,7 @@ declare
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- the stream can't be deleted meanwhile
     insert into headrace.sources (name, kind, stream_id, settings, created_at, updated_at)
-        values (p_name, p_kind, (headrace.stream_named(p_stream)).id, p_settings, v_now, v_now)
+        values (p_name, p_kind, (headrace.require_stream(p_stream)).id, p_settings, v_now, v_now)
         on conflict (name) do nothing
         returning id into v_id;
     if v_id is not null and p_kind = 'postgres' then
@@ -20,13 +20,13 @@ begin
 end $$;
 
 -- Find sources by id or name. Null returns all. A name that looks like an id comes first.
-create function headrace.source_info(p_ref text default null)
+create function headrace.source_info(p_id_or_name text default null)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$
     select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace.capture_info(o.id)
     from headrace.sources as o join headrace.streams as s on s.id = o.stream_id
-    where p_ref is null or o.name = p_ref or o.uid::text = p_ref
-    order by o.name <> p_ref, o.name
+    where p_id_or_name is null or o.name = p_id_or_name or o.uid::text = p_id_or_name
+    order by o.name <> p_id_or_name, o.name
 $$;
 
 create function headrace.edit_source(p_id uuid, p_settings json) returns boolean

@@ -33,7 +33,7 @@ begin
     -- transaction has its xid before it draws a seq. created_at comes after seq, so that the transaction that drew a
     -- later seq has a later time.
     -- A seq that was drawn before the xid must not be inserted. The identity refuses an INSERT that names a seq. With
-    -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace.put does the
+    -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace.upsert_messages does the
     -- writes.
     -- The key's grammar, as in NATS: tokens separated by dots, none empty, none exactly "*" or ">".
     -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on
@@ -81,7 +81,7 @@ begin
     if v_stream.one_message_per_key then
         execute format('alter table %s add column digest bytea, add constraint %I unique (key)', v_stream.relation, p_name || '.key');
     else
-        perform headrace.lay_out(v_stream.id, 1, case when v_stream.max_storage is null then 100000
+        perform headrace.add_segments_ahead(v_stream.id, 1, case when v_stream.max_storage is null then 100000
             else least(100000, greatest(1000, v_stream.max_storage / 16 / 256)) end);
     end if;
 end $$;
@@ -102,7 +102,7 @@ begin
     end if;
 end $$;
 
-create function headrace.stream_named(p_name text) returns headrace.streams
+create function headrace.require_stream(p_name text) returns headrace.streams
 language plpgsql stable as $$
 declare
     v_stream  headrace.streams;
@@ -120,7 +120,7 @@ language plpgsql as $$
 declare
     v_stream  headrace.streams;
 begin
-    v_stream := headrace.stream_named(p_name);
+    v_stream := headrace.require_stream(p_name);
     if (p_settings ->> 'one_message_per_key')::boolean <> v_stream.one_message_per_key then
         raise exception using errcode = 'HR004', message = format(
             'one_message_per_key of the stream %L can''t be changed, its table is made for it: create another stream, and republish this one into it.', p_name);

@@ -61,7 +61,7 @@ begin
         except (
             select lease_id, unnest(seqs) from headrace.leases where consumer_id = p_consumer and lease_id = any (v_leases)
             except
-            select * from headrace.acked(p_consumer, v_leases))) as lost
+            select * from headrace.acked_messages(p_consumer, v_leases))) as lost
         order by seq limit 1;
     if found then
         perform headrace.raise_lease_lost(v_lost);
@@ -80,14 +80,14 @@ begin
 end $$;
 
 -- Return the acked messages of these leases, each message once.
-create function headrace.acked(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
+create function headrace.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
 language sql stable as $$
     select distinct a.lease_id, s.seq from headrace.acks as a cross join unnest(a.seqs) as s(seq)
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
 $$;
 
 -- Return the seqs of the messages that are leased and not acked.
-create function headrace.in_flight(p_consumer int, p_floor bigint) returns setof bigint
+create function headrace.in_flight_seqs(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
     select m.seq from headrace.leases as l cross join unnest(l.seqs) as m(seq)
     where l.consumer_id = p_consumer and l.lease_id >= p_floor
@@ -96,7 +96,7 @@ language sql stable as $$
 $$;
 
 -- Delete the acks of those of these leases that have ended.
-create function headrace.forget_acks(p_consumer int, p_leases bigint[]) returns void
+create function headrace.delete_ended_acks(p_consumer int, p_leases bigint[]) returns void
 language sql as $$
     delete from headrace.acks as a
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
@@ -130,7 +130,7 @@ begin
     if v_status = 'committed' and exists (
         select from unnest(p_leases, p_seqs) as asked(lease_id, seq)
         join headrace.leases as l on l.consumer_id = p_consumer and l.lease_id = asked.lease_id
-        where (asked.lease_id, asked.seq) not in (select * from headrace.acked(p_consumer, p_leases)))
+        where (asked.lease_id, asked.seq) not in (select * from headrace.acked_messages(p_consumer, p_leases)))
     then
         return 'aborted';
     end if;
@@ -159,7 +159,7 @@ begin
 end $$;
 
 -- How long witnesses are kept, while the server is up.
-create function headrace.witnesses_kept() returns interval
+create function headrace.witness_retention() returns interval
 language sql immutable as $$
     select interval '10 minutes'
 $$;
@@ -182,7 +182,7 @@ begin
        or v_status = 'committed' and not pg_visible_in_snapshot(p_xid::text::xid8, pg_current_snapshot()) then
         return 'in progress';
     end if;
-    if v_status = 'aborted' or p_at >= p_now - headrace.witnesses_kept() then
+    if v_status = 'aborted' or p_at >= p_now - headrace.witness_retention() then
         return 'aborted';
     end if;
     -- The witness may have been removed. In the same timeline nothing was reverted, so the status by xid is still
@@ -196,16 +196,16 @@ end $$;
 -- p_floor, p_timeline: what an earlier call returned, so that rows removed before are not read again. In another
 -- timeline xids are assigned again.
 -- `more`: whether there may be more to remove.
-create function headrace.forget_commits(
+create function headrace.delete_old_witnesses(
     p_floor bigint default 0, p_timeline uuid default null, p_now timestamptz default clock_timestamp(),
     out floor bigint, out timeline uuid, out more boolean
 )
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    c_look    constant int := 10000;
-    v_before  timestamptz := p_now - headrace.witnesses_kept();
+    c_scan_limit    constant int := 10000;
+    v_before  timestamptz := p_now - headrace.witness_retention();
     v_since   timestamptz;
-    v_looked  record;
+    v_examined  record;
 begin
     select headrace.timeline_identity(h.id, h.xmin), greatest(h.since, pg_postmaster_start_time()) into timeline, v_since
         from headrace.history as h order by h.id limit 1;
@@ -221,11 +221,11 @@ begin
     end if;
     perform set_config('synchronous_commit', 'off', true);
     with looked as materialized (
-        select c.xid, c.nonce, c.at < v_before as old from headrace.commits as c where c.xid >= floor::text::xid8 order by c.xid limit c_look
+        select c.xid, c.nonce, c.at < v_before as old from headrace.commits as c where c.xid >= floor::text::xid8 order by c.xid limit c_scan_limit
     ), removed as (
         delete from headrace.commits as c using looked as l where l.old and c.xid = l.xid and c.nonce = l.nonce
     )
-    select count(*) as count, min(xid) filter (where not old) as kept, max(xid) as last into v_looked from looked;
-    floor := coalesce(coalesce(v_looked.kept, v_looked.last)::text::bigint, floor);
-    more := v_looked.count = c_look and v_looked.kept is null;
+    select count(*) as count, min(xid) filter (where not old) as kept, max(xid) as last into v_examined from looked;
+    floor := coalesce(coalesce(v_examined.kept, v_examined.last)::text::bigint, floor);
+    more := v_examined.count = c_scan_limit and v_examined.kept is null;
 end $$;

@@ -2,32 +2,32 @@
 
 -- Write a process's heartbeat. It does not wait for the disk, since the table is unlogged, and a lost row is written
 -- again in a moment.
-create function headrace.tell_worker(p_id uuid, p_facts json, p_now timestamptz default clock_timestamp()) returns void
+create function headrace.record_heartbeat(p_id uuid, p_report json, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);
-    insert into headrace.workers as w (id, seen_at, facts) values (p_id, p_now, p_facts)
+    insert into headrace.workers as w (id, seen_at, facts) values (p_id, p_now, p_report)
         on conflict (id) do update set seen_at = excluded.seen_at, facts = excluded.facts;
 end $$;
 
 -- Delete the heartbeat of a process that ends cleanly, so that it is not reported as gone.
-create function headrace.worker_left(p_id uuid) returns void
+create function headrace.delete_heartbeat(p_id uuid) returns void
 language sql as $$
     delete from headrace.workers where id = p_id
 $$;
 
--- Return the processes with a heartbeat, the longest running first. A process that was not seen for p_patience is
+-- Return the processes with a heartbeat, the longest running first. A process that was not seen for p_gone_after is
 -- gone.
-create function headrace.worker_info(p_now timestamptz default clock_timestamp(), p_patience interval default '15 seconds')
+create function headrace.worker_info(p_now timestamptz default clock_timestamp(), p_gone_after interval default '15 seconds')
 returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
 language sql stable as $$
-    select w.id, w.seen_at, w.seen_at < p_now - p_patience, w.facts
+    select w.id, w.seen_at, w.seen_at < p_now - p_gone_after, w.facts
     from (select * from headrace.workers order by seen_at desc limit 1000) as w
     order by w.facts ->> 'started_at', w.id
 $$;
 
 -- Delete the heartbeats of processes that have been gone for long. Returns the number deleted.
-create function headrace.forget_workers(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
+create function headrace.delete_old_heartbeats(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
 language plpgsql as $$
 declare
     v_count  int;

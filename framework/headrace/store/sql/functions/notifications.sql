@@ -8,26 +8,26 @@
 -- ended. So a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
 -- at most one lock per stream, however often it publishes.
 
-create function headrace.wake(p_stream int) returns void
+create function headrace.notify_stream(p_stream int) returns void
 language plpgsql as $$
 declare
     c_slice  constant float8 := 0.02;   -- seconds. A commit takes a few milliseconds
     v_mark   text := format('(%s)', p_stream);
-    v_woken  text := coalesce(current_setting('headrace.woken', true), '');
+    v_notified  text := coalesce(current_setting('headrace.woken', true), '');
 begin
     if (select until from headrace.waits where stream_id = p_stream order by until desc limit 1) > clock_timestamp()
-       and strpos(v_woken, v_mark) = 0
+       and strpos(v_notified, v_mark) = 0
        and pg_try_advisory_xact_lock(
             1212498509, hashtext(v_mark || floor(extract(epoch from clock_timestamp()) / c_slice)))
     then
         perform pg_notify('headrace', p_stream::text);
-        perform set_config('headrace.woken', v_woken || v_mark, true);
+        perform set_config('headrace.woken', v_notified || v_mark, true);
     end if;
 end $$;
 
--- Subscribe consumers to notifications for `p_for` from now. Each is subscribed again after about half of that time.
+-- Subscribe consumers to notifications for `p_duration` from now. Each is subscribed again after about half of that time.
 -- A subscription that another process has renewed recently is not written again.
-create function headrace.wait_for(p_consumers int[], p_for interval) returns void
+create function headrace.subscribe_consumers(p_consumers int[], p_duration interval) returns void
 language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
@@ -35,20 +35,20 @@ declare
 begin
     perform set_config('synchronous_commit', 'off', true);
     insert into headrace.waiting as w (consumer_id, stream_id, until)
-        select id, stream_id, v_now + p_for from headrace.consumers where id = any (p_consumers) order by id
-        on conflict (consumer_id) do update set until = excluded.until where w.until < v_now + p_for / 2;
+        select id, stream_id, v_now + p_duration from headrace.consumers where id = any (p_consumers) order by id
+        on conflict (consumer_id) do update set until = excluded.until where w.until < v_now + p_duration / 2;
     v_streams := array(
         select id from (select distinct stream_id as id from headrace.consumers where id = any (p_consumers)) as s
-        where coalesce((select until from headrace.waits where stream_id = s.id order by until desc limit 1), '-infinity') < v_now + p_for / 2);
-    insert into headrace.waits (stream_id, until) select unnest(v_streams), v_now + p_for on conflict do nothing;
+        where coalesce((select until from headrace.waits where stream_id = s.id order by until desc limit 1), '-infinity') < v_now + p_duration / 2);
+    insert into headrace.waits (stream_id, until) select unnest(v_streams), v_now + p_duration on conflict do nothing;
     delete from headrace.waits where (stream_id, until) in (
-        select stream_id, until from headrace.waits where stream_id = any (v_streams) and until < v_now + p_for for update skip locked);
+        select stream_id, until from headrace.waits where stream_id = any (v_streams) and until < v_now + p_duration for update skip locked);
 end $$;
 
 -- Subscribe one consumer.
-create function headrace.wait(p_consumer int, p_for interval) returns void
+create function headrace.subscribe(p_consumer int, p_duration interval) returns void
 language sql as $$
-    select headrace.wait_for(array[p_consumer], p_for)
+    select headrace.subscribe_consumers(array[p_consumer], p_duration)
 $$;
 
 -- Return those of these consumers for which no process is subscribed.

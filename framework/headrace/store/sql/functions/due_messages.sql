@@ -1,22 +1,26 @@
 -- What a lease call takes from the parked messages and from the tails of their keys.
 
-create type headrace.picked as (
+create type headrace.due_messages as (
     seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
     created_at timestamptz[],
     lowest bigint,  -- the first seq that was taken
     removed int,    -- how many were taken, including messages that retention has removed
-    bytes bigint    -- the size of the data
+    bytes bigint,   -- the size of the data
+    -- Set by headrace.take_parked:
+    cursor headrace.cursors,        -- with its changes applied
+    parked headrace.parked_state,   -- as it was before they were taken
+    until bigint    -- the last seq up to which late arrivals are parked, if there may be more behind it. Otherwise null
 );
 
 -- Return the parked messages that are due, followed by the tails of their keys. In an ordered consumer a message is
 -- taken only together with all earlier ones of its key, and only up to p_until, if late arrivals or replayed messages
 -- have been parked only up to there.
--- p_singly: only the first message of each key. `behind`: messages that are due and join the tail of their key
+-- p_distinct_keys: only the first message of each key. `behind`: messages that are due and join the tail of their key
 -- instead, because an earlier message of the key waits for its retry or blocks the key. A tail counts no attempts. So
 -- a retry that falls due while its key is blocked begins at its first attempt when the key is free again.
-create function headrace.due(
+create function headrace.find_due_messages(
     p_consumer headrace.consumers, p_cursor headrace.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
-    p_singly boolean, p_now timestamptz,
+    p_distinct_keys boolean, p_now timestamptz,
     out seqs bigint[], out hashes bigint[], out attempts int[], out crashes int[], out behind bigint[]
 )
 language plpgsql set enable_sort = off as $$
@@ -25,35 +29,22 @@ begin
         select array_agg(p.seq), array_agg(p.key_hash), array_agg(p.attempts + 1), array_agg(p.crashes)
             into seqs, hashes, attempts, crashes
             from (
-                (select * from headrace.parked as p
-                 where p.consumer_id = p_consumer.id and (p.due_at, p.seq) >= ('-infinity', p_cursor.ready_floor) and p.due_at <= '-infinity'
-                 order by p.due_at, p.seq limit p_limit)
+                (select * from headrace.parked_ready(p_consumer.id, p_cursor.ready_floor) limit p_limit)
                 union all
-                (select * from headrace.parked as p
-                 where p.consumer_id = p_consumer.id and p.due_at > '-infinity' and p.due_at >= p_cursor.due_floor and p.due_at <= p_now
-                 order by p.due_at, p.seq limit p_limit)
+                (select * from headrace.parked_due(p_consumer.id, p_cursor.due_floor, p_now) limit p_limit)
                 order by seq limit p_limit) as p;
         return;
     end if;
     with due as materialized (
-        (select p.seq, p.key_hash, p.attempts = 0 and p.crashes = 0 as fresh from headrace.parked as p
-         where p.consumer_id = p_consumer.id and (p.due_at, p.seq) >= ('-infinity', p_cursor.ready_floor) and p.due_at <= '-infinity'
-         order by p.due_at, p.seq)
+        select p.seq, p.key_hash, p.attempts = 0 and p.crashes = 0 as fresh from headrace.parked_ready(p_consumer.id, p_cursor.ready_floor) as p
         union all
-        (select p.seq, p.key_hash, false from headrace.parked as p
-         where p.consumer_id = p_consumer.id and p.due_at > '-infinity' and p.due_at >= p_cursor.due_floor and p.due_at <= p_now
-         order by p.due_at, p.seq)
+        select p.seq, p.key_hash, false from headrace.parked_due(p_consumer.id, p_cursor.due_floor, p_now) as p
     ), keys as materialized (
         select k.key_hash, k.first,
-               coalesce((select p.seq < k.first from headrace.parked as p
-                         where p.consumer_id = p_consumer.id and (p.key_hash, p.seq) >= (k.key_hash, p_cursor.parked_floor)
-                           and p.key_hash <= k.key_hash
-                         order by p.key_hash, p.seq limit 1), false) as waits,
+               coalesce((select p.seq < k.first
+                         from headrace.first_parked_of_key(p_consumer.id, k.key_hash, p_cursor.parked_floor) as p(seq)), false) as waits,
                coalesce(p_blocked and (
-                        select true from headrace.dead_letters as d
-                        where d.consumer_id = p_consumer.id and d.blocks and (d.key_hash, d.seq) >= (k.key_hash, p_cursor.blocked_floor)
-                          and d.key_hash <= k.key_hash
-                        order by d.key_hash, d.seq limit 1), false) as blocked
+                        select true from headrace.first_blocking_of_key(p_consumer.id, k.key_hash, p_cursor.blocked_floor)), false) as blocked
         from (select due.key_hash, min(due.seq) as first from due group by due.key_hash) as k
         where not coalesce(k.key_hash in (select unnest(p_busy)), false)
     ), chosen as materialized (
@@ -68,7 +59,7 @@ begin
             window run as (order by p.seq)) as p
     ), heads as materialized (
         select * from parked as p
-        where able and (place = 1 or not p_singly) and coalesce(p.seq <= p_until, true) order by p.seq limit p_limit
+        where able and (place = 1 or not p_distinct_keys) and coalesce(p.seq <= p_until, true) order by p.seq limit p_limit
     ), bounds as materialized (
         select p.key_hash, min(p.seq) as seq from parked as p
         where not p.able or p.seq > (select max(h.seq) from heads as h) group by p.key_hash
@@ -76,7 +67,7 @@ begin
         -- Each run has an equal share of the room. Nothing of the key is taken beyond a parked message that is not
         -- among the heads.
         select h.key_hash, h.seq, greatest(p_limit / count(*) over (), 1) as share, b.seq as bound
-        from heads as h left join bounds as b using (key_hash) where h.place = 1 and not p_singly
+        from heads as h left join bounds as b using (key_hash) where h.place = 1 and not p_distinct_keys
     ), tails as materialized (
         select r.key_hash, r.share, t.seq, row_number() over (partition by r.key_hash order by t.seq) as place
         from runs as r cross join lateral (
@@ -97,18 +88,18 @@ begin
             order by seq limit p_limit) as d;
 end $$;
 
--- Take the messages that are due, and read their contents. p_known: see headrace.scan.
-create function headrace.pick(
+-- Take the messages that are due, and read their contents. p_cached: see headrace.scan.
+create function headrace.take_due_messages(
     p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
-    p_blocked boolean, p_until bigint, p_singly boolean, p_known int8multirange, p_now timestamptz
-) returns headrace.picked
+    p_blocked boolean, p_until bigint, p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
+) returns headrace.due_messages
 language plpgsql as $$
 declare
     v_due      record;
     v_found    record;
-    v_result   headrace.picked;
+    v_result   headrace.due_messages;
 begin
-    select * into v_due from headrace.due(p_consumer, p_cursor, p_limit, p_busy, p_blocked, p_until, p_singly, p_now);
+    select * into v_due from headrace.find_due_messages(p_consumer, p_cursor, p_limit, p_busy, p_blocked, p_until, p_distinct_keys, p_now);
     if v_due.behind is not null then
         with moved as (
             delete from headrace.parked where consumer_id = p_consumer.id and seq = any (v_due.behind) returning key_hash, seq
@@ -132,10 +123,10 @@ begin
         from (
             select *, sum(bytes) over (order by seq) - bytes < $5 as fits
             from (
-                select seq, key, data, headers, created_at, headrace.bytes_of(data) as bytes from %s
+                select seq, key, data, headers, created_at, %s as bytes from %s
                 where seq = any ($1) and seq between $2 and $3 order by seq) as m) as m
-        $sql$, headrace.source(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
-        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_known, p_bytes;
+        $sql$, headrace.payload_bytes(), headrace.table_of_range(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
+        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_cached, p_bytes;
     with taken as materialized (
         select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there
         from unnest(v_due.seqs, v_due.hashes, v_due.attempts, v_due.crashes) as due(seq, key_hash, attempt, crash)
@@ -152,8 +143,58 @@ begin
     select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
            array_agg(attempt) filter (where there), array_agg(crash) filter (where there), array_agg(key) filter (where there),
            array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there),
-           min(seq), count(*), v_found.bytes
+           min(seq), count(*), v_found.bytes, null, null, null
         into v_result from taken;
-    perform headrace.promote(p_consumer.id, v_due.hashes[:v_result.removed], v_due.seqs[:v_result.removed], p_cursor.parked_floor);
+    perform headrace.promote_tails(p_consumer.id, v_due.hashes[:v_result.removed], v_due.seqs[:v_result.removed], p_cursor.parked_floor);
     return v_result;
+end $$;
+
+-- Take the parked messages that are due and first of their key, and the messages behind them. Before they are taken,
+-- the next messages of a replay are parked, and late arrivals of parked keys are parked in their place. Due messages of
+-- blocked keys move to the tails.
+--
+-- p_parked: its fields lowest and blocked. p_search, p_until: of headrace.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
+-- p_scan_limit: how many messages of a replay, and how many late arrivals, are examined.
+create function headrace.take_parked(
+    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_parked headrace.parked_state,
+    p_search boolean, p_until bigint, p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
+) returns headrace.due_messages
+language plpgsql as $$
+declare
+    c_window  constant int := 10000;    -- number of parked messages at which reading ahead stops, because that many
+                                        -- keys wait or messages were put back
+    v_late    headrace.examined_holes;
+    v_due     headrace.due_messages;
+begin
+    if p_cursor.replay_floor is not null and headrace.count_parked(p_cursor, c_window / 2) < c_window / 2 then
+        p_cursor := headrace.park_replayed(p_consumer, p_stream, p_cursor, p_scan_limit);
+        select (select seq from headrace.first_parked(p_consumer.id, p_cursor.parked_floor) as seq),
+               (select seq from headrace.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
+            into p_parked.lowest, p_parked.blocked;
+    end if;
+    if p_parked.lowest is not null and p_consumer.ordered and p_search and not p_stream.one_message_per_key then
+        v_late := headrace.park_late_arrivals(p_consumer, p_stream, p_cursor, p_scan_limit);
+        p_cursor := v_late.cursor;
+        p_until := least(p_until, v_late.until);
+        p_parked.lowest := (select seq from headrace.first_parked(p_consumer.id, p_cursor.parked_floor) as seq);
+    end if;
+    if p_parked.lowest is not null then
+        p_parked := headrace.parked_state(p_cursor, p_parked.lowest, p_parked.blocked, p_consumer.ordered, p_now);
+    end if;
+    if p_parked.ready is not null or p_parked.due_at is not null then
+        v_due := headrace.take_due_messages(p_consumer, p_stream, p_cursor, p_limit, p_bytes, p_busy, p_parked.blocked is not null,
+                                            least(p_until, p_cursor.replay_floor - 1), p_distinct_keys, p_cached, p_now);
+        if not p_stream.one_message_per_key and v_due.removed > coalesce(cardinality(v_due.seqs), 0) then
+            perform headrace.record_gap(p_consumer.id, v_due.removed - coalesce(cardinality(v_due.seqs), 0),
+                                        p_cursor.parked_floor, coalesce(v_due.seqs[1], p_cursor.position + 1), p_now);
+        end if;
+    end if;
+    if p_cursor.parked_room <= 0 then
+        p_cursor.parked_room := c_window - headrace.count_parked(p_cursor, c_window);
+    end if;
+    v_due.bytes := coalesce(v_due.bytes, 0);
+    v_due.cursor := p_cursor;
+    v_due.parked := p_parked;
+    v_due.until := p_until;
+    return v_due;
 end $$;
