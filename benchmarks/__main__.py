@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks import checks, facts, harness, report
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import Options
 from benchmarks.suite import SUITE
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 with checks.plain():
                     done.append(anyio.run(_measure, name, options, backend_options={"use_uvloop": True}))
-            except Wrong as wrong:
+            except CheckFailed as wrong:
                 failed.append(name)
                 console.print(f"[bold red]{name} FAILED[/]: {escape(str(wrong))}", highlight=False)
                 continue

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import asyncpg
 
-from benchmarks.checks import Wrong, expect
+from benchmarks.checks import CheckFailed, expect
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
 from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import Batch
@@ -23,7 +23,7 @@ from headrace.model.capture import BackfillInfo, CaptureInfo
 
 SOURCE = STREAM
 """The name of the source, which is that of its stream."""
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds without any progress after which the benchmark fails."""
 EVERY = 0.02
 
@@ -56,11 +56,13 @@ _READ = f"select key, data from {MESSAGES} order by seq limit $1"
 
 @asynccontextmanager
 async def captured_bench(options: Options) -> AsyncIterator[Bench]:
-    """A fresh database with a readable WAL, whose slots are dropped at the end. Raises `Wrong` without logical WAL."""
+    """A fresh database with a readable WAL, whose slots are dropped at the end. Raises `CheckFailed` without logical WAL."""
     async with bench(options) as place:
         level = await place.database.fetchval("show wal_level")
         if level != "logical":
-            raise Wrong(f"wal_level is {level!r}: set it to 'logical' and restart the server, or leave out --database")
+            raise CheckFailed(
+                f"wal_level is {level!r}: set it to 'logical' and restart the server, or leave out --database"
+            )
         try:
             yield place
         finally:
@@ -81,20 +83,20 @@ def job(place: Bench, *tables: str, consumers: list[ConsumerJob] | None = None, 
 
 
 async def captured(place: Bench) -> CaptureInfo:
-    """The state of the capture, `new` before there is one. Raises `Wrong` if it can't continue."""
+    """The state of the capture, `new` before there is one. Raises `CheckFailed` if it can't continue."""
     info = next((source.capture for source in await store.sources(place.database)), None) or CaptureInfo(state="new")
     if info.state == "stopped":
-        raise Wrong(f"the source stopped: {info.reason}")
+        raise CheckFailed(f"the source stopped: {info.reason}")
     return info
 
 
 async def runs(place: Bench) -> None:
     """Wait until changes are captured as they are committed."""
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(TIMEOUT):
         while (await captured(place)).state != "running":  # noqa: ASYNC110 - the database is asked
             await anyio.sleep(EVERY)
         return
-    raise Wrong(f"the source did not run within {PATIENCE:.0f} s: {await captured(place)}")
+    raise CheckFailed(f"the source did not run within {TIMEOUT:.0f} s: {await captured(place)}")
 
 
 async def changes_captured(place: Bench, count: int) -> tuple[int, int]:
@@ -116,24 +118,24 @@ async def changes_captured(place: Bench, count: int) -> tuple[int, int]:
             return began, time.monotonic_ns()
         if found.captured != seen:
             seen, since = found.captured, time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
-            raise Wrong(f"no change was captured for {PATIENCE:.0f} s; of {count} there are {seen}")
+        elif time.monotonic() - since > TIMEOUT:
+            raise CheckFailed(f"no change was captured for {TIMEOUT:.0f} s; of {count} there are {seen}")
         await anyio.sleep(EVERY)
 
 
 async def backfilled(place: Bench) -> BackfillInfo:
-    """Wait until the backfill has read its table to the end. Raises `Wrong` if it fails."""
+    """Wait until the backfill has read its table to the end. Raises `CheckFailed` if it fails."""
     read, since = -1, time.monotonic()
     while True:
         found = await store.backfills(place.database)
         if found and found[0].state == "done":
             return found[0]
         if found and found[0].state in ("failed", "cancelled"):
-            raise Wrong(f"the backfill {found[0].state}: {found[0].reason}")
+            raise CheckFailed(f"the backfill {found[0].state}: {found[0].reason}")
         if found and found[0].read != read:
             read, since = found[0].read, time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
-            raise Wrong(f"the backfill did not go on for {PATIENCE:.0f} s; it had read {read} rows")
+        elif time.monotonic() - since > TIMEOUT:
+            raise CheckFailed(f"the backfill did not go on for {TIMEOUT:.0f} s; it had read {read} rows")
         await anyio.sleep(EVERY)
 
 
@@ -171,19 +173,19 @@ async def read_rate(place: Bench, slot: str, count: int) -> float:
         "--endpos", end, "--file", "/dev/null", "-o", "proto_version=1", "-o", f"publication_names={publication}",
     ]  # fmt: skip
     start = time.perf_counter()
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(TIMEOUT):
         ended = await anyio.run_process(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
         if ended.returncode:
-            raise Wrong(f"pg_recvlogical ended with {ended.returncode}: {ended.stderr.decode().strip()}")
+            raise CheckFailed(f"pg_recvlogical ended with {ended.returncode}: {ended.stderr.decode().strip()}")
         return count / (time.perf_counter() - start)
-    raise Wrong(f"pg_recvlogical did not come to the end within {PATIENCE:.0f} s")
+    raise CheckFailed(f"pg_recvlogical did not come to the end within {TIMEOUT:.0f} s")
 
 
 async def _drop_slots(place: Bench) -> None:
     """Drop the slots. A database with a slot in use can't be dropped, and an abandoned slot would keep WAL for ever."""
     connection = await place.database.connect()
     try:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             while slots := await connection.fetch(_SLOTS):
                 for slot, pid in slots:
                     await _drop(connection, slot, pid)

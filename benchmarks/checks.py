@@ -10,17 +10,17 @@ from headrace import store
 from headrace.store import Database, Executor
 
 
-class Wrong(Exception):
+class CheckFailed(Exception):
     """The system did not do what was measured, so the figure is worthless."""
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Unwrap a `Wrong` from the exception groups of task groups."""
+    """Unwrap a `CheckFailed` from the exception groups of task groups."""
     try:
         yield
     except BaseExceptionGroup as group:
-        wrong = group.subgroup(Wrong)
+        wrong = group.subgroup(CheckFailed)
         if wrong is None:
             raise
         raise _first(wrong) from group
@@ -32,24 +32,28 @@ def _first(error: BaseException) -> BaseException:
 
 def expect(found: object, wanted: object, what: str) -> None:
     if found != wanted:
-        raise Wrong(f"{what}: {found!r}, not {wanted!r}.")
+        raise CheckFailed(f"{what}: {found!r}, not {wanted!r}.")
 
 
-def exactly_once(numbers: Iterable[int], count: int, who: str) -> str:
+def exactly_once(numbers: Iterable[int], count: int, consumer_name: str) -> str:
     """Check that every number below `count` occurs exactly once."""
     times = bytearray(count)
     for number in numbers:
         if not 0 <= number < count:
-            raise Wrong(f"{who}: message {number} came, and {count} had been published.")
+            raise CheckFailed(f"{consumer_name}: message {number} came, and {count} had been published.")
         times[number] = min(times[number] + 1, 2)
     if lost := times.count(0):
-        raise Wrong(f"{who}: {lost} of {count} messages never came, the first of them {times.index(0)}.")
+        raise CheckFailed(
+            f"{consumer_name}: {lost} of {count} messages never came, the first of them {times.index(0)}."
+        )
     if doubled := times.count(2):
-        raise Wrong(f"{who}: {doubled} of {count} messages came more than once, the first of them {times.index(2)}.")
-    return f"{who}: {count:,} messages came, each once"
+        raise CheckFailed(
+            f"{consumer_name}: {doubled} of {count} messages came more than once, the first of them {times.index(2)}."
+        )
+    return f"{consumer_name}: {count:,} messages came, each once"
 
 
-def in_order(trace: Sequence[int], keys: Keys, who: str, *, awaits: bool) -> str:
+def in_order(trace: Sequence[int], keys: Keys, consumer_name: str, *, awaits: bool) -> str:
     """Check that each message began after the previous message of its key had ended.
 
     The trace has a message's number where its handler began, and the number's complement where it
@@ -62,17 +66,19 @@ def in_order(trace: Sequence[int], keys: Keys, who: str, *, awaits: bool) -> str
         number = entry if entry >= 0 else ~entry
         key = keys.place(number)
         if entry < 0:
-            expect(running.pop(key, None), number, f"{who}: what ended in key {key}")
+            expect(running.pop(key, None), number, f"{consumer_name}: what ended in key {key}")
         elif key in running:
-            raise Wrong(f"{who}: message {number} of key {key} began while {running[key]} was not done.")
+            raise CheckFailed(
+                f"{consumer_name}: message {number} of key {key} began while {running[key]} was not done."
+            )
         elif number <= last.get(key, -1):
-            raise Wrong(f"{who}: message {number} of key {key} came after {last[key]}.")
+            raise CheckFailed(f"{consumer_name}: message {number} of key {key} came after {last[key]}.")
         else:
             last[key] = number
             if awaits:
                 running[key] = number
-    expect(len(running), 0, f"{who}: handlers that never ended")
-    return f"{who}: in order within each of {len(last):,} keys, one at a time"
+    expect(len(running), 0, f"{consumer_name}: handlers that never ended")
+    return f"{consumer_name}: in order within each of {len(last):,} keys, one at a time"
 
 
 def starts(trace: Iterable[int]) -> Iterable[int]:
@@ -97,7 +103,7 @@ async def settled(database: Executor, stream: str, consumer: str) -> str:
         "dead letters": info.dead_letters,
     }
     if any(left.values()):
-        raise Wrong(f"{consumer}: not all was acked: {left}.")
+        raise CheckFailed(f"{consumer}: not all was acked: {left}.")
     return f"{consumer}: lag, in flight, parked, blocked and dead letters are 0 in the database"
 
 

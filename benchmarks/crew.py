@@ -10,7 +10,7 @@ import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.processes import started
 from benchmarks.wire import Failed, Finish, Job, Message, Progress, Ready, Report
 
@@ -32,25 +32,25 @@ class Crew:
         self._failure = "the worker process died"
 
     async def begun_at_least(self, count: int) -> None:
-        """Wait until the slowest consumer has begun `count` messages. Raises `Wrong` if the worker ends before."""
+        """Wait until the slowest consumer has begun `count` messages. Raises `CheckFailed` if the worker ends before."""
         while self.begun < count:
             if self._ended.is_set():
-                raise Wrong(self._failure)
+                raise CheckFailed(self._failure)
             await self._moved.wait()
 
     async def finish(self, finish: Finish) -> Report:
-        """Send the number of messages, and wait until they are settled and checked. Raises `Wrong`."""
-        await self._say(finish)
+        """Send the number of messages, and wait until they are settled and checked. Raises `CheckFailed`."""
+        await self._send(finish)
         await self._ended.wait()
         if self._report is None:
-            raise Wrong(self._failure)
+            raise CheckFailed(self._failure)
         return self._report
 
     async def start(self, job: Job) -> None:
-        await self._say(job)
+        await self._send(job)
         await self._ready.wait()
         if self._ended.is_set():
-            raise Wrong(self._failure)
+            raise CheckFailed(self._failure)
 
     async def listen(self) -> None:
         """Read the worker's output until it ends."""
@@ -58,7 +58,7 @@ class Crew:
         lines = BufferedByteReceiveStream(self._process.stdout)
         try:
             while True:
-                self._hear(_decoder.decode(await lines.receive_until(b"\n", _LONGEST_LINE)))
+                self._receive(_decoder.decode(await lines.receive_until(b"\n", _LONGEST_LINE)))
                 self._moved.set()
                 self._moved = anyio.Event()
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
@@ -67,7 +67,7 @@ class Crew:
         self._ready.set()
         self._moved.set()
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         match message:
             case Ready():
                 self._ready.set()
@@ -78,7 +78,7 @@ class Crew:
             case Failed(reason):
                 self._failure = reason
 
-    async def _say(self, message: Job | Finish) -> None:
+    async def _send(self, message: Job | Finish) -> None:
         assert self._process.stdin is not None
         await self._process.stdin.send(msgspec.json.encode(message) + b"\n")
 

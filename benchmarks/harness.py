@@ -90,8 +90,8 @@ def server(url: str | None, data_dir: Path | None = None, *, stock: bool = False
     place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
     postgres = EmbeddedPostgres(place, settings=ROOM | (STOCK if stock else {}))
     try:
-        with postgres.acquire() as tenancy:
-            yield tenancy.url
+        with postgres.acquire() as handle:
+            yield handle.url
     finally:
         if data_dir is None:
             postgres.destroy()

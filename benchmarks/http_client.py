@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import payloads
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.payloads import Keys
 
 POOL = 500
@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closing:
-            self.fail(Wrong(f"The server closed a connection: {error!r}."))
+            self.fail(CheckFailed(f"The server closed a connection: {error!r}."))
 
     def close(self) -> None:
         self.closing = True
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._pieces = []
         self._have = self._need = 0
         if not data.startswith(_OK):
-            self.fail(Wrong(f"The server answered {data[:300]!r}."))
+            self.fail(CheckFailed(f"The server answered {data[:300]!r}."))
             return
         self.answered(body)
 
@@ -238,7 +238,7 @@ class Publisher(Connection):
         self.go_on()
 
 
-def dealt(keys: Keys, count: int, publishers: int, batch: int) -> list[list[list[int]]]:
+def deal_batches(keys: Keys, count: int, publishers: int, batch: int) -> list[list[list[int]]]:
     """The numbers below `count` in batches for each publisher. All of a key go to one, so that their order is known."""
     numbers: list[list[int]] = [[] for _ in range(publishers)]
     for number in range(count):

@@ -15,10 +15,10 @@ import anyio
 import anyio.abc
 import msgspec
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 
 _ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds within which a server must be ready."""
 
 HEADRACE = ["-m", "headrace.cli.main", "serve", "--host", "127.0.0.1", "--log-level", "warning"]
@@ -51,7 +51,7 @@ async def serving(command: list[str], *arguments: str) -> AsyncIterator[Server]:
         with anyio.CancelScope(shield=True):
             if process.returncode is None:
                 process.terminate()
-                with anyio.move_on_after(PATIENCE) as late:
+                with anyio.move_on_after(TIMEOUT) as late:
                     await process.wait()
                 if late.cancelled_caught:
                     process.kill()
@@ -65,7 +65,7 @@ def _free_port() -> int:
 
 
 async def _ready(process: anyio.abc.Process, port: int) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while process.returncode is None and time.monotonic() < end:
         try:
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
@@ -75,7 +75,7 @@ async def _ready(process: anyio.abc.Process, port: int) -> None:
         except (OSError, anyio.EndOfStream):
             pass
         await anyio.sleep(0.05)
-    raise Wrong(f"The server did not come up: it ended with {process.returncode}.")
+    raise CheckFailed(f"The server did not come up: it ended with {process.returncode}.")
 
 
 class Meter:

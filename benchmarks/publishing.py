@@ -66,7 +66,7 @@ class Publisher:
             await crew.begun_at_least(self.published - lead)
             await self._publish(batch)
 
-    async def so_many(self, crew: Crew, batch: int, lead: int, count: int) -> None:
+    async def per_batch(self, crew: Crew, batch: int, lead: int, count: int) -> None:
         """Publish up to `count` messages, at most `lead` ahead of the worker. Several calls may run at once."""
         while self.published < count:
             await crew.begun_at_least(self.published - lead)

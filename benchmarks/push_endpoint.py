@@ -52,8 +52,8 @@ async def main() -> None:
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.buffer.read)
     server.close()
-    told = b"%d %d\n" % (min(Endpoint.times, default=0), max(Endpoint.times, default=0)) + b"\n".join(Endpoint.bodies)
-    await loop.run_in_executor(None, Path(sys.argv[1]).write_bytes, told)
+    result = b"%d %d\n" % (min(Endpoint.times, default=0), max(Endpoint.times, default=0)) + b"\n".join(Endpoint.bodies)
+    await loop.run_in_executor(None, Path(sys.argv[1]).write_bytes, result)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from benchmarks.payloads import Keys
 from benchmarks.timing import Phase, PhaseSummary
 
 HandlerName = Literal["noop", "work", "timed", "hold", "effect", "effects", "changed"]
-Telling = Literal["off", "metrics", "traces", "sampled"]
-"""The telemetry of a worker. See `telling`."""
+TelemetryMode = Literal["off", "metrics", "traces", "sampled"]
+"""The telemetry of a worker. See `telemetry_mode`."""
 
 
 class ConsumerJob(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Job(msgspec.Struct, frozen=True):
     dsn: str
     stream: str
     consumers: list[ConsumerJob]
-    telling: Telling = "off"
+    telemetry_mode: TelemetryMode = "off"
     captures: list[CaptureJob] = []
 
 

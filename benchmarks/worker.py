@@ -13,14 +13,25 @@ import anyio.to_thread
 import msgspec
 
 from benchmarks import checks
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.payloads import Order
 from benchmarks.timing import PhaseSummary, summarise
-from benchmarks.wire import ConsumerJob, Failed, Finish, HandlerName, Job, Message, Progress, Ready, Report, Telling
+from benchmarks.wire import (
+    ConsumerJob,
+    Failed,
+    Finish,
+    HandlerName,
+    Job,
+    Message,
+    Progress,
+    Ready,
+    Report,
+    TelemetryMode,
+)
 from headrace import App, Telemetry, Transaction
 
 PROGRESS_EVERY = 0.02
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds without any progress after which the benchmark fails."""
 WORK = 0.001
 """Seconds that the handler of `work` awaits."""
@@ -178,7 +189,7 @@ class Worker:
     """Runs a job until its `Finish`, and reports."""
 
     def __init__(self, job: Job) -> None:
-        self._app = App(job.dsn, telemetry=_telemetry(job.telling))
+        self._app = App(job.dsn, telemetry=_telemetry(job.telemetry_mode))
         self._stream = job.stream
         self._records = [Record(consumer) for consumer in job.consumers]
         for record in self._records:
@@ -193,24 +204,24 @@ class Worker:
             while not self._app.statistics():  # noqa: ASYNC110 - the app has no event for it
                 await anyio.sleep(0.001)
             self._cpu = time.process_time()
-            say(Ready())
-            async with anyio.create_task_group() as telling:
-                telling.start_soon(self._tell)
-                finish = await hear(Finish)
+            send(Ready())
+            async with anyio.create_task_group() as telemetry_mode:
+                telemetry_mode.start_soon(self._send)
+                finish = await receive(Finish)
                 for record in self._records:
                     record.release.set()
                 await self._all_begun(finish.expected)
-                telling.cancel_scope.cancel()
+                telemetry_mode.cancel_scope.cancel()
             await self._all_settled()
             report = self._report(finish, settled=time.monotonic_ns())
             for record in self._records:
                 report.checks.append(await checks.settled(self._app.database, self._stream, record.job.name))
-            say(report)
+            send(report)
             self._app.stop()
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         while True:
-            say(Progress(min((record.begun for record in self._records), default=0)))
+            send(Progress(min((record.begun for record in self._records), default=0)))
             await anyio.sleep(PROGRESS_EVERY)
 
     async def _all_begun(self, expected: int) -> None:
@@ -220,13 +231,15 @@ class Worker:
             total = sum(len(record.trace) for record in self._records)
             if total != seen:
                 seen, since = total, time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
+            elif time.monotonic() - since > TIMEOUT:
                 counts = {record.job.name: len(list(checks.starts(record.trace))) for record in self._records}
-                raise Wrong(f"nothing came for {PATIENCE:.0f} s; of {expected} messages each, there came {counts}.")
+                raise CheckFailed(
+                    f"nothing came for {TIMEOUT:.0f} s; of {expected} messages each, there came {counts}."
+                )
             await anyio.sleep(0.001)
 
     async def _all_settled(self) -> None:
-        with anyio.move_on_after(PATIENCE):  # after that, the check reports what is left
+        with anyio.move_on_after(TIMEOUT):  # after that, the check reports what is left
             for record in self._records:
                 while not await checks.is_settled(  # noqa: ASYNC110 - the database is asked
                     self._app.database, self._stream, record.job.name
@@ -246,23 +259,23 @@ class Worker:
         return Report(first, settled, busy, cpu - self._cpu, proven, phases)
 
 
-def _telemetry(telling: Telling) -> Telemetry | bool:
-    if telling == "off":
+def _telemetry(telemetry_mode: TelemetryMode) -> Telemetry | bool:
+    if telemetry_mode == "off":
         return False
-    from benchmarks.telling import telemetry  # a worker without telemetry doesn't need OpenTelemetry
+    from benchmarks.null_telemetry import telemetry  # a worker without telemetry doesn't need OpenTelemetry
 
-    return telemetry(telling)
+    return telemetry(telemetry_mode)
 
 
 _STARTED = time.monotonic_ns()
 
 
-def say(message: Message) -> None:
+def send(message: Message) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
     sys.stdout.buffer.flush()
 
 
-async def hear(kind: type[Finish]) -> Finish:
+async def receive(kind: type[Finish]) -> Finish:
     line = await anyio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True)
     return msgspec.json.decode(line, type=kind)
 
@@ -272,8 +285,8 @@ def main() -> int:
     try:
         with checks.plain():
             anyio.run(Worker(job).run, backend_options={"use_uvloop": True})
-    except Wrong as wrong:
-        say(Failed(str(wrong)))
+    except CheckFailed as wrong:
+        send(Failed(str(wrong)))
         return 1
     return 0
 

@@ -39,4 +39,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         return msgspec.convert(given, Settings, strict=False)
     except msgspec.ValidationError as error:
         known = ", ".join(PREFIX + name.upper() for name in Settings.__struct_fields__)
-        raise ConfigurationError(f"The environment has a wrong setting ({error}): there are {known}.") from error
+        raise ConfigurationError(
+            f"The environment has an invalid setting: {error}. The settings are {known}."
+        ) from error

@@ -15,7 +15,7 @@ async def capture(options: Options) -> Result:
     drained = await capture_drain.drain(options, transactions)
     at_500, in_time = await capture_paced.latency(options)
     big, whole = await capture_paced.big(options, rows)
-    backfill, told = await capture_paced.backfill(options, rows)
+    backfill, backfill_checks = await capture_paced.backfill(options, rows)
     return Result(
         benchmark="capture",
         about="changes that are in the WAL already, brought into a stream by one process",
@@ -37,5 +37,5 @@ async def capture(options: Options) -> Result:
             **CONSUMER,
             "repeats": f"{options.times(3, 1)}, of the variants 1",
         },
-        checks=[*drained.checks, *in_time, *whole, *told],
+        checks=[*drained.checks, *in_time, *whole, *backfill_checks],
     )

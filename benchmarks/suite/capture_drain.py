@@ -110,7 +110,7 @@ async def _drained(place: Bench, count: int, found: Drained) -> float:
 
 
 async def check(place: Bench, transactions: int) -> list[str]:
-    """Check that the stream's changes lead to the contents of the tables. Raises `Wrong` if not."""
+    """Check that the stream's changes lead to the contents of the tables. Raises `CheckFailed` if not."""
     count = 2 * transactions
     stored = await checks.stored(place.database, STREAM, count)
     ordered = await row(place, _ORDERED)

@@ -9,7 +9,7 @@ import anyio
 
 from benchmarks.captured import (
     EVERY,
-    PATIENCE,
+    TIMEOUT,
     Memory,
     Spent,
     backfilled,
@@ -186,7 +186,7 @@ async def _all_told(place: Bench) -> None:
     """Wait until every change is in the stream, which is when a later change is captured."""
     end = _number(await place.database.fetchval("select pg_current_wal_lsn()::text"))
     await place.database.fetch("update moved set note = note where id = 0")
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT):
         while _number((await captured(place)).position or "0/0") <= end:  # noqa: ASYNC110 - the database is asked
             await anyio.sleep(EVERY)
 

@@ -6,7 +6,7 @@ import random
 
 import anyio
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, batches, bytes_of
 from benchmarks.report import Result
@@ -111,9 +111,9 @@ class _Updates:
     async def _check(self, newest: dict[str, str]) -> None:
         rows = {row["key"]: row["data"] for row in await self._database.fetch(f"select key, data from {TABLE}")}
         if len(rows) != KEYS or any(rows[key] != text for key, text in newest.items()):
-            raise Wrong(f"The table holds {len(rows)} messages, and they are not the last of each key.")
+            raise CheckFailed(f"The table holds {len(rows)} messages, and they are not the last of each key.")
         if max(self.sizes) > self._most * self.first_size:
-            raise Wrong(f"The table had {max(self.sizes):,} bytes, and its keys take {self.first_size:,}.")
+            raise CheckFailed(f"The table had {max(self.sizes):,} bytes, and its keys take {self.first_size:,}.")
 
     async def into_table(self, count: int) -> float:
         """The same updates in a plain table. They must be sorted by key."""

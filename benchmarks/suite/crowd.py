@@ -45,7 +45,7 @@ async def crowd(options: Options) -> Result:
         limit_is="the same with one worker process",
         unit="us per message",
         latency={name: most[name] for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")},
-        variants={f"of_{count}": told for count, told in found.items()},
+        variants={f"of_{count}": result for count, result in found.items()},
         settings={"rate": RATE, "seconds": seconds, "payload_bytes": bytes_of(SMALL_NOTE), "keys": KEYS.count},
         checks=[f"{int(RATE * seconds):,} messages handled once by each crowd"],
     )

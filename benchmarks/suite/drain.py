@@ -8,16 +8,16 @@ from typing import Any
 from benchmarks.harness import Options
 from benchmarks.payloads import Keys
 from benchmarks.report import Result
-from benchmarks.suite.draining import LIMIT_IS, Told, told
-from benchmarks.wire import Telling
+from benchmarks.suite.draining import LIMIT_IS, Drain, measure_drains
+from benchmarks.wire import TelemetryMode
 
 
 async def drain(options: Options) -> Result:
     """Drain a backlog of 100,000 keys in one worker process with a typed no-op handler. Also with telemetry on."""
     count = options.count(500_000, 50_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
-    tellings: tuple[Telling, ...] = ("off", "metrics", "traces", "sampled")
-    measured, settings, proven = await told(options, Keys(100_000), count, "noop", consumer, tellings)
+    telemetry_modes: tuple[TelemetryMode, ...] = ("off", "metrics", "traces", "sampled")
+    measured, settings, proven = await measure_drains(options, Keys(100_000), count, "noop", consumer, telemetry_modes)
     off = measured["off"]
     return Result(
         benchmark="drain",
@@ -35,7 +35,7 @@ async def drain(options: Options) -> Result:
     )
 
 
-def _beside(off: Told, on: Told) -> dict[str, Any]:
+def _beside(off: Drain, on: Drain) -> dict[str, Any]:
     """`of_off` is the median of each repeat's rate, divided by the rate of the same repeat with telemetry off."""
     ratios = [with_it / without for with_it, without in zip(on.samples, off.samples, strict=True)]
     return {

@@ -12,13 +12,13 @@ from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.suite.filling import fill
 from benchmarks.timing import Measured
-from benchmarks.wire import ConsumerJob, Finish, HandlerName, Job, Report, Telling
+from benchmarks.wire import ConsumerJob, Finish, HandlerName, Job, Report, TelemetryMode
 
 READ_SIZE = 1000
 LIMIT_IS = f"a bare cursor read of {READ_SIZE} rows at a time, decoded into the same type"
 
 
-class Told(Measured):
+class Drain(Measured):
     """Rates, and `cpu`: microseconds of the worker's CPU time per message, which a busy machine disturbs less."""
 
     cpu: list[float] = msgspec.field(default_factory=list)
@@ -32,33 +32,33 @@ async def drained(
     Returns:
         The rates, the settings, and what was proven.
     """
-    measured, settings, checks = await told(options, keys, count, handler, consumer, ("off",))
+    measured, settings, checks = await measure_drains(options, keys, count, handler, consumer, ("off",))
     return measured["off"], settings, checks
 
 
-async def told(
+async def measure_drains(
     options: Options,
     keys: Keys,
     count: int,
     handler: HandlerName,
     consumer: dict[str, Any],
-    tellings: Sequence[Telling],
-) -> tuple[dict[Telling, Told], dict[str, Any], list[str]]:
+    telemetry_modes: Sequence[TelemetryMode],
+) -> tuple[dict[TelemetryMode, Drain], dict[str, Any], list[str]]:
     """Run `drained` once for each kind of telemetry in each repeat.
 
     They are consumers of the same stream, one after the other. Each repeat starts with another one,
     so that changes in the machine's speed affect all of them.
     """
-    measured = {telling: Told() for telling in tellings}
+    measured = {telemetry_mode: Drain() for telemetry_mode in telemetry_modes}
     repeats = options.times(3, 2)
     for repeat in range(repeats):
         async with bench(options) as place:
             await fill(place, keys, count)
-            first = repeat % len(tellings)
-            for telling in [*tellings[first:], *tellings[:first]]:
-                report = await _drain(place, keys, count, handler, consumer, telling)
-                measured[telling].samples.append(count / report.seconds)
-                measured[telling].cpu.append(report.cpu / count * 1e6)
+            first = repeat % len(telemetry_modes)
+            for telemetry_mode in [*telemetry_modes[first:], *telemetry_modes[:first]]:
+                report = await _drain(place, keys, count, handler, consumer, telemetry_mode)
+                measured[telemetry_mode].samples.append(count / report.seconds)
+                measured[telemetry_mode].cpu.append(report.cpu / count * 1e6)
             limit = await place.plain.read_rate(READ_SIZE, decode=True)
             for one in measured.values():
                 one.limit_samples.append(limit)
@@ -75,8 +75,8 @@ async def told(
 
 
 async def _drain(
-    place: Bench, keys: Keys, count: int, handler: HandlerName, consumer: dict[str, Any], telling: Telling
+    place: Bench, keys: Keys, count: int, handler: HandlerName, consumer: dict[str, Any], telemetry_mode: TelemetryMode
 ) -> Report:
-    name = "drain" if telling == "off" else f"drain_{telling}"
-    async with crew(Job(place.dsn, STREAM, [ConsumerJob(name, handler, consumer, keys)], telling)) as worker:
+    name = "drain" if telemetry_mode == "off" else f"drain_{telemetry_mode}"
+    async with crew(Job(place.dsn, STREAM, [ConsumerJob(name, handler, consumer, keys)], telemetry_mode)) as worker:
         return await worker.finish(Finish(count))

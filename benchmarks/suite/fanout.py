@@ -41,7 +41,7 @@ async def fanout(options: Options) -> Result:
                 start = time.monotonic_ns()
                 async with anyio.create_task_group() as group:
                     for _ in range(PUBLISHERS):
-                        group.start_soon(publisher.so_many, worker, BATCH, LEAD, count)
+                        group.start_soon(publisher.per_batch, worker, BATCH, LEAD, count)
                 report = await worker.finish(Finish(count))
             measured.samples.append(count / ((report.settled - start) / 1e9))
             await place.rest(PLAIN)

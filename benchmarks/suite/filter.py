@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import anyio
 
 from benchmarks import checks
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
 from benchmarks.report import Result
 from benchmarks.timing import Measured, Stopwatch, milliseconds
@@ -23,7 +23,7 @@ WHERE = "data.status = 'disputed' and data.lines.0.cents > 1000"
 CALLS = 400
 PACE = 0.005
 BATCH = 100
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 async def filter(options: Options) -> Result:  # noqa: A001 - the word of the field
@@ -114,7 +114,7 @@ class _Selective:
             while True:
                 began = time.perf_counter_ns()
                 batch = await store.lease(
-                    self._place.database, self._consumer, owner, BATCH, look=look.limit, judging=PATIENCE
+                    self._place.database, self._consumer, owner, BATCH, look=look.limit, judging=TIMEOUT
                 )
                 self.durations.append(time.perf_counter_ns() - began)
                 look.took(self.durations[-1] / 1e9, batch.looked_at)
@@ -128,7 +128,7 @@ class _Selective:
         seconds = watch.seconds()
         checks.expect(seqs, list(range(ONE_IN, self._count + 1, ONE_IN)), "seqs that meet the condition")
         if self.positions != sorted(self.positions):
-            raise Wrong(f"The position that is shown went back: {self.positions}")
+            raise CheckFailed(f"The position that is shown went back: {self.positions}")
         self.proven = f"{len(seqs):,} of {self._count:,} messages met the condition and came, each once and in order"
         return looked_at / seconds
 

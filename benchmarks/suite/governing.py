@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import STREAM, Bench
 from benchmarks.payloads import Order
 from headrace import App
@@ -71,9 +71,9 @@ class Watched:
         return max(seconds, default=0), share
 
     def check(self) -> None:
-        """Raise `Wrong` if a message was delivered twice. No handler failed, and no lease ran out."""
+        """Raise `CheckFailed` if a message was delivered twice. No handler failed, and no lease ran out."""
         if doubled := self._times.count(2):
-            raise Wrong(f"{doubled} messages came more than once.")
+            raise CheckFailed(f"{doubled} messages came more than once.")
 
 
 def waiting(seconds: float, comfortable: int | None = None) -> Callable[[Watched], Handler]:
@@ -103,7 +103,7 @@ def computing(rounds: int) -> Callable[[Watched], Handler]:
     return made
 
 
-class Look(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
     """An observation: seconds since the start, messages handled by then, and the target number of actors."""
 
     at: float
@@ -115,7 +115,7 @@ class Run(msgspec.Struct):
     """The results of one setting."""
 
     watched: Watched
-    looks: list[Look] = []
+    looks: list[Snapshot] = []
 
     def rate(self, since: float, until: float = float("inf")) -> float:
         """Messages per second between two times."""
@@ -157,5 +157,5 @@ async def _watch(app: App, consumer: str, seen: Run) -> None:
     start = time.monotonic()
     while True:
         target = app.statistics()["consumers"][consumer]["target"]
-        seen.looks.append(Look(time.monotonic() - start, seen.watched.handled, target))
+        seen.looks.append(Snapshot(time.monotonic() - start, seen.watched.handled, target))
         await anyio.sleep(LOOK)

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 
 from benchmarks import checks
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
-from benchmarks.http_client import Board, Connection, Messages, Publisher, Receiver, dealt
+from benchmarks.http_client import Board, Connection, Messages, Publisher, Receiver, deal_batches
 from benchmarks.http_server import BARE, HEADRACE, Meter, Server, postmaster, serving
 from benchmarks.payloads import LARGE_NOTE, SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result, figures
@@ -94,7 +94,7 @@ async def _run(server: Server, count: int, note: int, postgres: int | None) -> t
     clients: list[Connection] = [
         Receiver(board, STREAM, name, BATCH, WAIT_FOR, note) for name, size in RECEIVERS.items() for _ in range(size)
     ]
-    clients += [Publisher(board, STREAM, messages, iter(mine)) for mine in dealt(KEYS, count, PUBLISHERS, BATCH)]
+    clients += [Publisher(board, STREAM, messages, iter(mine)) for mine in deal_batches(KEYS, count, PUBLISHERS, BATCH)]
     for client in clients:
         await loop.create_connection(lambda client=client: client, "127.0.0.1", server.port)  # type: ignore[misc]
     meter = Meter(server=server.pid, postgres=postgres)
@@ -113,7 +113,7 @@ async def _until_done(board: Board) -> None:
     answers = -1
     while not board.done.done():
         if answers == (answers := sum(board.answers.values())):
-            raise Wrong(
+            raise CheckFailed(
                 f"No answer for {STALLED:g} s: published {board.published}, received {board.got}, acked {board.acked}."
             )
         await asyncio.wait([board.done], timeout=STALLED)

@@ -12,7 +12,7 @@ from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result
 from benchmarks.suite.crowd import worker
-from benchmarks.suite.standstill import Stand, _undisturbed, take_turns
+from benchmarks.suite.standstill import Standstill, _undisturbed, take_turns
 from benchmarks.timing import Measured, milliseconds
 from headrace import store
 
@@ -35,7 +35,7 @@ async def multitude(options: Options) -> Result:
         workers = [await stack.enter_async_context(worker(place, names, CONSUMERS)) for _ in range(PROCESSES)]
         await anyio.sleep(min(REST, 6 * seconds))
         idle = await _idle(place, [one.pid for one in workers], seconds)
-        beside, alone = Stand(place, options.batch or 100), Stand(elsewhere, options.batch or 100)
+        beside, alone = Standstill(place, options.batch or 100), Standstill(elsewhere, options.batch or 100)
         async with beside.ready(_undisturbed, 0, count), alone.ready(_undisturbed, 0, count):
             await take_turns(beside, alone)
     return Result(

@@ -12,7 +12,7 @@ import msgspec
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.crew import crew
 from benchmarks.harness import STREAM, Options, bench
 from benchmarks.observing import INTERVAL, Taken
@@ -116,5 +116,5 @@ def _proven(taken: list[Taken]) -> list[str]:
     """Check that it refreshed, and made no more queries than allowed."""
     for one in taken:
         if not one.looks or one.round_trips > QUERIES * (one.looks + 1):
-            raise Wrong(f"the observer looked {one.looks} times and made {one.round_trips:g} queries")
+            raise CheckFailed(f"the observer looked {one.looks} times and made {one.round_trips:g} queries")
     return [f"each look was {QUERIES} queries"]

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.crew import Crew, crew
 from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, batches, bytes_of
@@ -123,7 +123,7 @@ async def _pin(place: Bench) -> AsyncIterator[None]:
             yield
             xmin: int = await place.database.fetchval("select pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
             if xmin > xid:
-                raise Wrong(f"xmin was not held: it has reached {xmin}, and the transaction was {xid}.")
+                raise CheckFailed(f"xmin was not held: it has reached {xmin}, and the transaction was {xid}.")
     finally:
         await holder.close()
 

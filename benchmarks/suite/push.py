@@ -14,7 +14,7 @@ import anyio.abc
 import msgspec
 
 from benchmarks import checks
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.http_server import HEADRACE, serving
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of, order
@@ -29,11 +29,11 @@ KEYS = Keys(1000)
 NAME = "push"
 SECRET = "whsec_" + "a2V5" * 8
 SENDERS = 32
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds within which all messages must be delivered."""
 
 
-class Came(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True):
     """What the endpoint received, in order, and the time from the first to the last, in seconds."""
 
     bodies: list[bytes]
@@ -47,10 +47,10 @@ async def push(options: Options) -> Result:
     for _ in range(options.times(3, 1)):
         async with bench(options) as place:
             await fill(place, KEYS, count)
-            came = await _pushed(place, count)
-            proven = [*_check(came, count), await checks.settled(place.database, STREAM, NAME)]
-            measured.samples.append(count / came.seconds)
-            measured.limit_samples.append(await _bare(came.bodies))
+            received = await _pushed(place, count)
+            proven = [*_check(received, count), await checks.settled(place.database, STREAM, NAME)]
+            measured.samples.append(count / received.seconds)
+            measured.limit_samples.append(await _bare(received.bodies))
     return Result(
         benchmark="push",
         about="messages pushed to a local endpoint by one server process, one by one and signed",
@@ -69,31 +69,31 @@ async def push(options: Options) -> Result:
     )
 
 
-async def _pushed(place: Bench, count: int) -> Came:
+async def _pushed(place: Bench, count: int) -> Received:
     """Deliver a backlog. The time is from the first request to the last, without the server's start."""
     async with _endpoint() as endpoint:
         spec = ConsumerSpec(stream=STREAM, name=NAME, push=Push(url=endpoint.url, secret=SECRET))
         await store.declare_consumer(place.database, spec)
         async with serving(HEADRACE, "--database", place.dsn, "--push-allow", "loopback"):
-            with anyio.move_on_after(PATIENCE) as late:
+            with anyio.move_on_after(TIMEOUT) as late:
                 while not await checks.is_settled(place.database, STREAM, NAME):  # noqa: ASYNC110 - the database is asked
                     await anyio.sleep(0.2)
             if late.cancelled_caught:
-                raise Wrong(f"{count} messages were not delivered within {PATIENCE:.0f} s.")
+                raise CheckFailed(f"{count} messages were not delivered within {TIMEOUT:.0f} s.")
         return await endpoint.end()
 
 
-def _check(came: Came, count: int) -> list[str]:
+def _check(received: Received, count: int) -> list[str]:
     """Check that each message came once, in the order of its key, as it was published."""
     decoder = msgspec.json.Decoder()
     encode = msgspec.json.Encoder().encode
     numbers = []
-    for body in came.bodies:
+    for body in received.bodies:
         message = decoder.decode(body)["message"]
         number = message["data"]["number"]
         text = encode(order(number))
         if b'"data":' + text + b',"seq"' not in body or message["key"] != KEYS.key(number):
-            raise Wrong(f"message {number} came altered: {body[:300]!r}")
+            raise CheckFailed(f"message {number} came altered: {body[:300]!r}")
         numbers.append(number)
     return [
         checks.exactly_once(numbers, count, NAME),
@@ -116,9 +116,9 @@ async def _bare(bodies: Sequence[bytes]) -> float:
         async with anyio.create_task_group() as group:
             for _ in range(SENDERS):
                 group.start_soon(send)
-        came = await endpoint.end()
-    checks.expect(len(came.bodies), len(bodies), "requests of the bare client")
-    return len(bodies) / came.seconds
+        received = await endpoint.end()
+    checks.expect(len(received.bodies), len(bodies), "requests of the bare client")
+    return len(bodies) / received.seconds
 
 
 class _Endpoint:
@@ -127,16 +127,16 @@ class _Endpoint:
         self._file = file
         self.url = f"http://127.0.0.1:{port}/"
 
-    async def end(self) -> Came:
+    async def end(self) -> Received:
         """Stop it, and return what it received."""
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         if await self._process.wait():
-            raise Wrong(f"The endpoint ended with {self._process.returncode}.")
-        told = await anyio.Path(self._file).read_bytes()
-        times, _, bodies = told.partition(b"\n")
+            raise CheckFailed(f"The endpoint ended with {self._process.returncode}.")
+        result = await anyio.Path(self._file).read_bytes()
+        times, _, bodies = result.partition(b"\n")
         first, last = map(int, times.split())
-        return Came(bodies.split(b"\n"), (last - first) / 1e9)
+        return Received(bodies.split(b"\n"), (last - first) / 1e9)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import msgspec
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, batches, bytes_of
 from benchmarks.report import Result
@@ -102,7 +102,7 @@ class _Publishing:
         if self._max_storage is not None:
             proven.append(await self._is_bounded(rate))
             if not removed:
-                raise Wrong("Nothing was removed while it was measured: measure for longer.")
+                raise CheckFailed("Nothing was removed while it was measured: measure for longer.")
         return _Run(rate, self._sizes, removed, proven)
 
     async def _must_go_on(self, first: int, gone: float, seconds: float) -> bool:
@@ -135,7 +135,7 @@ class _Publishing:
         )
         count, first, last = row
         if last != self._published - 1 or count != last - first + 1:
-            raise Wrong(
+            raise CheckFailed(
                 f"{count} messages remain, from {first} to {last} of {self._published}: that is not the end of it."
             )
         return f"of {self._published:,} messages the last {count:,} remain, every one of them"
@@ -147,7 +147,7 @@ class _Publishing:
         each = await self._size() / row[0]
         bound = 1.25 * self._max_storage + self._overshoot * rate * each
         if max(self._sizes) > bound:
-            raise Wrong(
+            raise CheckFailed(
                 f"the stream had {max(self._sizes):,} bytes; at this pace no more than {bound:,.0f} were to be."
             )
         return (

@@ -120,14 +120,14 @@ class Parts:
         done = await self._do(name, crew, place, "handle", name=name, into=into, typed=typed, **given)
         orders, numbers, results = await _row(place, _SUMS, into)
         expect((orders, int(numbers)), (self.count, _sum(self.count)), f"orders and numbers in the results of {name}")
-        told = await settled(place.database, STREAM, name)
+        result = await settled(place.database, STREAM, name)
         self._took(name, done.seconds)
         if typed:
             self.measured[name].limit_samples.append(self.measured["handler"].limit_samples[-1])
         else:
             bare = await crew.do("bare_handle", place.dsn, self.count, **given)
             self.measured[name].limit_samples.append(self.count / bare.seconds)
-        return f"{told}; {results:,} results from {done.found['batches']} batches hold each message once"
+        return f"{result}; {results:,} results from {done.found['batches']} batches hold each message once"
 
     async def _leased(self, crew: SparkCrew, place: Bench) -> str:
         first = self.count - self.rows + 1

@@ -14,11 +14,11 @@ import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.processes import start
 
 _LONGEST_LINE = 1 << 20
-_PATIENCE = 900.0
+_TIMEOUT = 900.0
 """Seconds after which a job has failed."""
 
 
@@ -76,29 +76,29 @@ class SparkCrew:
         self._from = BufferedByteReceiveStream(process.stdout)
 
     async def begin(self) -> None:
-        """Wait for the session. Raises `Wrong` if it can't start."""
-        said = await self._hear()
-        assert isinstance(said, Ready)
-        self.ready = said
+        """Wait for the session. Raises `CheckFailed` if it can't start."""
+        answer = await self._receive()
+        assert isinstance(answer, Ready)
+        self.ready = answer
 
     async def do(self, job: str, dsn: str, count: int, **given: Any) -> Done:
-        """Run a job. Raises `Wrong` if it fails, or its result is wrong."""
+        """Run a job. Raises `CheckFailed` if it fails, or its result is wrong."""
         await self._to.send(msgspec.json.encode(Work(job, dsn, count, given)) + b"\n")
-        said = await self._hear()
-        assert isinstance(said, Done)
-        return said
+        answer = await self._receive()
+        assert isinstance(answer, Done)
+        return answer
 
-    async def _hear(self) -> Ready | Done:
+    async def _receive(self) -> Ready | Done:
         try:
-            with anyio.fail_after(_PATIENCE):
-                said = _decoder.decode(await self._from.receive_until(b"\n", _LONGEST_LINE))
+            with anyio.fail_after(_TIMEOUT):
+                answer = _decoder.decode(await self._from.receive_until(b"\n", _LONGEST_LINE))
         except (anyio.EndOfStream, anyio.IncompleteRead):
-            raise Wrong("the process with the Spark session died") from None
+            raise CheckFailed("the process with the Spark session died") from None
         except TimeoutError:
-            raise Wrong(f"the process with the Spark session said nothing for {_PATIENCE:.0f} s") from None
-        if isinstance(said, Failed):
-            raise Wrong(said.reason)
-        return said
+            raise CheckFailed(f"the process with the Spark session said nothing for {_TIMEOUT:.0f} s") from None
+        if isinstance(answer, Failed):
+            raise CheckFailed(answer.reason)
+        return answer
 
 
 @asynccontextmanager

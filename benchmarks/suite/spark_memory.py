@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.captured import Memory
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.suite.spark_crew import SparkCrew
 
 _MORE = 1.25, 48.0
@@ -21,7 +21,7 @@ async def memory(crew: SparkCrew, dsn: str, count: int, batches: int, groups: in
     small batches come first.
 
     Returns:
-        The memory in MiB, and what was proven of it. Raises `Wrong` when a larger backlog takes more.
+        The memory in MiB, and what was proven of it. Raises `CheckFailed` when a larger backlog takes more.
     """
     python, java = Memory(crew.pid), Memory(crew.ready.java)
     found: dict[str, Any] = {"at_rest": {"python_mib": python.resident(), "java_mib": java.resident()}}
@@ -44,7 +44,7 @@ async def memory(crew: SparkCrew, dsn: str, count: int, batches: int, groups: in
             peaks.append(python.peak())
             found[name] = {"python_peak_mib": peaks[-1], "java_peak_mib": java.peak(), "batches": done.found["batches"]}
         if peaks[1] > peaks[0] * _MORE[0] + _MORE[1]:
-            raise Wrong(
+            raise CheckFailed(
                 f"with max_rows={rows} a backlog of {count} took {peaks[1]:.0f} MiB at most, and a third of it {peaks[0]:.0f}."
             )
     return found, ["three times the backlog does not take more memory than that of two batches"]

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from benchmarks import checks
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.suite.spark_crew import Done, Failed, Ready, Work
 
 MASTER = "local[2]"
@@ -23,8 +23,8 @@ def main() -> int:
         conf = msgspec.json.decode(sys.argv[1], type=dict[str, str])
         try:
             return _serve(out, conf)
-        except Wrong as wrong:
-            _say(out, Failed(str(wrong)))
+        except CheckFailed as wrong:
+            _send(out, Failed(str(wrong)))
             return 1
 
 
@@ -35,25 +35,25 @@ def _serve(out: BinaryIO, conf: dict[str, str]) -> int:
     try:
         spark = session(SparkSettings(master=MASTER, app_name="headrace benchmarks", conf=conf))
     except SparkUnavailable as error:
-        raise Wrong(str(error)) from error
+        raise CheckFailed(str(error)) from error
     try:
         jvm: Any = spark.sparkContext._jvm
         java = int(jvm.java.lang.ProcessHandle.current().pid())
         versions = {"spark": spark.version, "java": str(jvm.java.lang.System.getProperty("java.version"))}
-        _say(out, Ready(java, time.monotonic() - start, versions))
+        _send(out, Ready(java, time.monotonic() - start, versions))
         from benchmarks.suite.spark_jobs import JOBS
 
         decoder = msgspec.json.Decoder(Work)
         for line in sys.stdin.buffer:
             work = decoder.decode(line)
             with checks.plain():
-                _say(out, JOBS[work.job](spark, work))
+                _send(out, JOBS[work.job](spark, work))
         return 0
     finally:
         stop()
 
 
-def _say(out: BinaryIO, message: Ready | Done | Failed) -> None:
+def _send(out: BinaryIO, message: Ready | Done | Failed) -> None:
     out.write(msgspec.json.encode(message) + b"\n")
     out.flush()
 

@@ -21,6 +21,8 @@ from headrace import store
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.maintenance.scheduler import Scheduler
+from headrace.runtime.maintenance.sweeper import Sweeper
 
 KEYS = Keys(10_000)
 STUCK = "orders.eu.stuck"
@@ -35,14 +37,14 @@ TURN = 10
 SWEEP = 1.0
 """Seconds between sweeps. A janitor runs beside all measurements."""
 
-Scene = Callable[["Stand", int], AbstractAsyncContextManager[None]]
+Scene = Callable[["Standstill", int], AbstractAsyncContextManager[None]]
 
 
 async def standstill(options: Options) -> Result:
     """Lease batches of 100 beside a blocked or retried key, an open publisher or an old snapshot, and without them."""
     count = options.count(100_000, 10_000)
     size = options.batch or 100
-    runs: dict[str, list[tuple[Stand, Stand]]] = {name: [] for name in SCENES}
+    runs: dict[str, list[tuple[Standstill, Standstill]]] = {name: [] for name in SCENES}
     for _ in range(options.times(3, 1)):
         for name, (scene, times, free) in SCENES.items():
             async with (
@@ -72,11 +74,11 @@ async def standstill(options: Options) -> Result:
     )
 
 
-def _measured(pairs: list[tuple[Stand, Stand]]) -> Measured:
+def _measured(pairs: list[tuple[Standstill, Standstill]]) -> Measured:
     return Measured([held.rate for held, _ in pairs], [free.rate for _, free in pairs])
 
 
-def _variant(pairs: list[tuple[Stand, Stand]]) -> dict[str, Any]:
+def _variant(pairs: list[tuple[Standstill, Standstill]]) -> dict[str, Any]:
     measured = _measured(pairs)
     held, free = [milliseconds([time for pair in pairs for time in pair[which].took]) for which in (0, 1)]
     return {
@@ -91,27 +93,27 @@ def _variant(pairs: list[tuple[Stand, Stand]]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _stand(options: Options, size: int, scene: Scene, behind: int, count: int) -> AsyncIterator[Stand]:
+async def _stand(options: Options, size: int, scene: Scene, behind: int, count: int) -> AsyncIterator[Standstill]:
     async with bench(options) as place:
-        stand = Stand(place, size)
-        async with stand.ready(scene, behind, count):
-            yield stand
-        if stand.late:
-            await stand.catch_up()
+        measured = Standstill(place, size)
+        async with measured.ready(scene, behind, count):
+            yield measured
+        if measured.late:
+            await measured.catch_up()
 
 
-async def take_turns(held: Stand, free: Stand) -> None:
+async def take_turns(held: Standstill, free: Standstill) -> None:
     """Measure both alternately, a few calls each, so that a machine that gets slower slows both."""
     while not (held.done and free.done):
-        for stand in (held, free):
+        for measured in (held, free):
             for _ in range(TURN):
-                if not stand.done:
-                    await stand.lease_and_ack()
-    for stand in (held, free):
-        stand.check()
+                if not measured.done:
+                    await measured.lease_and_ack()
+    for measured in (held, free):
+        measured.check()
 
 
-class Stand:
+class Standstill:
     """One consumer of a fresh stream, and its measurements.
 
     Attributes:
@@ -135,8 +137,8 @@ class Stand:
         self._seqs: list[int] = []
         self.details: dict[str, float] = {}
         self.checks: list[str] = []
-        self._sweeper = store.Sweeper(place.database)
-        self._scheduled = store.Schedule(place.database)
+        self._sweeper = Sweeper(place.database)
+        self._scheduled = Scheduler(place.database)
 
     @asynccontextmanager
     async def ready(self, scene: Scene, behind: int, count: int) -> AsyncIterator[None]:
@@ -234,80 +236,80 @@ PUBLISH = "select headrace.publish($1, $2, $3)"
 
 
 @asynccontextmanager
-async def _undisturbed(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _undisturbed(measured: Standstill, behind: int) -> AsyncIterator[None]:
     yield
 
 
 @asynccontextmanager
-async def _blocked(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _blocked(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """A key is blocked."""
-    await stand.fail(Failure("retry", None, "never again"))
-    await stand.pile_up(behind)
+    await measured.fail(Failure("retry", None, "never again"))
+    await measured.pile_up(behind)
     yield
 
 
 @asynccontextmanager
-async def _in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _in_backoff(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """A key waits for its retry."""
-    await stand.fail(Failure("release", 3600.0, "later"))
-    await stand.pile_up(behind)
+    await measured.fail(Failure("release", 3600.0, "later"))
+    await measured.pile_up(behind)
     yield
 
 
 @asynccontextmanager
-async def _keys_in_backoff(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _keys_in_backoff(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """A large number of keys wait for their retry."""
     keys = [f"orders.us.{number}" for number in range(behind)]
-    await store.publish_many(stand.place.database, STREAM, keys, ["{}"] * behind)
-    while (leased := await stand.lease(LOOK)).lease_id is not None:
-        await stand.fail_all(leased, Failure("release", 3600.0, "later"))
+    await store.publish_many(measured.place.database, STREAM, keys, ["{}"] * behind)
+    while (leased := await measured.lease(LOOK)).lease_id is not None:
+        await measured.fail_all(leased, Failure("release", 3600.0, "later"))
     yield
 
 
 @asynccontextmanager
-async def _one_by_one(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _one_by_one(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """Each message has its own commit."""
-    async with _connected(stand) as others:
+    async with _connected(measured) as others:
 
         async def publish(batch: Batch) -> None:
             for key, text in zip(batch.keys, batch.texts, strict=True):
                 await others.fetchval(PUBLISH, STREAM, key, text)
 
-        stand.publish = publish
+        measured.publish = publish
         await others.execute("set synchronous_commit = off")
         yield
 
 
 @asynccontextmanager
-async def _publishing(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _publishing(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """Like `_interleaved` for the messages behind it. After that, the open transaction publishes only now and then."""
-    async with _interleaved(stand, behind):
-        everywhere = stand.publish
+    async with _interleaved(measured, behind):
+        everywhere = measured.publish
 
         async def publish(batch: Batch) -> None:
             for first in range(0, len(batch.keys), SHARE):
-                await stand.publish_others(
+                await measured.publish_others(
                     Batch(batch.keys[first + 1 : first + SHARE], batch.texts[first + 1 : first + SHARE])
                 )
                 await everywhere(Batch(batch.keys[first : first + 1], batch.texts[first : first + 1]))
 
-        stand.publish = publish
+        measured.publish = publish
         yield
 
 
 @asynccontextmanager
-async def _interleaved(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _interleaved(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """Like `_one_by_one`, and an open transaction publishes a message between each two commits, all the time."""
-    async with _one_by_one(stand, behind), _connected(stand) as own:
-        stand.publish_others = stand.publish
+    async with _one_by_one(measured, behind), _connected(measured) as own:
+        measured.publish_others = measured.publish
 
         async def publish(batch: Batch) -> None:
             for key, text in zip(batch.keys, batch.texts, strict=True):
                 await own.fetchval(PUBLISH, STREAM, STUCK, '{"stuck": true}')
-                await stand.publish_others(Batch([key], [text]))
-            stand.late += len(batch.keys)
+                await measured.publish_others(Batch([key], [text]))
+            measured.late += len(batch.keys)
 
-        stand.publish = publish
+        measured.publish = publish
         async with own.transaction():
             for batch in batches(KEYS, behind, CHUNK):
                 await publish(batch)
@@ -315,35 +317,35 @@ async def _interleaved(stand: Stand, behind: int) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _pinned(stand: Stand, behind: int) -> AsyncIterator[None]:
+async def _pinned(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """An old snapshot keeps the dead rows of messages that were put back, scheduled, given ids, and blocked."""
-    async with _connected(stand) as old, old.transaction(isolation="repeatable_read", readonly=True):
+    async with _connected(measured) as old, old.transaction(isolation="repeatable_read", readonly=True):
         await old.fetchval("select count(*) from headrace.streams")
-        await _leave_dead_rows(stand, behind)
+        await _leave_dead_rows(measured, behind)
         yield
 
 
-async def _leave_dead_rows(stand: Stand, count: int) -> None:
-    database = stand.place.database
+async def _leave_dead_rows(measured: Standstill, count: int) -> None:
+    database = measured.place.database
     for batch in batches(KEYS, count, CHUNK):
         ids = [f"{batch.keys[0]}-{uuid4()}" for _ in batch.keys]
         soon = [datetime.now(UTC) + timedelta(milliseconds=1)] * len(batch.keys)
         await store.publish_many(database, STREAM, batch.keys, batch.texts, message_ids=ids, deliver_at=soon)
-    schedule, sweeper = store.Schedule(database), store.Sweeper(database)
+    schedule, sweeper = Scheduler(database), Sweeper(database)
     later = datetime.now(UTC) + timedelta(minutes=10)
     while (await schedule.deliver(later))[1] is not None:
         pass
     while (await sweeper.sweep(later)).ids_forgotten:
         pass
-    while (leased := await stand.lease(LOOK)).lease_id is not None:
-        await stand.fail_all(leased, Failure("release"))
-        await stand.fail_all(await stand.lease(LOOK), Failure("retry"))
-        await store.discard(database, stand.consumer)
+    while (leased := await measured.lease(LOOK)).lease_id is not None:
+        await measured.fail_all(leased, Failure("release"))
+        await measured.fail_all(await measured.lease(LOOK), Failure("retry"))
+        await store.discard(database, measured.consumer)
 
 
 @asynccontextmanager
-async def _connected(stand: Stand) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-    connection = await asyncpg.connect(stand.place.dsn)
+async def _connected(measured: Standstill) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(measured.place.dsn)
     try:
         yield connection
     finally:

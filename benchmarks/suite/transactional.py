@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.crew import crew
 from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of, slices
@@ -77,7 +77,7 @@ async def _drained(
 async def _written_once(place: Bench, count: int) -> str:
     rows, numbers = await place.database.fetchrow("select count(*), count(distinct number) from effects")
     if not rows == numbers == count:
-        raise Wrong(f"of {count:,} messages {numbers:,} were written, in {rows:,} rows.")
+        raise CheckFailed(f"of {count:,} messages {numbers:,} were written, in {rows:,} rows.")
     return f"{rows:,} rows written, one for each message"
 
 

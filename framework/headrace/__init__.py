@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.app.readiness import Readiness
     from headrace.runtime.handlers.dependencies import Depends
     from headrace.runtime.handlers.middleware import Middleware, Next
+    from headrace.runtime.maintenance.sweeper import sweep
     from headrace.runtime.messages.batch import Batch
     from headrace.runtime.messages.message import Message
     from headrace.runtime.messages.transaction import Transaction
@@ -86,6 +87,7 @@ __all__ = [
     "UnknownConsumer",
     "UnknownStream",
     "field",
+    "sweep",
     "transform",
 ]
 
@@ -102,6 +104,7 @@ _LAZY = {
     "Readiness": "headrace.app.readiness",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.messages.transaction",
+    "sweep": "headrace.runtime.maintenance.sweeper",
     "transform": "headrace.sources.postgres.rules.transforms",
 }
 

@@ -12,6 +12,7 @@ import pytest
 
 from headrace import App, Backoff, ConfigurationError, InvalidFilter, InvalidInput, StoreUnavailable, store
 from tests.runtime.running import WITHIN, Gate, Seen, consumer, eventually, numbered, parked, running
+from tests.support.logs import logged
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_the_decorator_gives_the_function_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "reason"),
     [
         ({"name": "a b"}, "The consumer name 'a b' can't be used"),
         ({"concurrency": 0}, r"concurrency=\(0, 0\) must be a number from 1 to 10,000"),
@@ -72,8 +73,8 @@ def test_the_decorator_gives_the_function_back() -> None:
         ({"timeout": 0}, "timeout=0 leaves no time at all"),
     ],
 )
-def test_an_invalid_setting_is_refused_by_its_name(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_an_invalid_setting_is_refused_by_its_name(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
         App("postgresql://nowhere").consumer("orders", **settings)(nothing)
 
 
@@ -87,9 +88,9 @@ def test_filters_are_checked_where_they_are_written() -> None:
 def test_a_decorator_without_its_stream_and_other_slips_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"Write @app\.consumer\('orders'\)"):
         App("postgresql://nowhere").consumer(nothing)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"streams='orders' must be a list, such as \['orders'\]"):
+    with pytest.raises(ConfigurationError, match=r"streams='orders' is a string\. Pass a list, such as \['orders'\]"):
         App(streams="orders")
-    with pytest.raises(ConfigurationError, match="max_connections=1 must be from 2 to 1000"):
+    with pytest.raises(ConfigurationError, match=r"max_connections=1 is invalid\. It must be a number from 2 to 1000"):
         App(max_connections=1)
     with pytest.raises(ConfigurationError, match="shutdown_timeout"):
         App(shutdown_timeout="later")
@@ -112,7 +113,7 @@ async def test_the_schema_is_brought_up_to_date_at_start(empty_dsn: str, caplog:
     caplog.set_level(logging.INFO, "headrace")
     async with App(empty_dsn, streams=["orders"]) as app:
         await app.publish("orders", "a", 1)
-    assert "schema: applied migration 1 (tables)" in caplog.text
+    assert logged(caplog, "schema updated", step="applied migration 1 (tables)")
 
 
 @pytest.mark.asyncio
@@ -124,9 +125,9 @@ async def test_an_invalid_stream_name_is_refused_at_start(dsn: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("dsn", "error", "said"),
+    ("dsn", "error", "reason"),
     [
-        ("nonsense", ConfigurationError, "The database URL 'nonsense' can't be read"),
+        ("nonsense", ConfigurationError, "The database URL 'nonsense' can't be parsed"),
         ("postgresql://me:secret@127.0.0.1:port/db", ConfigurationError, "postgresql://me:…@127.0.0.1:port/db"),
         (
             "postgresql://me:secret@127.0.0.1:1/db",
@@ -136,21 +137,21 @@ async def test_an_invalid_stream_name_is_refused_at_start(dsn: str) -> None:
     ],
 )
 async def test_a_wrong_database_url_is_explained_without_its_password(
-    dsn: str, error: type[Exception], said: str
+    dsn: str, error: type[Exception], reason: str
 ) -> None:
     app = App(dsn)
     for _ in range(2):  # a failed start leaves no connection or lock behind
         with pytest.raises(error) as caught:
             async with app:
                 pass
-        assert said in str(caught.value)
+        assert reason in str(caught.value)
         assert "secret" not in str(caught.value)
 
 
 @pytest.mark.asyncio
 async def test_a_missing_database_is_a_configuration_error(dsn: str) -> None:
     missing = dsn.replace("headrace_test_", "no_such_")
-    with pytest.raises(ConfigurationError, match=r"does not exist\. Mend the database URL"):
+    with pytest.raises(ConfigurationError, match=r"does not exist\. Correct the database URL"):
         async with App(missing):
             pass
 
@@ -191,7 +192,7 @@ async def test_calls_that_need_a_running_app_report_that(app: App) -> None:
     assert app.statistics() == {}
     with pytest.raises(ConfigurationError, match="The app is not running"):
         await app.idle()
-    with pytest.raises(ConfigurationError, match=r"The app has no consumer: decorate a function with @app\.consumer"):
+    with pytest.raises(ConfigurationError, match=r"The app has no consumer\. Decorate a function with @app\.consumer"):
         await app.run()
 
 
@@ -282,18 +283,20 @@ async def test_changed_settings_are_applied_at_start_and_logged(dsn: str, caplog
     )(nothing)
 
     async with running(before):
-        assert "consumer ship of orders: new, from the start of the stream" in caplog.messages
+        assert logged(caplog, "consumer created", consumer="ship", stream="orders", deliver_policy="all")
     caplog.clear()
     async with running(before):
         assert caplog.messages == []
     async with running(after):
         settings = (await consumer(after, "ship")).settings
-        assert sorted(caplog.messages) == [
-            "consumer ship of orders: ack_wait changed from 30 to 60.0",
-            "consumer ship of orders: backoff changed from {} to {'delays': [1.0, 5.0]}",
-            "consumer ship of orders: filters changed from ['>'] to ['a.>']",
-            "consumer ship of orders: max_deliver changed from 10 to 3",
-            "consumer ship of orders: on_exhausted changed from 'dead_letter' to 'block'",
+        changes: Any = logged(caplog, "consumer setting changed", consumer="ship", stream="orders")
+        assert len(changes) == len(caplog.records)
+        assert sorted((record.setting, record.before, record.now) for record in changes) == [
+            ("ack_wait", "30", "60.0"),
+            ("backoff", "{}", "{'delays': [1.0, 5.0]}"),
+            ("filters", "['>']", "['a.>']"),
+            ("max_deliver", "10", "3"),
+            ("on_exhausted", "'dead_letter'", "'block'"),
         ]
     assert (settings["ack_wait"], settings["max_deliver"], settings["on_exhausted"]) == (60, 3, "block")
     assert settings["filters"] == ["a.>"]
@@ -307,7 +310,7 @@ async def test_a_backoff_changed_and_changed_back_is_the_same(dsn: str, caplog: 
         app.consumer("orders", name="ship", backoff=backoff)(nothing)
         async with running(app):
             pass
-    assert len([message for message in caplog.messages if "changed" in message]) == 1
+    assert len(logged(caplog, "consumer setting changed")) == 1
 
 
 @pytest.mark.asyncio
@@ -361,8 +364,8 @@ async def test_a_signal_drains_and_a_second_one_stops_at_once(
                 assert gate.inside == 1
                 os.kill(os.getpid(), number)
         assert await given_back(2)
-    assert f"{number.name}: draining; again to stop at once" in caplog.messages
-    assert f"{number.name}: stopping at once" in caplog.messages
+    assert logged(caplog, "draining", signal=number.name)
+    assert logged(caplog, "stopping at once", signal=number.name)
 
 
 @pytest.mark.asyncio

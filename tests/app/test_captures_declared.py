@@ -14,6 +14,7 @@ import pytest_asyncio
 from headrace import App, ConfigurationError, PostgresSpec, field, store, transform
 from headrace.sources.postgres.capture.capturing import Capturing
 from tests.support.captures import slots_dropped, until, until_state
+from tests.support.logs import logged
 
 
 @transform
@@ -77,21 +78,24 @@ async def test_a_source_is_made_and_changed_by_the_next_start(
     first.capture("public.orders", into="shop", columns={"public.orders": ["id"]})
     async with first.running():
         pass
-    assert "source shop: new, captures public.orders into shop" in caplog.text
+    assert logged(caplog, "source created", source="shop", tables="public.orders", stream="shop")
     second = _idle(dsn)
     second.capture("public.orders", "public.items", into="shop", where=field("record.id") > 5, heartbeat="30s")
     caplog.clear()
-    for told in (True, False):
+    for expected in (True, False):
         async with second.running():
             pass
-        assert ("source shop: heartbeat changed from None to 30.0" in caplog.text) == told
-        assert ("source shop: tables changed" in caplog.text) == told
+        changed = logged(
+            caplog, "source setting changed", source="shop", setting="heartbeat", before="None", now="30.0"
+        )
+        assert bool(changed) == expected
+        assert bool(logged(caplog, "source setting changed", setting="tables")) == expected
         caplog.clear()
     source = await store.source(shop, "shop")
     assert (source.settings["columns"], source.settings["where"]) == ({}, "data.record.id > 5")
     other = _idle(dsn)
     other.capture("public.orders", into="elsewhere", name="shop")
-    with pytest.raises(ConfigurationError, match="its stream is 'shop', and that can't be changed to 'elsewhere'"):
+    with pytest.raises(ConfigurationError, match="with the stream 'shop', which can't be changed to 'elsewhere'"):
         async with other.running():
             pass
 
@@ -133,15 +137,15 @@ def test_a_declaration_is_checked_at_once() -> None:
         app.capture("public.items", into="orders")
     app.capture("public.items", into="orders", name="items", transform="shop.capture:slim")
     assert app.captures[1].transform == "shop.capture:slim"
-    for wrong, told in (
-        ({"into": "x", "transform": lambda message: message}, "can't be found by a name"),
+    for wrong, reason in (
+        ({"into": "x", "transform": lambda message: message}, "can't be imported by name"),
         ({"into": "x", "mode": "tables"}, "mode"),
         ({"into": "x", "rate": "fast"}, "rate"),
         ({"into": "x", "heartbeat": "often"}, "is not a duration"),
         ({"into": "x", "where": "data.record.id >"}, "where"),
         ({"into": "X"}, "source name"),
     ):
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=reason):
             app.capture("public.orders", **wrong)  # type: ignore[arg-type]
     for tables in ((), ("orders",), (["public.orders"],)):
         with pytest.raises(ConfigurationError, match="table"):

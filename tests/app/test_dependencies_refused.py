@@ -113,9 +113,9 @@ async def test_a_handler_can_not_need_a_dependency_that_its_kind_does_not_have(d
         return Session(Pool())
 
     for provider, settings, said in (
-        (of_message, {"batch": 2}, "which needs Message, and is given many messages at a time: take a Batch"),
-        (of_batch, {}, "which needs Batch, and is given one message at a time: take a Message"),
-        (of_transaction, {}, "which needs Transaction, and runs in none: say transactional=True"),
+        (of_message, {"batch": 2}, "which needs Message, and handles batches. Take a Batch"),
+        (of_batch, {}, "which needs Batch, and handles single messages. Take a Message"),
+        (of_transaction, {}, "which needs Transaction, and runs in no transaction. Set transactional=True"),
     ):
         app = App(dsn)
         app.provide(provider)

@@ -14,7 +14,7 @@ import pytest
 from headrace import App, store
 from headrace.admin import Admin
 from headrace.app import heartbeats, service
-from headrace.app.heartbeats import MOST_CONSUMERS, Heartbeats, Pace
+from headrace.app.heartbeats import MAX_CONSUMERS, Heartbeats, Rate
 from headrace.model import conditions
 from headrace.model.clock import Time
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
@@ -59,7 +59,7 @@ async def test_a_running_app_is_listed_with_its_consumers_until_it_has_ended(
 async def test_a_process_reports_some_of_its_consumers_and_counts_the_others(
     dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_CONSUMERS", 2)
+    monkeypatch.setattr(service, "MAX_CONSUMERS", 2)
     app = App(dsn)
 
     async def ship() -> None: ...
@@ -116,7 +116,7 @@ async def test_a_process_reports_the_services_attached_to_its_app(dsn: str) -> N
         def notified(self, _: int) -> None: ...
         def published(self, _: str) -> None: ...
         def hear(self, *, deaf: bool) -> None: ...
-        def tells(self) -> dict[str, Any]:
+        def app_statistics(self) -> dict[str, Any]:
             return {"consumers": {"orders:hook": {"actors": 4, "busy": 1}}, "server": {"requests": 5, "waiting": 2}}
 
     @app.consumer("orders")
@@ -134,33 +134,33 @@ async def test_a_process_reports_the_services_attached_to_its_app(dsn: str) -> N
 async def test_a_process_with_very_many_consumers_reports_some_and_the_number_of_the_others(
     database: store.Database,
 ) -> None:
-    consumers = {f"orders:c{number}": {"reason": "x" * 1000} for number in range(MOST_CONSUMERS + 5)}
+    consumers = {f"orders:c{number}": {"reason": "x" * 1000} for number in range(MAX_CONSUMERS + 5)}
     facts = Heartbeats(database, lambda: {"consumers": consumers}).facts()
-    assert (len(facts.consumers), facts.more_consumers) == (MOST_CONSUMERS, 5)
+    assert (len(facts.consumers), facts.more_consumers) == (MAX_CONSUMERS, 5)
     assert len(facts.consumers[0].reason) < 200
 
 
 async def test_a_count_that_was_reset_has_no_pace() -> None:
-    pace = Pace()
-    assert [pace.of("a", count, now) for now, count in enumerate((5, 8, 2, 4))] == [None, 3, None, 2]
+    rate = Rate()
+    assert [rate.of("a", count, now) for now, count in enumerate((5, 8, 2, 4))] == [None, 3, None, 2]
 
 
 async def test_a_process_without_heartbeats_is_gone_and_later_forgotten(database: store.Database) -> None:
-    then = datetime(2026, 1, 1, tzinfo=UTC)
+    previous = datetime(2026, 1, 1, tzinfo=UTC)
     worker = uuid4()
-    await store.tell_worker(database, worker, FACTS, now=then)
+    await store.record_heartbeat(database, worker, FACTS, now=previous)
     for seconds, gone in ((14, False), (16, True)):
-        (found,) = await _workers(database, now=then + timedelta(seconds=seconds))
+        (found,) = await _workers(database, now=previous + timedelta(seconds=seconds))
         assert (found.id, found.gone) == (str(worker), gone)
-    assert await store.forget_workers(database, now=then + timedelta(seconds=59)) == 0
-    assert await store.forget_workers(database, now=then + timedelta(seconds=61)) == 1
+    assert await store.forget_workers(database, now=previous + timedelta(seconds=59)) == 0
+    assert await store.forget_workers(database, now=previous + timedelta(seconds=61)) == 1
     assert await _workers(database) == []
 
 
 async def test_a_process_has_one_row_however_many_heartbeats_it_sends(database: store.Database) -> None:
     worker = uuid4()
     for pid in (1, 2, 3):
-        await store.tell_worker(
+        await store.record_heartbeat(
             database, worker, WorkerFacts(host="h", pid=pid, kind="run", version="1", started_at=FACTS.started_at)
         )
     (found,) = await _workers(database)
@@ -168,7 +168,7 @@ async def test_a_process_has_one_row_however_many_heartbeats_it_sends(database: 
 
 
 async def test_a_process_with_a_heartbeat_that_can_not_be_decoded_is_left_out(database: store.Database) -> None:
-    await store.tell_worker(database, uuid4(), FACTS)
+    await store.record_heartbeat(database, uuid4(), FACTS)
     await database.fetchval(
         """insert into headrace.workers values ($1, clock_timestamp(), '{"host": 7}') returning 1""", uuid4()
     )
@@ -202,7 +202,7 @@ async def test_the_overview_takes_four_round_trips(database: store.Database) -> 
                 database, ConsumerSpec(stream=stream, name=name, where=conditions.parse("data.a > 1"))
             )
     await store.publish(database, "orders", "a", "1")
-    await store.tell_worker(database, uuid4(), WorkerFacts(
+    await store.record_heartbeat(database, uuid4(), WorkerFacts(
         host="h", pid=1, kind="run", version="1", started_at=FACTS.started_at, consumers=[ConsumerAtWork(stream="orders", name="ship")],
     ))  # fmt: skip
     await store.create_source(database, "shop", "postgres", "orders", {"tables": ["public.orders"]})

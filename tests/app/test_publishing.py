@@ -164,7 +164,7 @@ async def test_data_that_json_or_postgres_can_not_hold_is_refused(app: App) -> N
             (loop, "The data can't be written as JSON"),
             ("\ud800", "The data can't be written as JSON"),
             ({"a": ["x\0"]}, "The data has a string with a NUL character"),
-            (msgspec.Raw(b'{"open": '), "The data is not JSON as Postgres takes it"),
+            (msgspec.Raw(b'{"open": '), "The data is not JSON that Postgres can store"),
             (msgspec.Raw(b'"\\u0000"'), "NUL character"),
         ):
             with pytest.raises(InvalidData) as caught:
@@ -201,5 +201,5 @@ async def test_bad_input_is_one_kind_of_error_and_a_value_error_too(app: App) ->
 @pytest.mark.asyncio
 async def test_publishing_needs_a_connection(app: App) -> None:
     for work in (app.publish("orders", "a", 1), app.publish_many("orders", [("a", 1)])):
-        with pytest.raises(ConfigurationError, match=r"The app is not connected: use it inside `async with app:`"):
+        with pytest.raises(ConfigurationError, match=r"The app is not connected\. Use it inside `async with app:`"):
             await work

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from headrace import App
-from headrace.app.readiness import PATIENCE, ConsumerState, judge
+from headrace.app.readiness import MAX_UNANSWERED, ConsumerState, assess
 from headrace.model.errors import StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
 from tests.runtime.running import Gate, eventually, running
@@ -17,37 +17,37 @@ def _sight(unanswered: float | None = None, *, breaker: str | None = None) -> Co
 
 
 def test_an_app_is_ready_while_the_database_answers_in_time() -> None:
-    found = judge({"orders:ship": _sight(), "orders:bill": _sight(PATIENCE - 1)}, draining=False)
+    found = assess({"orders:ship": _sight(), "orders:bill": _sight(MAX_UNANSWERED - 1)}, draining=False)
     assert found
     assert (found.ready, found.database, found.reasons) == (True, True, ())
 
 
 def test_one_consumer_that_gets_no_answer_makes_it_unready_and_is_named() -> None:
-    found = judge({"orders:ship": _sight(), "orders:bill": _sight(PATIENCE + 2)}, draining=False)
+    found = assess({"orders:ship": _sight(), "orders:bill": _sight(MAX_UNANSWERED + 2)}, draining=False)
     assert not found
-    assert found.reasons == ("orders:bill: it has been asking the database in vain for 12 s.",)
+    assert found.reasons == ("orders:bill: the database has not answered for 12 s.",)
     assert (found.consumers["orders:ship"].ready, found.consumers["orders:bill"].ready) == (True, False)
     assert found.database
 
 
 def test_the_database_is_away_when_it_answers_none() -> None:
-    assert not judge({"orders:ship": _sight(PATIENCE + 1)}, draining=False).database
+    assert not assess({"orders:ship": _sight(MAX_UNANSWERED + 1)}, draining=False).database
 
 
 def test_an_open_breaker_is_reported_and_leaves_the_app_ready() -> None:
-    found = judge({"orders:ship": _sight(breaker="open")}, draining=False)
+    found = assess({"orders:ship": _sight(breaker="open")}, draining=False)
     assert found
     assert found.consumers["orders:ship"].breaker == "open"
 
 
 def test_an_app_is_not_ready_while_it_drains() -> None:
-    found = judge({"orders:ship": _sight()}, draining=True)
+    found = assess({"orders:ship": _sight()}, draining=True)
     assert (found.ready, found.draining, found.database) == (False, True, True)
-    assert "told to stop" in found.reasons[0]
+    assert "is stopping" in found.reasons[0]
 
 
 def test_readiness_can_be_encoded_as_json() -> None:
-    found = msgspec.json.decode(msgspec.json.encode(judge({"orders:ship": _sight(20)}, draining=False)))
+    found = msgspec.json.decode(msgspec.json.encode(assess({"orders:ship": _sight(20)}, draining=False)))
     assert found["ready"] is False
     assert found["consumers"]["orders:ship"]["unanswered"] == 20
 
@@ -98,7 +98,7 @@ async def test_an_app_is_not_ready_while_its_database_is_away(dsn: str, monkeypa
     async def answered() -> bool:
         return app.readiness().consumers["orders:ship"].unanswered is None
 
-    monkeypatch.setattr("headrace.app.readiness.PATIENCE", 0.0)
+    monkeypatch.setattr("headrace.app.readiness.MAX_UNANSWERED", 0.0)
     async with running(app):
         assert app.readiness()
         monkeypatch.setattr(Fetcher, "_call", fails)

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.captured import make_tables
-from benchmarks.checks import Wrong
+from benchmarks.checks import CheckFailed
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
 from benchmarks.suite.capture_drain import check
 
@@ -43,7 +43,7 @@ async def test_a_correct_stream_passes_the_checks(place: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "complaint"),
+    ("statement", "reason"),
     [
         (f"delete from {MESSAGES} where seq = 4", "messages in the stream"),
         (
@@ -65,7 +65,7 @@ async def test_a_correct_stream_passes_the_checks(place: Bench) -> None:
         ("update accounts set abalance = 7 where aid = 99999", "rows that differ"),
     ],
 )
-async def test_a_wrong_stream_fails_the_checks(place: Bench, statement: str, complaint: str) -> None:
+async def test_a_wrong_stream_fails_the_checks(place: Bench, statement: str, reason: str) -> None:
     await place.database.fetch(statement)
-    with pytest.raises(Wrong, match=complaint):
+    with pytest.raises(CheckFailed, match=reason):
         await check(place, TRANSACTIONS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.checks import Wrong, exactly_once, in_order, plain
+from benchmarks.checks import CheckFailed, exactly_once, in_order, plain
 from benchmarks.payloads import Keys
 from benchmarks.timing import Phase, percentile, summarise
 
@@ -18,11 +18,11 @@ def test_all_of_them_once_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "complaint"),
+    ("numbers", "reason"),
     [([0, 2], "1 of 3 messages never came"), ([0, 1, 1, 2], "more than once"), ([0, 1, 2, 3], "had been published")],
 )
-def test_lost_doubled_and_unknown_messages_are_seen(numbers: list[int], complaint: str) -> None:
-    with pytest.raises(Wrong, match=complaint):
+def test_lost_doubled_and_unknown_messages_are_seen(numbers: list[int], reason: str) -> None:
+    with pytest.raises(CheckFailed, match=reason):
         exactly_once(numbers, 3, "consumer")
 
 
@@ -31,11 +31,11 @@ def test_one_after_the_other_is_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "complaint"),
+    ("trace", "reason"),
     [([1, ~1, 0, ~0], "came after"), ([0, 1, ~0, ~1], "was not done"), ([0], "never ended"), ([0, ~1], "what ended")],
 )
-def test_disorder_within_a_key_is_seen(trace: list[int], complaint: str) -> None:
-    with pytest.raises(Wrong, match=complaint):
+def test_disorder_within_a_key_is_seen(trace: list[int], reason: str) -> None:
+    with pytest.raises(CheckFailed, match=reason):
         in_order(trace, ONE_KEY, "consumer", awaits=True)
 
 
@@ -51,8 +51,8 @@ def test_a_key_with_half_the_traffic_has_every_second_message() -> None:
 
 
 def test_a_complaint_comes_out_of_its_task_groups() -> None:
-    with pytest.raises(Wrong, match="lost"), plain():
-        raise ExceptionGroup("outer", [ExceptionGroup("inner", [Wrong("lost")])])
+    with pytest.raises(CheckFailed, match="lost"), plain():
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [CheckFailed("lost")])])
 
 
 def test_percentiles_are_of_values_that_were_seen() -> None:

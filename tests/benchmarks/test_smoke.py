@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     postgres = EmbeddedPostgres(tmp_path_factory.mktemp("benchmarks") / "postgres")
-    with postgres.acquire() as tenancy:
-        yield tenancy.url
+    with postgres.acquire() as handle:
+        yield handle.url
     postgres.destroy()
 
 

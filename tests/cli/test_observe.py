@@ -52,7 +52,7 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
         host="worker-7", pid=4711, kind="run", version="1.2", started_at=datetime.now(UTC),
         consumers=[ConsumerAtWork(stream="orders", name="bill", actors=16, busy=3, reason="trying: all are busy and messages wait")],
     )  # fmt: skip
-    await store.tell_worker(database, uuid4(), facts)
+    await store.record_heartbeat(database, uuid4(), facts)
     async with in_front_of(admin, size=size) as person:
         assert all(len(line) <= size[0] for line in person.lines)
         assert person.line("Streams 1")
@@ -178,7 +178,7 @@ async def test_a_process_opens_with_all_that_it_reports(database: store.Database
     facts = WorkerFacts(
         host="h", pid=9, kind="serve", version="1", started_at=datetime.now(UTC), consumers=[consumer], more_consumers=3
     )
-    await store.tell_worker(database, uuid4(), facts)
+    await store.record_heartbeat(database, uuid4(), facts)
     async with in_front_of(admin) as person:
         await person.press("3", "enter")
         for text in ("12/s, 200 ms per message", "breaker     open", "0 of 2 busy: fixed", "3 more consumers"):

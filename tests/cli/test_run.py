@@ -112,11 +112,11 @@ def test_a_process_ends_when_its_consumer_is_deleted_so_that_its_supervisor_rest
     orders(1, until=tmp_path / "go")
     running.line("begun 1")
     _ask(dsn, delete)
-    running.line("ship of orders was deleted")
+    running.line("consumer deleted")
     (tmp_path / "go").touch()
     assert running.end() == ConsumersDeleted.exit_code
     assert any(line.startswith("done 1") for line in running.lines)
-    assert "Every consumer of this process was deleted" in running.lines[-1]
+    assert "All consumers of this process were deleted" in running.lines[-1]
     assert not any("Traceback" in line for line in running.lines)
 
 

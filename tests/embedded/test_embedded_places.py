@@ -14,15 +14,15 @@ import pytest
 
 import headrace.embedded
 from headrace.embedded import EmbeddedPostgres, binaries, default_data_dir, program_copies
-from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
-from headrace.embedded.paths import make_private_directory, make_seat, remove_seat, socket_directory
+from headrace.embedded.os_user import OsUser, os_user_for
+from headrace.embedded.paths import make_private_directory, make_server_dir, remove_server_dir, socket_directory
 from headrace.embedded.program_copies import usable_by
 from headrace.model.errors import EmbeddedPostgresError
 
 from .conftest import as_root, ask
 
-NOBODY = Account("nobody", 65534, 65534)
+NOBODY = OsUser("nobody", 65534, 65534)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ class TestTheDefaultPlace:
 
     def test_is_ignored_by_git(self, tmp_path):
         home = tmp_path / "project" / ".headrace" / "postgres"
-        remove_seat(make_seat(home, account_for()), home)
+        remove_server_dir(make_server_dir(home, os_user_for()), home)
         assert (home.parent / ".gitignore").read_text() == "*\n"
 
 
@@ -96,22 +96,22 @@ class TestThePrograms:
 def test_a_directory_of_another_user_is_not_used_for_the_socket(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    with pytest.raises(EmbeddedPostgresError, match="belongs to someone else"):
-        make_private_directory(tmp_path / "link", account_for(), 0o700)
+    with pytest.raises(EmbeddedPostgresError, match="belongs to another user"):
+        make_private_directory(tmp_path / "link", os_user_for(), 0o700)
 
 
 def test_the_path_of_the_socket_is_short_however_deep_the_data():
-    directory = socket_directory(Path("/deep" * 50), Account("someone", 4_000_000_000, 1))
+    directory = socket_directory(Path("/deep" * 50), OsUser("someone", 4_000_000_000, 1))
     assert len(str(directory / ".s.PGSQL.65535.lock")) < 100
 
 
-def a_python_for(account: Account) -> Path:
+def a_python_for(os_user: OsUser) -> Path:
     """Return a Python that the user can execute. Ours may be below /root, where other users can't execute it."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (Path(sys.executable), Path("/usr/local/bin", name), Path("/usr/bin", name)):
-        if account.can_execute(python):
+        if os_user.can_execute(python):
             return python
-    pytest.skip(f"{account.name} can't execute any {name}")
+    pytest.skip(f"{os_user.name} can't execute any {name}")
 
 
 def hide(installation: Installation, directory: Path) -> Installation:
@@ -134,17 +134,17 @@ def hide(installation: Installation, directory: Path) -> Installation:
 class TestAsRoot:
     def test_another_user_runs_the_server(self, open_directory):
         pg = EmbeddedPostgres(open_directory / "postgres")
-        with pg.acquire() as tenancy:
+        with pg.acquire() as handle:
             assert Path(f"/proc/{pg.status().pid}").stat().st_uid != 0
             assert pg.status().cluster_dir == open_directory / "postgres" / "cluster"
-            assert ask(tenancy.url, "select 1") == 1
+            assert ask(handle.url, "select 1") == 1
 
     def test_data_go_elsewhere_if_that_user_cannot_enter(self, tmp_path):
         tmp_path.chmod(0o700)
         pg = EmbeddedPostgres(tmp_path / "postgres")
         try:
-            with pg.acquire() as tenancy:
-                assert ask(tenancy.url, "select 1") == 1
+            with pg.acquire() as handle:
+                assert ask(handle.url, "select 1") == 1
                 assert not pg.status().cluster_dir.is_relative_to(tmp_path)
             moved_to = pg.status().cluster_dir.parent
             assert (moved_to / "moved-from").read_text().strip() == str(pg.data_dir)

@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 
 from headrace.embedded import EmbeddedPostgres, postmaster, startup
-from headrace.embedded.account import account_for
-from headrace.embedded.paths import LOG_LIMIT, LOG_REST, find_seat, trim_log
+from headrace.embedded.os_user import os_user_for
+from headrace.embedded.paths import LOG_LIMIT, LOG_REST, find_server_dir, trim_log
 from headrace.model.errors import EmbeddedPostgresError
 
 from .conftest import ask
@@ -66,8 +66,8 @@ def test_status_of_nothing_makes_nothing(tmp_path):
 
 def test_the_url_is_the_same_before_and_after_a_start(pg):
     before = pg.url()
-    with pg.acquire() as tenancy:
-        assert before == tenancy.url == pg.status().url
+    with pg.acquire() as handle:
+        assert before == handle.url == pg.status().url
 
 
 def test_the_url_suits_another_database_too(running):
@@ -92,21 +92,21 @@ def test_the_socket_is_for_the_owner_alone(running):
 
 def test_own_settings_win(pg):
     custom = EmbeddedPostgres(pg.data_dir, settings={"work_mem": "7MB", "application_name": "it's"})
-    with custom.acquire() as tenancy:
-        assert ask(tenancy.url, "show work_mem") == "7MB"
-        assert ask(tenancy.url, "select reset_val from pg_settings where name = 'application_name'") == "it's"
+    with custom.acquire() as handle:
+        assert ask(handle.url, "show work_mem") == "7MB"
+        assert ask(handle.url, "select reset_val from pg_settings where name = 'application_name'") == "it's"
 
 
 def test_a_port_is_opened_with_a_password(pg):
     with_port = EmbeddedPostgres(pg.data_dir, port=free_port())
-    with with_port.acquire() as tenancy:
+    with with_port.acquire() as handle:
         assert with_port.status().port == with_port.port
-        assert ask(tenancy.url, "select 1") == 1
-        parts = urlsplit(tenancy.url)
+        assert ask(handle.url, "select 1") == 1
+        parts = urlsplit(handle.url)
         assert parts.password
         with pytest.raises(asyncpg.InvalidPasswordError):
-            ask(tenancy.url.replace(parts.password, "guessed"), "select 1")
-        assert parts.password not in repr(with_port.status()) + repr(tenancy)
+            ask(handle.url.replace(parts.password, "guessed"), "select 1")
+        assert parts.password not in repr(with_port.status()) + repr(handle)
         with EmbeddedPostgres(pg.data_dir).acquire() as by_socket:
             assert ask(by_socket.url, "select 1") == 1
 
@@ -122,62 +122,62 @@ def test_a_restart_recovers_from_a_crash(running):
 def test_a_killed_server_is_brought_up_by_the_next_to_come(running):
     ask(running.url(), "create table killed as select 42 as answer")
     crash(running)
-    with running.acquire() as tenancy:
-        assert ask(tenancy.url, "select answer from killed") == 42
+    with running.acquire() as handle:
+        assert ask(handle.url, "select answer from killed") == 42
 
 
 def test_a_process_of_a_killed_server_that_hangs_is_named(running, monkeypatch):
     monkeypatch.setattr(startup, "ORPHAN_LIMIT", 0.1)
-    processes = postmaster.processes(find_seat(running.data_dir))
+    processes = postmaster.processes(find_server_dir(running.data_dir))
     orphan = next(pid for pid in processes if pid != running.status().pid)
     os.kill(orphan, signal.SIGSTOP)
     try:
         crash(running)
-        with pytest.raises(EmbeddedPostgresError, match=f"killed still run on .*{orphan}"):
+        with pytest.raises(EmbeddedPostgresError, match=f"killed Postgres still run on .*{orphan}"):
             running.acquire()
     finally:
         os.kill(orphan, signal.SIGCONT)
-    with running.acquire() as tenancy:
-        assert ask(tenancy.url, "select 1") == 1
+    with running.acquire() as handle:
+        assert ask(handle.url, "select 1") == 1
 
 
 def test_a_process_id_that_another_program_has_now_is_no_obstacle(pg):
     with pg.acquire():
         crash(pg)
-    seat = find_seat(pg.data_dir)
-    assert postmaster.wait_until_down(seat, 10)
-    pid_file = seat.cluster / "postmaster.pid"
-    account = account_for(seat.cluster)
+    server_dir = find_server_dir(pg.data_dir)
+    assert postmaster.wait_until_down(server_dir, 10)
+    pid_file = server_dir.cluster / "postmaster.pid"
+    os_user = os_user_for(server_dir.cluster)
     # It has to be a process of the server's user, because Postgres itself detects those of other users.
-    identity = {} if account.is_us else {"user": account.uid, "group": account.gid, "extra_groups": ()}
+    identity = {} if os_user.is_current else {"user": os_user.uid, "group": os_user.gid, "extra_groups": ()}
     with subprocess.Popen(["sleep", "60"], **identity) as innocent:
         lines = pid_file.read_text().split("\n")
         pid_file.write_text("\n".join([str(innocent.pid), *lines[1:]]))
-        with pg.acquire() as tenancy:
-            assert ask(tenancy.url, "select 1") == 1
+        with pg.acquire() as handle:
+            assert ask(handle.url, "select 1") == 1
         assert innocent.poll() is None
         innocent.kill()
 
 
 def test_an_empty_pid_file_is_no_obstacle(pg):
-    (find_seat(pg.data_dir).cluster / "postmaster.pid").touch()
-    with pg.acquire() as tenancy:
-        assert ask(tenancy.url, "select 1") == 1
+    (find_server_dir(pg.data_dir).cluster / "postmaster.pid").touch()
+    with pg.acquire() as handle:
+        assert ask(handle.url, "select 1") == 1
 
 
 def test_a_cleaned_tmp_is_no_obstacle(running):
     shutil.rmtree(parse_qs(urlsplit(running.url()).query)["host"][0])
     assert not running.status().running
-    with running.acquire() as tenancy:
-        assert ask(tenancy.url, "select 1") == 1
+    with running.acquire() as handle:
+        assert ask(handle.url, "select 1") == 1
 
 
 def test_data_half_made_is_made_anew(fresh):
     fresh.data_dir.mkdir()
     (fresh.data_dir / "new" / "cluster").mkdir(parents=True)
     (fresh.data_dir / "new" / "cluster" / "PG_VERSION").write_text("18\n")
-    with fresh.acquire() as tenancy:
-        assert ask(tenancy.url, "select 1") == 1
+    with fresh.acquire() as handle:
+        assert ask(handle.url, "select 1") == 1
 
 
 def test_destroying_leaves_what_is_not_ours(fresh):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.paths import find_seat
+from headrace.embedded.paths import find_server_dir
 
 from .conftest import ask
 
@@ -91,7 +91,7 @@ def test_a_killed_last_user_leaves_a_server_that_the_next_one_stops(pg, user):
     with pg.acquire():
         assert pg.status().pid == before.pid
     assert not pg.status().running
-    assert not any(find_seat(pg.data_dir).users.iterdir())
+    assert not any(find_server_dir(pg.data_dir).users.iterdir())
 
 
 def test_a_process_that_forgets_to_release_leaves_at_its_end(pg, user):
@@ -146,8 +146,8 @@ def test_many_that_come_and_go_leave_nothing_running(pg):
 
 
 def come_and_go(data_dir: Path) -> int:
-    with EmbeddedPostgres(data_dir).acquire() as tenancy:
-        return int(ask(tenancy.url, "select 1"))
+    with EmbeddedPostgres(data_dir).acquire() as handle:
+        return int(ask(handle.url, "select 1"))
 
 
 def test_a_starter_that_is_killed_at_any_moment_is_no_obstacle(fresh, user):
@@ -156,15 +156,15 @@ def test_a_starter_that_is_killed_at_any_moment_is_no_obstacle(fresh, user):
         with contextlib.suppress(subprocess.TimeoutExpired):
             killed.process.wait(delay)
         killed.kill()
-    with fresh.acquire() as tenancy:
-        assert ask(tenancy.url, "select current_database()") == "headrace"
+    with fresh.acquire() as handle:
+        assert ask(handle.url, "select current_database()") == "headrace"
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_committed_data_survives_every_stop(pg, mode):
-    with pg.acquire() as tenancy:
-        ask(tenancy.url, f"create table {mode} as select 42 as answer")
+    with pg.acquire() as handle:
+        ask(handle.url, f"create table {mode} as select 42 as answer")
         pg.stop(mode)
         assert not pg.status().running
-    with pg.acquire() as tenancy:
-        assert ask(tenancy.url, f"select answer from {mode}") == 42
+    with pg.acquire() as handle:
+        assert ask(handle.url, f"select answer from {mode}") == 42

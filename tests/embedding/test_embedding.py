@@ -19,6 +19,7 @@ from aiohttp import web
 from headrace import App, StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
 from tests.runtime.running import WITHIN, Gate, consumer, eventually, parked
+from tests.support.logs import logged
 
 
 class Bug(Exception):
@@ -132,7 +133,7 @@ async def test_a_consumer_s_death_ends_the_block_and_is_raised(
     with pytest.raises(ExceptionGroup) as caught:
         await work()
     assert caught.value.subgroup(Bug)
-    assert "ship of orders died of what no retry mends" in caplog.text
+    assert logged(caplog, "consumer failed", consumer="ship", stream="orders")
     assert not app.readiness()
     task = asyncio.current_task()
     assert task is not None

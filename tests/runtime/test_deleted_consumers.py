@@ -13,11 +13,11 @@ from headrace.model.errors import UnknownConsumer
 from headrace.model.specs import ConsumerSpec
 from tests.conftest import Connect
 from tests.runtime.running import WITHIN, Gate, Seen, eventually, running
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
 Delete = Callable[[App], Awaitable[None]]
-ITS_END = "ship of orders was deleted"
 
 
 async def by_admin(app: App) -> None:
@@ -29,7 +29,7 @@ async def by_plain_sql(app: App) -> None:
 
 
 def ends(caplog: pytest.LogCaptureFixture) -> int:
-    return sum(ITS_END in record.getMessage() for record in caplog.records)
+    return len(logged(caplog, "consumer deleted", consumer="ship", stream="orders"))
 
 
 async def is_gone(app: App) -> bool:

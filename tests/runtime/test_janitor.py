@@ -15,7 +15,9 @@ from headrace.model.errors import StoreUnavailable
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance import janitor
 from headrace.runtime.maintenance.janitor import Janitor
+from headrace.runtime.maintenance.sweeper import Sweeper, Swept
 from tests.runtime.running import WITHIN, Seen, eventually, running
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,13 +116,13 @@ async def test_a_database_failure_is_retried_and_any_other_one_does_not_stop_the
     ]
     worked = anyio.Event()
 
-    async def sweep(_self: Any, _now: Any = None) -> store.Swept:
+    async def sweep(_self: Any, _now: Any = None) -> Swept:
         if failures:
             raise failures.pop(0)
         worked.set()
-        return store.Swept()
+        return Swept()
 
-    monkeypatch.setattr(store.Sweeper, "sweep", sweep)
+    monkeypatch.setattr(Sweeper, "sweep", sweep)
     monkeypatch.setattr(janitor, "REPAIR", 0.0)
     consuming(app, seen)
     with caplog.at_level(logging.WARNING, "headrace"):
@@ -129,19 +131,19 @@ async def test_a_database_failure_is_retried_and_any_other_one_does_not_stop_the
                 await worked.wait()
             await app.publish("orders", "a", 1)
             await seen.until(1)
-    said = [record.getMessage() for record in caplog.records]
-    assert any("retention waits: no road" in text for text in said)
-    assert any("retention failed, and is tried again later: the janitor's own" in text for text in said)
+    assert logged(caplog, "database unavailable", task="retention")
+    texts = [record.getMessage() for record in caplog.records]
+    assert any("retention failed, and is tried again later: the janitor's own" in text for text in texts)
 
 
 async def test_the_janitor_rests_longer_while_there_is_nothing_to_do(
     database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[float] = []
-    found = [store.Swept(more=True), store.Swept(segments_dropped=1), *(store.Swept() for _ in range(3))]
-    found += [store.Swept(again_in=0.5), store.Swept(), store.Swept(again_in=0.001)]
+    found = [Swept(more=True), Swept(segments_dropped=1), *(Swept() for _ in range(3))]
+    found += [Swept(again_in=0.5), Swept(), Swept(again_in=0.001)]
 
-    async def sweep(_self: Any, _now: Any = None) -> store.Swept:
+    async def sweep(_self: Any, _now: Any = None) -> Swept:
         return found.pop(0)
 
     async def sleep(seconds: float) -> None:
@@ -149,7 +151,7 @@ async def test_the_janitor_rests_longer_while_there_is_nothing_to_do(
         if not found:
             raise StoreUnavailable("enough")
 
-    monkeypatch.setattr(store.Sweeper, "sweep", sweep)
+    monkeypatch.setattr(Sweeper, "sweep", sweep)
     monkeypatch.setattr(janitor.anyio, "sleep", sleep)
     one = Janitor(database, lambda _: None)
     one._leading.set()

@@ -136,6 +136,6 @@ async def test_only_a_missing_schema_is_reported_as_missing(database: store.Data
         async with database.transaction() as connection:
             await connection.fetch("select headrace.not_there()")
     await database.fetch("drop schema headrace cascade")
-    with pytest.raises(SchemaError, match="run `headrace migrate`"):
+    with pytest.raises(SchemaError, match="Run `headrace migrate`"):
         async with database.transaction() as connection:
             await connection.fetch("select headrace.not_there()")

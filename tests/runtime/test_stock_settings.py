@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from headrace import App, Message, Retry, store
+from headrace import App, Message, Retry, store, sweep
 from headrace.embedded import EmbeddedPostgres
 from headrace.embedded.binaries import OLDEST_MAJOR
 from tests.runtime.running import Seen, running
@@ -107,7 +107,7 @@ async def test_no_statement_of_a_worker_is_compiled(stock: EmbeddedPostgres, dsn
         await app.publish("orders", "eu.1", {"n": 1}, message_id="once")
         await app.publish("orders", "eu.2", {"n": 2}, delay="10ms")
         await app.idle()
-        await store.sweep(app.database)
+        await sweep(app.database)
         admin = app.admin
         await admin.overview()
         await admin.consumers()

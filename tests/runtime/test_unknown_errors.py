@@ -9,6 +9,7 @@ import pytest
 from headrace import App, Message, store
 from headrace.model.errors import SchemaError
 from tests.runtime.running import Seen, eventually, running
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,19 +25,20 @@ def app(dsn: str) -> App:
     return App(dsn)
 
 
-async def logged(caplog: pytest.LogCaptureFixture, what: str) -> None:
+async def until_logged(caplog: pytest.LogCaptureFixture, task: str, text: str) -> None:
     async def found() -> bool:
-        return any(what in record.getMessage() and record.levelno == logging.ERROR for record in caplog.records)
+        records = logged(caplog, "database error", task=task)
+        return any(text in record.getMessage() and record.levelno == logging.ERROR for record in records)
 
     await eventually(found)
 
 
 @pytest.mark.parametrize(
-    ("what", "who"),
+    ("what", "task"),
     [("insert on headrace.leases", "ship: leasing"), ("delete on headrace.leases", "ship: settling")],
 )
 async def test_an_unknown_error_of_the_database_is_logged_and_survived(
-    app: App, database: store.Database, caplog: pytest.LogCaptureFixture, what: str, who: str
+    app: App, database: store.Database, caplog: pytest.LogCaptureFixture, what: str, task: str
 ) -> None:
     seen = Seen()
 
@@ -48,8 +50,7 @@ async def test_an_unknown_error_of_the_database_is_logged_and_survived(
         await database.fetch(REFUSAL)
         await database.fetch(f"create trigger refuse before {what} execute function public.refuse()")
         await app.publish("orders", "a", 1)
-        await logged(caplog, f"{who} failed, and is tried again")
-        await logged(caplog, "not today (SQLSTATE 55000). The server's hint: try tomorrow")
+        await until_logged(caplog, task, "not today (SQLSTATE 55000). The server's hint: try tomorrow")
         await database.fetch("drop trigger refuse on headrace.leases")
         assert await seen.until(1) == [1]
         await app.idle()

@@ -135,8 +135,8 @@ async def test_a_consumer_is_notified_again_after_its_listening_connection_was_c
 async def test_a_process_that_has_stopped_listening_begins_again_when_no_other_is_subscribed(
     app: App, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "LISTEN", 0.01)
-    monkeypatch.setattr(service, "DESERTED", 0.01)
+    monkeypatch.setattr(service, "LISTEN_CHECK", 0.01)
+    monkeypatch.setattr(service, "UNSUBSCRIBED_CHECK", 0.01)
     monkeypatch.setattr(idle, "SHORTEST_TERM", 0.1)
     monkeypatch.setattr(demand.ListenPolicy, "SHARE", 2.0)  # any share is too small, ...
     monkeypatch.setattr(demand.ListenPolicy, "LEAVES", 2.0)  # ... and it stops at once

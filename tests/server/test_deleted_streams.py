@@ -19,6 +19,7 @@ from headrace.server.options import Options
 from tests.runtime.running import WITHIN, Gate, Seen, eventually
 from tests.server.calling import Api
 from tests.server.push.endpoints import Endpoint, listening
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -74,7 +75,8 @@ async def test_a_stream_that_is_deleted_at_work_goes_as_a_whole_and_a_new_one_of
         assert {name: one["deleted"] for name, one in app.statistics()["consumers"].items()} == {
             "orders:ship": True, "events:note": False, "orders:hook": False,
         }  # fmt: skip
-    assert [record.getMessage()[:26] for record in caplog.records] == ["ship of orders was deleted"]
+    [record] = caplog.records
+    assert logged(caplog, "consumer deleted", consumer="ship", stream="orders") == [record]
 
 
 async def declare(app: App, endpoint: Endpoint) -> None:

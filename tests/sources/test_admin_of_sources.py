@@ -41,7 +41,7 @@ async def test_a_source_is_found_by_its_name_and_by_its_id(admin: Admin) -> None
     assert (source.kind, source.stream, source.stream_id) == ("webhook", "orders", stream.id)
     assert (source.settings["key"], source.settings["max_body"]) == (GITHUB.key, 1000)
     for ref in ("nope", "", "a\0b", "ü" * 1000):
-        with pytest.raises(UnknownSource, match="There is no source"):
+        with pytest.raises(UnknownSource, match="does not exist"):
             await admin.source(ref)
 
 

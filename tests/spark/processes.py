@@ -14,7 +14,7 @@ LITTLE = {
 }
 
 
-def surroundings(without: tuple[str, ...] = (), **more: str) -> dict[str, str]:
+def environment(without: tuple[str, ...] = (), **more: str) -> dict[str, str]:
     """Return this environment with settings for a small session, and without variables that change Spark's settings."""
     ours = ("HEADRACE_SPARK_", "SPARK_", "PYSPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours) and name not in without}

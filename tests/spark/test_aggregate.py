@@ -116,14 +116,14 @@ async def test_what_cannot_be_aggregated_is_reported_in_a_sentence(
     await store.create_stream(database, "hourly")
     await publish(database, ("ann", "10:05", "1.50"))
     wrong: list[tuple[dict[str, Any], type[HeadraceError], str]] = [
-        ({"aggregates": {}}, ConfigurationError, "nothing to aggregate"),
+        ({"aggregates": {}}, ConfigurationError, "aggregates is empty"),
         ({"aggregates": {"a": "sum(data.nothing)"}}, HeadraceError, "nothing"),
-        ({"aggregates": {"customer": "count(*)"}}, ConfigurationError, "called 'customer'"),
+        ({"aggregates": {"customer": "count(*)"}}, ConfigurationError, "named 'customer'"),
         ({"schema": "customer strink"}, HeadraceError, "(?i)strink"),
-        ({"key": "{total}"}, ConfigurationError, r"the field \{total\}: there are \{window_start\}"),
-        ({"mode": "complete"}, ConfigurationError, "must be 'update' or 'append'"),
-        ({"window": "0s"}, ConfigurationError, "longer than nothing"),
-        ({"slide": "2h"}, ConfigurationError, "not be longer than window"),
+        ({"key": "{total}"}, ConfigurationError, r"the unknown field \{total\}\. The fields are \{window_start\}"),
+        ({"mode": "complete"}, ConfigurationError, "It must be 'update' or 'append'"),
+        ({"window": "0s"}, ConfigurationError, "greater than zero"),
+        ({"slide": "2h"}, ConfigurationError, "is longer than window"),
         ({"into": "orders"}, ConfigurationError, "into itself"),
     ]
     for options, error, sentence in wrong:

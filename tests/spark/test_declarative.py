@@ -17,7 +17,7 @@ import pytest
 from headrace import store
 from headrace_spark.session.java import find
 from tests.spark.filling import read
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.torture]
 
@@ -35,17 +35,17 @@ async def test_each_run_takes_what_is_new_into_the_other_stream(
     for number, status in enumerate(["paid", "new", "paid"]):
         text = f'{{"id": {number}, "region": "eu", "status": "{status}", "total": "10.50"}}'
         await store.publish(database, "orders", f"orders.{number}", text)
-        said = run(spec, dsn)
-        assert "Run is COMPLETED" in said
+        text = run(spec, dsn)
+        assert "Run is COMPLETED" in text
     paid = [(key, data) for _, key, data in await read(database, "paid")]
     assert paid == [("orders.0", '{"id":0,"total":"10.50"}'), ("orders.2", '{"id":2,"total":"10.50"}')]
 
 
 def run(spec: Path, dsn: str) -> str:
     program = Path(sys.executable).parent / "spark-pipelines"
-    environment = surroundings(HEADRACE_DATABASE=dsn, PYSPARK_PYTHON=sys.executable, JAVA_HOME=str(find().home))
+    variables = environment(HEADRACE_DATABASE=dsn, PYSPARK_PYTHON=sys.executable, JAVA_HOME=str(find().home))
     done = subprocess.run(
-        [str(program), "run", "--spec", str(spec)], cwd=spec.parent.parent, env=environment,
+        [str(program), "run", "--spec", str(spec)], cwd=spec.parent.parent, env=variables,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     return done.stdout

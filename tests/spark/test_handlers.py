@@ -16,7 +16,8 @@ from headrace.model.errors import ConfigurationError
 from headrace_spark import spark_consumer
 from headrace_spark.handlers import jobs
 from tests.runtime.running import Seen, consumer, dead_letters, eventually, running, work_off
-from tests.telemetry.telling import Recorded
+from tests.support.logs import logged
+from tests.telemetry.recorded import Recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,10 +130,10 @@ async def test_a_batch_of_which_nothing_fits_needs_no_call(spark: SparkSession, 
 async def test_a_running_job_shows_its_stages_and_tasks_in_the_log_and_in_the_statistics(
     spark: SparkSession, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LOOK", 0.02)
+    monkeypatch.setattr(jobs, "PROGRESS_INTERVAL", 0.02)
     caplog.set_level(logging.INFO, "headrace.spark")
-    telling = Recorded(traces=False)
-    app = App(dsn, streams=["orders"], telemetry=telling.telemetry)
+    recorded = Recorded(traces=False)
+    app = App(dsn, streams=["orders"], telemetry=recorded.telemetry)
     enough = anyio.Event()
 
     @spark_consumer(app, "orders", max_wait="0.05s", log_every="0.02s")
@@ -144,12 +145,12 @@ async def test_a_running_job_shows_its_stages_and_tasks_in_the_log_and_in_the_st
         assert app.statistics()["spark"] == {"orders:ship": {"job": None, "started": None, **_ZERO}}
         await app.publish_many("orders", [("a", 1), ("b", 2)])
 
-        async def told() -> bool:
-            return bool(app.statistics()["spark"]["orders:ship"]["tasks_done"] and "tasks done" in caplog.text)
+        async def logged_at() -> bool:
+            return bool(app.statistics()["spark"]["orders:ship"]["tasks_done"] and logged(caplog, "spark job running"))
 
-        await eventually(told)
+        await eventually(logged_at)
         found = app.statistics()["spark"]["orders:ship"]
-        gauges = {name: telling.points(f"headrace.spark.{name}") for name in ("tasks", "tasks.done", "rows")}
+        gauges = {name: recorded.points(f"headrace.spark.{name}") for name in ("tasks", "tasks.done", "rows")}
         enough.set()
         await app.idle()
         assert app.statistics()["spark"]["orders:ship"]["job"] is None
@@ -159,7 +160,9 @@ async def test_a_running_job_shows_its_stages_and_tasks_in_the_log_and_in_the_st
     }  # fmt: skip
     assert gauges["rows"][0].attributes["messaging.consumer.group.name"] == "ship"
     assert found["job"].startswith("headrace-orders:ship-")
-    assert "orders:ship: 2 messages in Spark for" in caplog.text
+    [record, *_] = logged(caplog, "spark job running", consumer="orders:ship", messages=2)
+    assert hasattr(record, "seconds")
+    assert hasattr(record, "tasks_done")
 
 
 _ZERO = {"rows": 0, "stages": 0, "stages_done": 0, "tasks": 0, "tasks_done": 0}
@@ -190,22 +193,22 @@ async def declared(function: Any = lambda df: None, **settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "settings", "said"),
+    ("function", "settings", "reason"),
     [
-        (lambda: None, {}, "takes a DataFrame"),
-        (lambda a, b, c: None, {}, "takes a DataFrame"),
-        (lambda df, *, other: None, {}, "takes a DataFrame"),
-        (anyio.sleep, {}, "must be a plain function"),
-        (lambda df: None, {"max_rows": 0}, "max_rows=0 must be"),
+        (lambda: None, {}, "wrong parameters. It takes a DataFrame"),
+        (lambda a, b, c: None, {}, "wrong parameters. It takes a DataFrame"),
+        (lambda df, *, other: None, {}, "wrong parameters. It takes a DataFrame"),
+        (anyio.sleep, {}, "write a plain function"),
+        (lambda df: None, {"max_rows": 0}, "max_rows=0 is invalid"),
         (lambda df: None, {"max_rows": 1_000_000}, "must be from 1 to 500,000"),
-        (lambda df: None, {"max_results": -1}, "max_results=-1 must be"),
+        (lambda df: None, {"max_results": -1}, "max_results=-1 is invalid"),
         (lambda df: None, {"max_wait": "2m"}, "must be from 0 to 60 seconds"),
         (lambda df: None, {"schema": int}, "has no fields"),
         (lambda df: None, {"max_ack_pending": 10}, "never fills"),
     ],
 )
-async def test_what_can_t_be_declared_is_reported_at_once(function: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+async def test_what_can_t_be_declared_is_reported_at_once(function: Any, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
         await declared(function, **settings)
-    with pytest.raises(ConfigurationError, match="the decorator needs the app"):
+    with pytest.raises(ConfigurationError, match="must be the app"):
         spark_consumer("orders", "x")  # type: ignore[arg-type]

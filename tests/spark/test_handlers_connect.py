@@ -13,7 +13,7 @@ import pytest
 from headrace import App, Batch
 from headrace_spark import spark_consumer
 from tests.runtime.running import dead_letters, eventually, running
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 from tests.spark.test_connect import server
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def test_a_handler_works_over_spark_connect_and_its_timeout_stops_the_serv
     dsn: str,
     tmp_path: Path,
 ) -> None:
-    variables = surroundings(
+    variables = environment(
         ("HEADRACE_SPARK_MASTER",), PYTHONPATH=str(Path(__file__).parents[2]), JAVA_HOME="/nowhere", PATH="/nowhere",
         HEADRACE_SPARK_REMOTE=server, HEADRACE_SPARK_CONF="spark.sql.shuffle.partitions=1",
     )  # fmt: skip

@@ -17,7 +17,7 @@ import pytest
 from headrace import App
 from headrace_spark import spark_consumer
 from tests.runtime.running import dead_letters, eventually, running
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +85,7 @@ class Worker:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "headrace.cli.main", "run", "worker:app"],
-                cwd=place, env=surroundings(**variables), stdout=log, stderr=log,
+                cwd=place, env=environment(**variables), stdout=log, stderr=log,
             )  # fmt: skip
 
     async def until(self, phase: str) -> None:
@@ -135,7 +135,7 @@ async def test_workers_and_their_java_are_killed_and_every_message_is_published_
             await second.until("after")  # with a separate Java, started anew
             assert await published(app) == []
             second.kill()
-            assert "Spark was lost in the midst of a job" in second.log.read_text()
+            assert "The Spark session was lost during a job" in second.log.read_text()
 
         # The messages that they held go to a third worker, which is this process. The attempts counted as
         # crashes, so they come one by one.

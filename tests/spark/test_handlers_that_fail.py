@@ -16,9 +16,10 @@ from headrace import App, Batch, Retry
 from headrace.model.errors import InvalidData
 from headrace.model.outcomes import Release
 from headrace_spark import SparkUnavailable, spark_consumer
-from headrace_spark.handlers import jobs, transform, warm
-from headrace_spark.handlers.troubles import Halves
+from headrace_spark.handlers import jobs, transform, warm_session
+from headrace_spark.handlers.failures import Bisection
 from tests.runtime.running import WITHIN, consumer, dead_letters, eventually, parked, running, seek
+from tests.support.logs import logged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,16 +87,16 @@ async def test_wrong_columns_fail_the_batch_once_before_anything_runs(spark: Spa
         "too many": lambda df: df.crossJoin(df.select("seq")).select("key", "data"),
     }
 
-    def declare(name: str, make: Any) -> None:
+    def declare(name: str, make_session: Any) -> None:
         @spark_consumer(
             app, "orders", name=name.replace(" ", "-"), publishes="copies", max_deliver=1, max_results=4, **QUICK
         )
         def copied(df: DataFrame) -> Any:
             calls.append(name)
-            return make(df)
+            return make_session(df)
 
-    for name, make in results.items():
-        declare(name, make)
+    for name, make_session in results.items():
+        declare(name, make_session)
 
     @spark_consumer(app, "orders", name="silent", max_deliver=1, **QUICK)
     def silent(df: DataFrame) -> Any:
@@ -106,16 +107,16 @@ async def test_wrong_columns_fail_the_batch_once_before_anything_runs(spark: Spa
         await app.idle()
         assert sorted(calls) == sorted(results)
         assert await keys(app, "copies") == []
-        said = {}
+        outcome = {}
         for name in (*(name.replace(" ", "-") for name in results), "silent"):
             letters = await dead_letters(app, name)
             assert len(letters) == 4
-            (said[name],) = {letter.error for letter in letters}
-    assert "has no string column `key` (its columns: data string)" in said["columns"]
-    assert "this one returned a list" in said["no-frame"]
-    assert "nonsense" in said["unknown-column"]
-    assert "returned more than max_results=4 rows" in said["too-many"]
-    assert "say publishes='a-stream', or return None" in said["silent"]
+            (outcome[name],) = {letter.error for letter in letters}
+    assert "has no string column `key`. Its columns are: data string" in outcome["columns"]
+    assert "The Spark handler returned a list" in outcome["no-frame"]
+    assert "nonsense" in outcome["unknown-column"]
+    assert "returned more than max_results=4 rows" in outcome["too-many"]
+    assert "Set publishes='a-stream', or return None" in outcome["silent"]
 
 
 async def test_a_retry_counts_for_the_whole_batch_and_a_bug_is_not_looked_for_message_by_message(
@@ -278,7 +279,7 @@ async def test_the_end_of_a_drain_cancels_the_spark_job_and_gives_the_batch_back
 async def test_a_job_that_lost_its_lease_is_cancelled(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LOOK", 0.05)
+    monkeypatch.setattr(jobs, "PROGRESS_INTERVAL", 0.05)
     app = App(dsn, streams=["orders"])
     stuck = Stuck()
 
@@ -304,12 +305,12 @@ async def test_a_session_that_dies_in_mid_job_costs_no_attempt_and_the_next_batc
     """The death is simulated. A real one would end the session of all other tests. See
     test_handlers_killed for that.
     """
-    monkeypatch.setattr(transform, "SHORTEST", 0.01)
+    monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
     app = App(dsn, streams=["orders"])
     died: list[int] = []
     attempts: list[int] = []
     monkeypatch.setattr(transform, "stop", lambda: died.append(1))
-    monkeypatch.setattr("headrace_spark.handlers.troubles.gone", lambda _: len(died) < 2)
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(died) < 2)
     monkeypatch.setattr(transform, "gone", lambda _: True)
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
@@ -327,15 +328,17 @@ async def test_a_session_that_dies_in_mid_job_costs_no_attempt_and_the_next_batc
         assert await dead_letters(app, "copied") == []
     assert attempts == [1, 1, 1]
     assert len(died) == 2
-    assert "Spark was lost in the midst of a job" in caplog.text
+    errors = [str(record.error) for record in logged(caplog, "spark unavailable", consumer="orders:copied")]  # type: ignore[attr-defined]
+    assert len(errors) == 2
+    assert all(error.startswith("The Spark session was lost during a job") for error in errors)
 
 
 async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts_without_it(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transform, "SHORTEST", 0.01)
+    monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
     app = App(dsn, streams=["orders"])
-    real = warm.session
+    real = warm_session.session
     failures = [True]
 
     def session(settings: Any = None) -> SparkSession:
@@ -343,7 +346,7 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
             raise SparkUnavailable("There is no Java.")
         return real(settings)
 
-    monkeypatch.setattr(warm, "session", session)
+    monkeypatch.setattr(warm_session, "session", session)
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
     def copied(df: DataFrame) -> DataFrame:
@@ -361,7 +364,7 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
     assert failures == []
 
 
-class NoSpark(warm.Warm):
+class NoSpark(warm_session.WarmSession):
     """A Spark session that is not available."""
 
     def session(self) -> SparkSession:
@@ -369,17 +372,17 @@ class NoSpark(warm.Warm):
 
 
 async def test_the_wait_for_a_spark_that_is_not_there_ends_before_the_timeout_which_would_count_an_attempt() -> None:
-    given = transform.Given(
+    settings = transform.TransformSettings(
         name="orders:ship", function=lambda df, batch: df, source=None, publishes=None, max_results=1, log_every=1.0, timeout=1.0
     )  # fmt: skip
-    waiting = transform.Transform(given, NoSpark())
-    waiting._delay = transform.LONGEST
+    waiting = transform.Transform(settings, NoSpark())
+    waiting._delay = transform.MAX_DELAY
     batch: Any = [Held(1)]
-    begun = anyio.current_time()
+    started = anyio.current_time()
     with anyio.fail_after(WITHIN):
         with pytest.raises(Release, match=r"There is no Java\."):
             await waiting.handle(batch)
-    assert anyio.current_time() - begun < transform.LONGEST / 2
+    assert anyio.current_time() - started < transform.MAX_DELAY / 2
 
 
 # --- bisection, without Spark
@@ -393,22 +396,22 @@ class Held(msgspec.Struct):
 
 
 def calls_for(count: int, bad: set[int]) -> tuple[int, set[int]]:
-    """Return the number of calls that bisect so many messages, of which some are bad, and the messages
+    """Return the number of calls that bisect so many batches, of which some are bad, and the messages
     that are given up.
     """
-    halves = Halves()
-    todo = [list(range(count))]
+    bisection = Bisection()
+    batches = [list(range(count))]
     calls, given_up = 0, set()
-    while todo:
-        part = todo.pop()
+    while batches:
+        part = batches.pop()
         calls += 1
         batch: Any = [Held(seq) for seq in part]
-        assert halves.begins(batch)
+        assert bisection.should_call(batch)
         if not bad & set(part):
-            halves.returned(batch)
-        elif halves.failed(batch) and len(part) > 1:
+            bisection.returned(batch)
+        elif bisection.failed(batch) and len(part) > 1:
             middle = len(part) // 2
-            todo += [part[middle:], part[:middle]]
+            batches += [part[middle:], part[:middle]]
         else:
             given_up |= set(part)
     return calls, given_up
@@ -428,40 +431,40 @@ async def test_bad_messages_among_many_are_found_by_halves_and_a_bug_is_not_look
 
 
 async def test_when_every_call_is_stopped_after_its_time_the_rest_of_the_batch_is_not_tried() -> None:
-    halves = Halves()
-    todo: list[Any] = [[Held(seq) for seq in range(1024)]]
+    bisection = Bisection()
+    messages: list[Any] = [[Held(seq) for seq in range(1024)]]
     calls = 0
-    while todo:
-        part: Any = todo.pop()
-        if not halves.begins(part):
+    while messages:
+        part: Any = messages.pop()
+        if not bisection.should_call(part):
             continue
         calls += 1
-        halves.stopped(part)
+        bisection.stopped(part)
         if len(part) > 1:
-            todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+            messages += [part[len(part) // 2 :], part[: len(part) // 2]]
     assert calls == 2 * 10 + 3
     fresh: Any = [Held(5000)]
-    assert halves.begins(fresh)
+    assert bisection.should_call(fresh)
 
 
 @pytest.mark.parametrize("bad", [set(), {700}, set(range(1024))])
 async def test_what_can_not_be_published_has_not_passed_and_is_found_by_halves_or_not_looked_for(bad: set[int]) -> None:
-    halves = Halves()
-    todo: list[Any] = [[Held(seq) for seq in range(1024)]]
+    bisection = Bisection()
+    messages: list[Any] = [[Held(seq) for seq in range(1024)]]
     calls = 0
     given_up: set[int] = set()
-    while todo:
-        part: Any = todo.pop()
+    while messages:
+        part: Any = messages.pop()
         seqs = {message.seq for message in part}
-        if not halves.begins(part):
+        if not bisection.should_call(part):
             given_up |= seqs
             continue
         calls += 1
-        halves.returned(part)
+        bisection.returned(part)
         if not bad & seqs:
             continue
         if len(part) > 1:
-            todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+            messages += [part[len(part) // 2 :], part[: len(part) // 2]]
         else:
             given_up |= seqs
     assert given_up == bad

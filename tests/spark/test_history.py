@@ -90,13 +90,13 @@ async def test_the_lines_of_each_file_in_each_month_are_what_plain_python_counts
     sums: dict[tuple[str, str], tuple[int, int, int]] = {}
     keys = {}
     for row in rows:
-        told = json.loads(row[1])
-        keys[told["path"]] = row[0]
-        before = sums.get((told["path"], told["month"]), (0, 0, 0))
-        sums[told["path"], told["month"]] = (
-            before[0] + told["added"],
-            before[1] + told["deleted"],
-            before[2] + told["changes"],
+        change = json.loads(row[1])
+        keys[change["path"]] = row[0]
+        before = sums.get((change["path"], change["month"]), (0, 0, 0))
+        sums[change["path"], change["month"]] = (
+            before[0] + change["added"],
+            before[1] + change["deleted"],
+            before[2] + change["changes"],
         )
     assert sums == by_plain_python(messages)
     assert keys == {data["path"]: key for key, data in messages}

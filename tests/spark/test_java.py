@@ -21,8 +21,8 @@ def _fake(home: Path, version: str, specification: str, *, refuses: str = "nothi
     """
     file = home / "bin/java"
     file.parent.mkdir(parents=True)
-    said = {"java.home": home, "java.version": version, "java.specification.version": specification}
-    lines = "".join(f"    {name} = {value}\n" for name, value in said.items())
+    properties = {"java.home": home, "java.version": version, "java.specification.version": specification}
+    lines = "".join(f"    {name} = {value}\n" for name, value in properties.items())
     refusal = f"[ \"$1\" = '{refuses}' ] && exit 1\n"
     file.write_text(f"#!/bin/sh\n{refusal}cat >&2 <<'END'\n{lines}END\necho called with \"$@\"\n")
     file.chmod(0o755)
@@ -65,10 +65,10 @@ def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(tmp_path: P
     with pytest.raises(SparkUnavailable) as raised:
         java.find({"PATH": str(old / "bin")})
     assert str(raised.value) == (
-        f"Spark needs Java 17 or newer, and finds none: {old}/bin/java (PATH) is Java 11.0.2, which is too old."
-        " Run pip install 'headrace[spark]', which brings one, or install a JDK and let JAVA_HOME name it."
+        f"Spark needs Java 17 or newer, and none was found. {old}/bin/java (PATH) is Java 11.0.2, which is too old."
+        " Run pip install 'headrace[spark]', which includes one, or install a JDK and set JAVA_HOME."
     )
-    with pytest.raises(SparkUnavailable, match="finds none: JAVA_HOME names none"):
+    with pytest.raises(SparkUnavailable, match=r"none was found\. JAVA_HOME is not set"):
         java.find({})
 
 

@@ -69,7 +69,7 @@ def test_the_same_in_arrow_where_a_null_stays_null(spark: SparkSession, changes:
 def test_what_can_t_be_done_is_reported(changes: DataFrame) -> None:
     with pytest.raises(InvalidInput, match="each_key needs the columns key and seq, and the DataFrame has added"):
         each_key(changes.select("added"), lambda rows: rows, SCHEMA)
-    with pytest.raises(InvalidInput, match="rows='polars' must be"):
+    with pytest.raises(InvalidInput, match=r"rows='polars' is invalid\. It must be"):
         each_key(changes, lambda rows: rows, SCHEMA, rows="polars")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="names no columns"):
         each_key(changes, lambda rows: rows, "bigint")

@@ -156,23 +156,23 @@ def struct(**columns: Any) -> StructType:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "reason"),
     [
         (struct(id=StringType(), total=LongType()), "has no string column `key`"),
-        (struct(key=LongType(), total=LongType()), "has a `key` that is no string"),
-        (struct(key=StringType()), "has nothing that could be the data"),
-        (struct(key=StringType(), headers=StringType()), "has nothing that could be the data"),
-        (struct(key=StringType(), data=StringType(), total=LongType()), "has `data` and total beside it"),
+        (struct(key=LongType(), total=LongType()), "has a `key` that is not a string"),
+        (struct(key=StringType()), "has no column for the data"),
+        (struct(key=StringType(), headers=StringType()), "has no column for the data"),
+        (struct(key=StringType(), data=StringType(), total=LongType()), "has both `data` and total"),
         (struct(key=StringType(), data=StringType(), headers=IntegerType()), "has `headers` that are neither"),
-        (StructType([StructField("key", StringType())] * 2), "has two columns of one name"),
+        (StructType([StructField("key", StringType())] * 2), "has two columns of the same name"),
     ],
 )
-def test_wrong_columns_are_reported_in_one_sentence(schema: StructType, said: str) -> None:
+def test_wrong_columns_are_reported_in_one_sentence(schema: StructType, reason: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         check(schema)
     text = str(caught.value)
-    assert said in text
-    assert "a DataFrame becomes messages by a string column `key`" in text
+    assert reason in text
+    assert "It needs a string column `key`" in text
     assert all(name in text for name in schema.names)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from headrace import store
 from tests.spark.filling import fill, read
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 from tests.spark.test_connect import server
 
 __all__ = ["server"]
@@ -54,7 +54,7 @@ async def test_a_replay_sends_its_function_along(
     ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
         [sys.executable, "-m", "headrace.cli.main", "spark", "run", "replay", *words, "--json"],
         cwd=tmp_path,
-        env=surroundings(
+        env=environment(
             HEADRACE_DATABASE=dsn, HEADRACE_SPARK_MASTER="", HEADRACE_SPARK_CONF="", HEADRACE_SPARK_REMOTE=server,
             JAVA_HOME="/nowhere",
         ),

@@ -18,7 +18,7 @@ from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.archive import archive
 from headrace_spark.pipelines.files import CantKeepFiles
-from headrace_spark.pipelines.functions import NoFunction, function_named
+from headrace_spark.pipelines.functions import NoFunction, load_function
 from headrace_spark.pipelines.replay import replay
 from headrace_spark.pipelines.running import PipelineFailed, Report
 from tests.spark.filling import fill, publish, read
@@ -127,12 +127,12 @@ async def test_what_cannot_be_replayed_is_reported_in_a_sentence(
         await run()
     with pytest.raises(ConfigurationError, match="into itself"):
         await run(into="orders")
-    with pytest.raises(ConfigurationError, match="Give a stream or a path"):
+    with pytest.raises(ConfigurationError, match="either a stream or a path"):
         await run(path=tmp_path)
     await store.create_stream(database, "copies")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("x")
-    with pytest.raises(CantKeepFiles, match="no checkpoint of a replay"):
+    with pytest.raises(CantKeepFiles, match="is no checkpoint of a replay"):
         await run(checkpoint=tmp_path / "full")
     with pytest.raises(InvalidInput, match="returned int, and must return a DataFrame"):
         await run(lambda rows: 1)
@@ -153,24 +153,24 @@ async def test_functions_are_found_by_their_names(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "headrace_steps_of_test.py").write_text("def step(rows):\n    return rows\n\nnumber = 1\n")
     (tmp_path / "headrace_broken_of_test.py").write_text("import nothing_of_that_name\n")
-    assert function_named("headrace_steps_of_test.py:step") is function_named("headrace_steps_of_test:step")
+    assert load_function("headrace_steps_of_test.py:step") is load_function("headrace_steps_of_test:step")
     for target, error, sentence in (
-        ("step", InvalidInput, "write module:function"),
-        ("nothing:step", NoFunction, "no module 'nothing'"),
-        ("nothing.py:step", NoFunction, "no file"),
+        ("step", InvalidInput, "Write module:function"),
+        ("nothing:step", NoFunction, "module 'nothing' does not exist"),
+        ("nothing.py:step", NoFunction, "does not exist"),
         ("headrace_steps_of_test:stop", NoFunction, "has no function 'stop'"),
         ("headrace_steps_of_test:number", ConfigurationError, "must be a function"),
         ("headrace_broken_of_test:step", ConfigurationError, "ModuleNotFoundError: No module named"),
     ):
         with pytest.raises(error, match=sentence):
-            function_named(target)
+            load_function(target)
 
 
 async def test_the_example_leaves_out_what_identifies_people(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    public = function_named(f"{EXAMPLES}/spark_replay.py:public")
+    public = load_function(f"{EXAMPLES}/spark_replay.py:public")
     del sys.modules["spark_replay"]  # other tests run it, from other places
     order = [("orders.1", 1, '{"id": 1, "region": "eu", "total": "2.50", "email": "a@example.org"}')]
     (row,) = public(spark.createDataFrame(order, "key string, seq bigint, data string")).collect()

@@ -24,10 +24,10 @@ from headrace.model.errors import HeadraceError, UnknownStream
 from headrace_spark.cli import stopping
 from headrace_spark.cli.stopping import Stopped, until_stopped
 from headrace_spark.pipelines.files import CantKeepFiles
-from headrace_spark.pipelines.running import PipelineFailed, told
+from headrace_spark.pipelines.running import PipelineFailed, translate
 from headrace_spark.session import SparkUnavailable
 from tests.spark.filling import fill, read
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,10 +103,10 @@ async def test_pipelines_report_what_they_did_or_why_not_in_a_sentence(
     assert here(*replay, "--path", "a") == 0
     assert capsys.readouterr().out.startswith("replay: 3 rows into 'copies', in ")
     for words, code, sentence in (
-        (("archive", "--stream", "nothing", "--path", "a"), 66, "headrace: There is no stream 'nothing'"),
+        (("archive", "--stream", "nothing", "--path", "a"), 66, "headrace: The stream 'nothing' does not exist"),
         (("archive", "--stream", "orders", "--path", "program.py"), 73, "is a file"),
         ((*replay, "--stream", "orders"), 65, "is of a replay of file:"),
-        (("backfill", "--table", "nothing", "--stream", "orders"), 66, "There is no table 'nothing'"),
+        (("backfill", "--table", "nothing", "--stream", "orders"), 66, "The table 'nothing' does not exist"),
         (("program.py:failing",), 1, "The program failed: RuntimeError: it was too much."),
     ):
         assert here(*words) == code
@@ -116,25 +116,25 @@ async def test_pipelines_report_what_they_did_or_why_not_in_a_sentence(
 def test_a_signal_ends_a_program_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, waits = threading.Event(), threading.Event()
     monkeypatch.setattr(stopping, "stop", stopped.set)
-    monkeypatch.setattr(stopping, "_stop_what_runs", waits.set)
+    monkeypatch.setattr(stopping, "_stop_queries_and_jobs", waits.set)
 
     def work() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         waits.wait()
         raise RuntimeError("its job was cancelled")
 
-    before = signal.getsignal(signal.SIGTERM)
+    previous = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as caught:
         until_stopped(work)
     assert caught.value.exit_code == 143
     assert stopped.is_set()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGTERM) is previous
     assert until_stopped(lambda: 7) == 7
 
 
 def test_ctrl_c_stops_the_job_and_then_the_process(place: Path, dsn: str) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "program.py:endless"], cwd=place, env=surroundings(HEADRACE_DATABASE=dsn), text=True,
+        [*COMMAND, "program.py:endless"], cwd=place, env=environment(HEADRACE_DATABASE=dsn), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -162,9 +162,9 @@ def test_what_cannot_be_run_is_reported_in_a_sentence_without_a_session(
     monkeypatch.setattr(sys, "argv", ["headrace"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     for words, code, sentence in (
-        (("nothing",), 64, "'nothing' is no pipeline"),
-        (("nothing.py",), 66, "There is no file 'nothing.py'"),
-        (("nothing:f",), 66, "There is no module 'nothing'"),
+        (("nothing",), 64, "The pipeline 'nothing' does not exist"),
+        (("nothing.py",), 66, "The file 'nothing.py' does not exist"),
+        (("nothing:f",), 66, "The module 'nothing' does not exist"),
         (("program.py:nothing",), 66, "has no function 'nothing'"),
         (("archive", "--path", "x"), 64, "--stream"),
     ):
@@ -203,7 +203,7 @@ def test_a_program_that_fails_is_reported_with_its_traceback(
             "There is no stream 'a'.",
         ),
         ("headrace_spark.pipelines.files.CantKeepFiles: It is a file.", CantKeepFiles, "It is a file."),
-        ("Error while sending: Connection refused", SparkUnavailable, "Spark has gone away"),
+        ("Error while sending: Connection refused", SparkUnavailable, "The connection to Spark was lost"),
         ("Job aborted.\n: Traceback (most recent call last):\n  File a\n    x\nKeyError: 'gone'\n", PipelineFailed, "The pipeline failed: KeyError: 'gone'"),
         ("calling o1.save.\n: org.apache.spark.SparkException: no room\n\tat org.x", PipelineFailed, "The pipeline failed: no room"),
         ("[CODE] plain", PipelineFailed, "The pipeline failed: [CODE] plain"),
@@ -212,10 +212,10 @@ def test_a_program_that_fails_is_reported_with_its_traceback(
 def test_what_spark_raises_is_reported_in_one_sentence(text: str, kind: type[HeadraceError], sentence: str) -> None:
     from pyspark.errors import PySparkException
 
-    ours = told(PySparkException(text))
-    assert type(ours) is kind
-    assert str(ours).startswith(sentence)
-    assert told(ValueError(text)) is None, "that is not Spark's"
+    translated = translate(PySparkException(text))
+    assert type(translated) is kind
+    assert str(translated).startswith(sentence)
+    assert translate(ValueError(text)) is None, "that is not Spark's"
 
 
 WITHOUT = """
@@ -240,10 +240,10 @@ for name in sorted(headrace_spark._LAZY):
 
 def test_without_the_extra_each_name_is_there_or_says_what_to_install() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, env=surroundings()
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, env=environment()
     )
-    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert told.keys() == headrace_spark._LAZY.keys()
-    lacking = {name: said for name, said in told.items() if said != "is there"}
+    output = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert output.keys() == headrace_spark._LAZY.keys()
+    lacking = {name: text for name, text in output.items() if text != "is there"}
     assert {"backfill", "replay"} <= lacking.keys()
-    assert all("isn't installed whole" in said and "pip install 'headrace[spark]'" in said for said in lacking.values())
+    assert all("are not installed" in text and "pip install 'headrace[spark]'" in text for text in lacking.values())

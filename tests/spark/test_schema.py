@@ -55,8 +55,8 @@ def fill(made: Schema, *payloads: str) -> tuple[list[Any], list[str]]:
 
 def of_type(given: Any) -> Schema:
     source = schema.of(given)
-    assert isinstance(source, schema.Ready)
-    return source.made
+    assert isinstance(source, schema.FixedSchema)
+    return source.fixed
 
 
 class Color(Enum):
@@ -150,22 +150,22 @@ def test_values_that_python_holds_and_a_column_does_not_are_reported_one_by_one(
     assert any("Expected `int`, got `str` - at `$.count`" in text for text in misfits)
 
 
-class Leaf(msgspec.Struct):
-    below: Leaf | None = None
+class Node(msgspec.Struct):
+    below: Node | None = None
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reason"),
     [
         (int, "has no fields"),
         (list[int], "has no fields"),
-        (Leaf, "contains itself"),
+        (Node, "contains itself"),
         (msgspec.defstruct("Odd", [("x", complex)]), "'complex', which can't be decoded"),
         (msgspec.defstruct("Fine", [("x", Annotated[Decimal, msgspec.Meta(extra={"precision": 40})])]), "precision=40"),
     ],
 )
-def test_a_type_that_can_t_be_a_schema_is_refused_with_a_sentence(given: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_type_that_can_t_be_a_schema_is_refused_with_a_sentence(given: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
         schema.of(given)
 
 
@@ -216,22 +216,22 @@ def test_what_a_ddl_schema_has_no_room_for_does_not_fit(spark: SparkSession, pay
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("id bigintt", "can't be read as a DDL string"),
         ("", "names no columns"),
         ("bigint", "names no columns"),
-        ("at interval day", "is of type interval day, which JSON has no form for"),
+        ("at interval day", "is of type interval day, which has no form in JSON"),
         ("m map<double, int>", "keys of type double"),
-        ("a int, a int", "two columns of one name"),
+        ("a int, a int", "two columns of the same name"),
     ],
 )
 def test_a_ddl_string_that_can_t_be_a_schema_is_refused_with_a_sentence(
-    spark: SparkSession, text: str, said: str
+    spark: SparkSession, text: str, reason: str
 ) -> None:
     source = schema.of(text)
     assert source is not None
-    with pytest.raises(ConfigurationError, match=said) as caught:
+    with pytest.raises(ConfigurationError, match=reason) as caught:
         source.schema(spark)
     assert "\n" not in str(caught.value)
 

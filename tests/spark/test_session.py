@@ -25,7 +25,7 @@ from headrace_spark.session import (
     stop,
 )
 from headrace_spark.session.gateway import Listener, launch
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,13 +49,13 @@ def test_where_pyspark_is_not_installed_a_sentence_says_what_to_install() -> Non
         "except headrace_spark.SparkUnavailable as error: print(error)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert ended.stdout.endswith("run pip install 'headrace[spark]'.\n")
+    assert ended.stdout.endswith("Run pip install 'headrace[spark]'.\n")
 
 
 def test_the_session_is_the_same_at_every_call(spark: SparkSession) -> None:
     assert session() is spark
     assert not is_connect(spark)
-    with pytest.raises(SparkMisconfigured, match="has its Spark session already, made with other settings"):
+    with pytest.raises(SparkMisconfigured, match="already has a Spark session, with other settings"):
         session(SparkSettings(master="local[7]"))
 
 
@@ -154,22 +154,22 @@ def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_
         errors.open("wb") as sink,
         subprocess.Popen(
             [sys.executable, "-c", "from tests.spark.test_session import _program; _program()"],
-            cwd=tmp_path, env=surroundings(PYTHONPATH=str(Path(__file__).parents[2])),
+            cwd=tmp_path, env=environment(PYTHONPATH=str(Path(__file__).parents[2])),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, start_new_session=True, text=True,
         ) as process,
     ):  # fmt: skip
         assert process.stdout is not None
         try:
-            told = json.loads(process.stdout.readline())
-            assert (told["same"], told["errors"]) == (True, ["PythonException", "AnalysisException"])
+            output = json.loads(process.stdout.readline())
+            assert (output["same"], output["errors"]) == (True, ["PythonException", "AnalysisException"])
             assert errors.read_text() == "", "what is raised is not printed as well"
             _await(tmp_path / "at work", process)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does it, to the whole process group
             (tmp_path / "go on").touch()
             assert json.loads(process.stdout.readline()) == {"rows": 3, "drains": True}
-            told = json.loads(process.stdout.readline())
-            assert (told["another"], told["rows"]) == (True, 4)
-            java = psutil.Process(told["java"])
+            output = json.loads(process.stdout.readline())
+            assert (output["another"], output["rows"]) == (True, 4)
+            java = psutil.Process(output["java"])
             family = [java, *java.children(recursive=True)]
             process.kill()
             gone, left = psutil.wait_procs(family, timeout=PATIENCE)
@@ -191,7 +191,7 @@ def _await(mark: Path, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("stderr", "reason"),
     [
         (
             'WARNING: Using incubator modules: x\nException in thread "main" org.apache.spark.SparkException: No such thing.\n\tat org.X.y(Z)\n',
@@ -201,20 +201,20 @@ def _await(mark: Path, process: subprocess.Popen[str]) -> None:
             "Invalid maximum heap size: -Xmx1x\nError: Could not create the Java Virtual Machine.\n",
             "Invalid maximum heap size: -Xmx1x",
         ),
-        ("", "it said nothing"),
+        ("", "no reason is given"),
     ],
 )
-def test_the_reason_why_java_does_not_start_is_reported(said: str, complaint: str) -> None:
+def test_the_reason_why_java_does_not_start_is_reported(stderr: str, reason: str) -> None:
     source, sink = os.pipe()
     listener = Listener(source)
     listener.start()
-    os.write(sink, said.encode())
+    os.write(sink, stderr.encode())
     os.close(sink)
     listener.join(PATIENCE)
-    assert listener.complaint() == complaint
+    assert listener.error_text() == reason
 
 
 def test_a_spark_home_without_spark_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    with pytest.raises(SparkUnavailable, match=r"Spark doesn't start: .*No such file or directory: .*spark-submit"):
+    with pytest.raises(SparkUnavailable, match=r"Spark can't start: .*No such file or directory: .*spark-submit"):
         launch({})

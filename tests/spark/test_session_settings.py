@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.session.configuration import configuration, cores, environment, of_a_server
+from headrace_spark.session.configuration import configuration, connect_configuration, cores, environment
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
 from headrace_spark.session.settings import Resolved, SparkSettings, check_master, read, without_token
 
@@ -61,23 +61,26 @@ def test_a_comma_may_be_part_of_a_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
-        ("[tool.headrace]\nspark = 5", "must be a table"),
+        ("[tool.headrace]\nspark = 5", "is not a table"),
         (
             "[tool.headrace.spark]\nmastr = 'local'",
-            "There is no Spark setting 'mastr' for .*: there are master, remote",
+            r"The Spark setting 'mastr' in .* does not exist\. The settings are master, remote",
         ),
-        ("[tool.headrace.spark]\nmaster = 5", "'master' is 5 in .*, and must be a text"),
-        ("[tool.headrace.spark]\nmaster = 'local'\nremote = 'sc://x'", "leave out 'master' or 'remote'"),
+        ("[tool.headrace.spark]\nmaster = 5", "'master' is 5 in .*, and must be a string"),
+        ("[tool.headrace.spark]\nmaster = 'local'\nremote = 'sc://x'", "Leave out 'master' or 'remote'"),
         ("[tool.headrace.spark]\nconf = 'x'", "'conf' is 'x' in .*, and must be a table"),
-        ("[tool.headrace.spark.conf]\nspark.master = 'local'", "'master' is the place for spark.master"),
-        ("[tool.headrace.spark.conf]\nspark.x = []", r"spark.x .* is \[\] in .*, and must be a text"),
+        (
+            "[tool.headrace.spark.conf]\nspark.master = 'local'",
+            "spark.master can't be set in .* Use the setting 'master'",
+        ),
+        ("[tool.headrace.spark.conf]\nspark.x = []", r"spark.x .* is \[\] in .*, and must be a string"),
         ("[tool.headrace.spark", "can't be read"),
     ],
 )
-def test_the_error_of_a_wrong_table_says_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(SparkMisconfigured, match=said) as raised:
+def test_the_error_of_a_wrong_table_says_what_would_be_right(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(SparkMisconfigured, match=reason) as raised:
         _read(tmp_path, text)
     assert isinstance(raised.value, SparkUnavailable)
     assert raised.value.exit_code == 78
@@ -98,7 +101,7 @@ def test_valid_masters_are_accepted(master: str) -> None:
     "master", ["", "lokal[*]", "local[0]", "local[x]", "local[", "spark:/x", "spark://host", "sc://host", "Yarn", "x"]
 )
 def test_invalid_masters_are_refused(master: str) -> None:
-    with pytest.raises(SparkMisconfigured, match="is none: write"):
+    with pytest.raises(SparkMisconfigured, match=r"is invalid\. Write"):
         check_master(master)
 
 
@@ -114,7 +117,9 @@ def test_what_suits_a_local_master_is_not_asked_of_a_cluster(tmp_path: Path) -> 
     cluster = configuration(_read(tmp_path, master="spark://a:7077"))
     assert {"spark.sql.shuffle.partitions", "spark.driver.host"}.isdisjoint(cluster)
     assert cluster["spark.sql.session.timeZone"] == "UTC"
-    server = of_a_server(_read(tmp_path, remote="sc://a", conf="spark.sql.ansi.enabled=false,spark.driver.memory=4g"))
+    server = connect_configuration(
+        _read(tmp_path, remote="sc://a", conf="spark.sql.ansi.enabled=false,spark.driver.memory=4g")
+    )
     assert server == {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "false"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace_spark.source.marks import MOST, Marks
+from headrace_spark.source.marks import MAX_MARKS, Marks
 
 
 def test_a_mark_that_waits_for_no_transaction_counts_at_once() -> None:
@@ -49,7 +49,7 @@ def test_a_transaction_that_stays_open_fills_no_memory() -> None:
     marks = Marks()
     for number in range(10_000):
         marks.add(number + 1, ["stuck", f"{number}"])
-    assert len(marks._waiting) <= MOST
+    assert len(marks._waiting) <= MAX_MARKS
     marks.ended(["9999"])
     assert 9_000 < marks.position < 10_000
     marks.ended([])

@@ -16,7 +16,7 @@ from headrace.model.errors import (
     StoreUnavailable,
     UnknownStream,
 )
-from headrace_spark.source.connection import ask, completed, connect, without_password
+from headrace_spark.source.connection import connect, fetch, with_defaults, without_password
 from headrace_spark.source.options import Options, check_order
 
 URL = "postgresql://ann@db/orders"
@@ -68,16 +68,16 @@ def test_a_condition_is_kept_as_json() -> None:
 @pytest.mark.parametrize(
     ("given", "expected_error"),
     [
-        ({"maxRow": "5"}, "did you mean maxRows?"),
-        ({"colour": "red"}, "There are database, stream, filter"),
-        ({"start": "yesterday"}, "write earliest, latest, a seq, or a time"),
-        ({"start": "0"}, "a seq is from 1"),
+        ({"maxRow": "5"}, "Did you mean maxRows?"),
+        ({"colour": "red"}, "The options are database, stream, filter"),
+        ({"start": "yesterday"}, "Write earliest, latest, a seq, or a time"),
+        ({"start": "0"}, "A seq is from 1"),
         ({"partitions": "0"}, "must be a number from 1"),
         ({"partitions": "many"}, "must be a number from 1"),
         ({"failOnDataLoss": "maybe"}, "must be true or false"),
         ({"settleTimeout": "soon"}, "is not a duration"),
         ({"filter": "[1"}, "is not a list of filters"),
-        ({"stream": ""}, "Which stream?"),
+        ({"stream": ""}, "The stream is not set."),
     ],
 )
 def test_invalid_options_are_reported(given: dict[str, str], expected_error: str) -> None:
@@ -92,7 +92,7 @@ def test_filters_are_checked() -> None:
 
 
 def test_a_range_goes_forward() -> None:
-    with pytest.raises(ValueError, match="start=9 lies after end=5"):
+    with pytest.raises(ValueError, match="start=9 is after end=5"):
         check_order(options(start="9", end="5"))
 
 
@@ -129,24 +129,24 @@ def test_a_password_may_have_an_at_sign_as_elsewhere(dsn: str) -> None:
 def test_connections_have_a_name_and_raise_our_errors(dsn: str) -> None:
     connection = connect(dsn)
     try:
-        assert ask(connection, dsn, "select current_setting('application_name'), $1::bigint", 7) == [
+        assert fetch(connection, dsn, "select current_setting('application_name'), $1::bigint", 7) == [
             ("headrace spark", 7)
         ]
         with pytest.raises(UnknownStream, match="There is no stream 'nope': create it, or mend the name"):
-            ask(connection, dsn, "select headrace.require_stream('nope')")
+            fetch(connection, dsn, "select headrace.require_stream('nope')")
     finally:
         connection.close()
     with pytest.raises(StoreUnavailable, match="can't be reached"):
         connect("postgresql://ann:secret@127.0.0.1:1/x")
-    with pytest.raises(ConfigurationError, match="Mend the database URL"):
+    with pytest.raises(ConfigurationError, match="Correct the database URL"):
         connect(dsn.replace("headrace_test_", "no_"))
 
 
 def test_a_database_without_the_schema_is_reported(empty_dsn: str) -> None:
     connection = connect(empty_dsn)
     try:
-        with pytest.raises(SchemaError, match="run `headrace migrate`"):
-            ask(connection, empty_dsn, "select headrace.resolved_position('orders', 0)")
+        with pytest.raises(SchemaError, match="Run `headrace migrate`"):
+            fetch(connection, empty_dsn, "select headrace.resolved_position('orders', 0)")
     finally:
         connection.close()
 
@@ -163,4 +163,4 @@ def test_a_connection_notices_that_its_server_vanished_unless_the_url_says_other
     url: str, found: dict[str, str]
 ) -> None:
     conninfo = pytest.importorskip("psycopg.conninfo")
-    assert found.items() <= conninfo.conninfo_to_dict(completed(url)).items()
+    assert found.items() <= conninfo.conninfo_to_dict(with_defaults(url)).items()

@@ -27,9 +27,9 @@ from headrace_spark.source.pushdown import Pushed
 KEY, SEQ, CREATED, DATA = ("key",), ("seq",), ("created_at",), ("data",)
 
 
-def take(*filters: Filter, compares_bytes: bool = True) -> tuple[Pushed, list[Filter]]:
+def push(*filters: Filter, compares_bytes: bool = True) -> tuple[Pushed, list[Filter]]:
     pushed = Pushed()
-    return pushed, list(pushed.take(filters, lambda: compares_bytes))
+    return pushed, list(pushed.push(filters, lambda: compares_bytes))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def take(*filters: Filter, compares_bytes: bool = True) -> tuple[Pushed, list[Fi
     ],
 )
 def test_what_means_the_same_is_pushed(filter_: Filter, test: dict[str, object]) -> None:
-    pushed, left = take(filter_)
+    pushed, left = push(filter_)
     assert (pushed.tests, left) == ([test], [])
 
 
@@ -71,21 +71,21 @@ def test_what_means_the_same_is_pushed(filter_: Filter, test: dict[str, object])
     ],
 )
 def test_what_might_not_mean_the_same_stays_with_spark(filter_: Filter) -> None:
-    pushed, left = take(filter_)
+    pushed, left = push(filter_)
     assert (pushed.tests, left) == ([], [filter_])
     assert left[0] is filter_
 
 
 def test_keys_are_compared_in_the_database_only_if_it_orders_them_by_bytes() -> None:
     ordered, equal = LessThan(KEY, "b"), EqualTo(KEY, "a")
-    assert take(ordered, equal)[1] == []
-    assert take(ordered, Not(ordered), equal, compares_bytes=False)[1] == [ordered, Not(ordered)]
+    assert push(ordered, equal)[1] == []
+    assert push(ordered, Not(ordered), equal, compares_bytes=False)[1] == [ordered, Not(ordered)]
 
 
 def test_seqs_narrow_the_range_that_is_cut() -> None:
-    pushed, _ = take(GreaterThan(SEQ, 5), LessThanOrEqual(SEQ, 90), In(SEQ, (4, 8, 200)), Not(EqualTo(SEQ, 8)))
+    pushed, _ = push(GreaterThan(SEQ, 5), LessThanOrEqual(SEQ, 90), In(SEQ, (4, 8, 200)), Not(EqualTo(SEQ, 8)))
     assert (pushed.first, pushed.last) == (6, 90)
-    pushed, _ = take(GreaterThanOrEqual(SEQ, 5), LessThan(SEQ, 9))
+    pushed, _ = push(GreaterThanOrEqual(SEQ, 5), LessThan(SEQ, 9))
     assert (pushed.first, pushed.last) == (5, 8)
-    pushed, _ = take(EqualTo(SEQ, 7))
+    pushed, _ = push(EqualTo(SEQ, 7))
     assert (pushed.first, pushed.last) == (7, 7)

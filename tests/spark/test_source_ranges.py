@@ -67,7 +67,7 @@ async def test_settling_ends_when_the_publisher_does(dsn: str, database: store.D
         await late.commit()
         assert await waiting
         assert (marks.position, marks.open) == (2, frozenset())
-        assert asked.holders(marks) == "somebody who has just ended"
+        assert asked.holders(marks) == "a process that has just ended"
     finally:
         asked.close()
 
@@ -96,13 +96,13 @@ async def test_what_can_not_be_read_is_reported(dsn: str, empty_dsn: str, databa
         with pytest.raises(UnknownStream, match="There is no stream 'orders'"):
             asked.start("earliest")
         await store.create_stream(database, "orders")
-        with pytest.raises(InvalidInput, match="write latest, a seq, or a time"):
+        with pytest.raises(InvalidInput, match="Write latest, a seq, or a time"):
             asked.end("earliest")
     finally:
         asked.close()
     empty = ranges(empty_dsn)
     try:
-        with pytest.raises(SchemaError, match="run `headrace migrate`"):
+        with pytest.raises(SchemaError, match="Run `headrace migrate`"):
             empty.start("earliest")
     finally:
         empty.close()

@@ -219,13 +219,13 @@ def test_the_page_names_every_option_of_the_data_source() -> None:
 def test_the_page_names_every_setting_of_a_handler() -> None:
     import inspect
 
-    told = rows_of("Settings")
+    documented = rows_of("Settings")
     given = inspect.signature(spark_consumer).parameters
     also = re.findall(r"`(\w+)`", PAGE.partition("`name`, `filter`")[2].partition("@app.consumer")[0])
-    assert {*told, "name", "filter", *also} == given.keys() - {"app", "stream"}
+    assert {*documented, "name", "filter", *also} == given.keys() - {"app", "stream"}
     for name in ("max_rows", "max_wait", "max_deliver", "ack_wait", "on_batch_error", "log_every"):
         default = given[name].default
-        assert told[name] == (f'`"{default}"`' if isinstance(default, str) else f"{default:,}"), name
+        assert documented[name] == (f'`"{default}"`' if isinstance(default, str) else f"{default:,}"), name
 
 
 def test_the_page_shows_examples_as_they_are() -> None:

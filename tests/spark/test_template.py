@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import call
-from tests.spark.processes import surroundings
+from tests.spark.processes import environment
 
 
 def test_the_template_s_test_of_its_spark_handler_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_the_template_s_test_of_its_spark_handler_passes(tmp_path: Path, monkeyp
         "tests/test_tallies.py",
     ]
     ended = subprocess.run(
-        tests, cwd=tmp_path / "web-shop", env=surroundings(), capture_output=True, text=True, check=False
+        tests, cwd=tmp_path / "web-shop", env=environment(), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 passed" in ended.stdout

@@ -39,7 +39,7 @@ def test_a_dataframe_becomes_messages_in_the_order_of_its_partitions(spark: Spar
     messages = written.messages()
     assert [key for key, _ in messages] == [f"k.{n}" for n in range(100)]
     assert [json.loads(data) for _, data in messages] == [{"n": n, "price": f"{n}.00"} for n in range(100)]
-    assert written.ask("select distinct headers::text from headrace_streams.orders") == [('{"h":"x"}',)]
+    assert written.fetch("select distinct headers::text from headrace_streams.orders") == [('{"h":"x"}',)]
     assert written.staged() == 0
 
 
@@ -67,12 +67,12 @@ def test_a_row_that_cant_be_published_fails_the_save_and_nothing_is_there(
 
 def test_what_cant_be_written_is_reported_before_any_task(spark: SparkSession, written: Written) -> None:
     frame = spark.range(1).selectExpr("'a' as key", "id")
-    for options, said in [({"stream": "oders"}, "There is no stream 'oders'"), ({"writeIdd": "x"}, "did you mean writeId")]:  # fmt: skip
-        with pytest.raises(PySparkException, match=said):
+    for options, detail in [({"stream": "oders"}, "There is no stream 'oders'"), ({"writeIdd": "x"}, "Did you mean writeId")]:  # fmt: skip
+        with pytest.raises(PySparkException, match=detail):
             save(frame, written, **options)
     with pytest.raises(PySparkException, match="has no string column `key`"):
         save(spark.range(1), written)
-    with pytest.raises(PySparkException, match=r"write with \.mode\('append'\)"):
+    with pytest.raises(PySparkException, match=r"Write with \.mode\('append'\)"):
         frame.write.format("headrace").mode("overwrite").options(database=written.url, stream="orders").save()
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 from tests.spark.written import Written
 
 
@@ -21,7 +21,7 @@ def run(written: Written, directory: Path, *deadly: str) -> subprocess.Completed
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=surroundings(),
+            env=environment(),
             timeout=PATIENCE,
             start_new_session=True,
             check=False,

@@ -26,6 +26,7 @@ from headrace_spark.source import staging
 from headrace_spark.source.staging import Part, Write
 from headrace_spark.source.writer import HeadraceStreamWriter, HeadraceWriter
 from tests.spark.written import Written
+from tests.support.logs import logged
 
 SCHEMA = StructType().add("key", "string").add("n", "long")
 
@@ -77,7 +78,7 @@ def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task never holds all of its rows in memory."""
-    monkeypatch.setattr(staging, "PIECE", 10_000)
+    monkeypatch.setattr(staging, "CHUNK_BYTES", 10_000)
     sent: list[int] = []
     ingest = staging._ingest
     monkeypatch.setattr(staging, "_ingest", lambda *args: (sent.append(args[-1].num_rows), ingest(*args)))
@@ -123,8 +124,8 @@ def test_after_a_crash_of_the_server_the_batch_is_written_again(written: Written
     """A crash empties an unlogged table."""
     write = a_write(written, streaming=True)
     lost = staging.stage(write, 0, [rows("a", "b")])
-    ((table,),) = written.ask("select staging from headrace.writes")
-    written.ask(f"truncate {table}")
+    ((table,),) = written.fetch("select staging from headrace.writes")
+    written.fetch(f"truncate {table}")
     late = staging.stage(write, 1, [rows("c")])
     with pytest.raises(StagedRowsGone, match=r"Of the 2 rows .* are there, .* write them again\.$"):
         staging.commit(write, [lost, late])
@@ -140,13 +141,15 @@ def test_a_commit_is_retried_when_its_connection_breaks(written: Written, dsn: s
     part = staging.stage(write, 0, [rows("a")])
     holder = staging.connect(written.place, autocommit=False)
     try:
-        staging.ask(holder, dsn, "select write_id from headrace.writes for update")
+        staging.fetch(holder, dsn, "select write_id from headrace.writes for update")
         counts: list[int] = []
-        committing = threading.Thread(target=lambda: counts.append(staging.commit(write, [part], patience=(0.0,) * 5)))
+        committing = threading.Thread(
+            target=lambda: counts.append(staging.commit(write, [part], retry_delays=(0.0,) * 5))
+        )
         committing.start()
         killed: list[Any] = []
         while not killed:
-            killed = written.ask(
+            killed = written.fetch(
                 """select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
                    and wait_event_type = 'Lock' and query like '%commit_write%' and pid <> pg_backend_pid()"""
             )
@@ -173,9 +176,10 @@ def test_a_commit_with_a_lost_answer_is_retried_and_published_once(
 
     monkeypatch.setattr(staging, "_commit", loses)
     with caplog.at_level(logging.INFO, "headrace.spark"):
-        assert staging.commit(write, [part], patience=(0.0,)) == 0
+        assert staging.commit(write, [part], retry_delays=(0.0,)) == 0
     assert lost == [1]
-    assert "The connection broke. The commit is tried again in 0 s." in caplog.text
+    [record] = logged(caplog, "commit failed", stream="orders", seconds=0.0)
+    assert str(record.error) == "The connection broke."  # type: ignore[attr-defined]
     staging.abort(write)
     assert written.keys() == ["a"]
 
@@ -187,16 +191,16 @@ def test_patience_with_the_database_ends(
     part = staging.stage(write, 0, [rows("a")])
     gone = Write(place=staging.Place("postgresql://127.0.0.1:1/none"), stream="orders", id="w")
     with pytest.raises(StoreUnavailable, match="can't be reached"):
-        staging.commit(gone, [part], patience=(0.0, 0.0))
-    assert caplog.text.count("The commit is tried again") == 2
+        staging.commit(gone, [part], retry_delays=(0.0, 0.0))
+    assert len(logged(caplog, "commit failed", write="w")) == 2
     staging.abort(gone)
-    assert "is there still, for a day at most" in caplog.text
+    assert logged(caplog, "staged rows not deleted", stream="orders", write="w")
 
 
 def test_a_full_stream_is_reported_at_once(written: Written) -> None:
     write = a_write(written)
     part = staging.stage(write, 0, [rows("a")])
-    written.ask("update headrace.streams set full_until = now() + interval '1 hour', max_storage = 1 returning 1")
+    written.fetch("update headrace.streams set full_until = now() + interval '1 hour', max_storage = 1 returning 1")
     with pytest.raises(StreamFull):
         staging.commit(write, [part])
     with pytest.raises(StreamFull):
@@ -204,11 +208,11 @@ def test_a_full_stream_is_reported_at_once(written: Written) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "error", "said"),
+    ("bad", "error", "detail"),
     [
         (rows("ok", "a..b"), InvalidKey, r"^The row with the key 'a\.\.b' can't be published: a key has 1 to 1024 bytes"),
         (rows("ok", "x" * 2000), InvalidKey, r"^The row with the key 'x{80}…' can't"),
-        (rows("ok", "bad", data=["1", '{"a":']), InvalidData, r"key 'bad' .* its data, a string, must be JSON text"),
+        (rows("ok", "bad", data=["1", '{"a":']), InvalidData, r"key 'bad' .* its data, a string, is not JSON text"),
         (rows("ok", "bad", data=["1", '"\\u0000"']), InvalidData, r"key 'bad' .* NUL"),
         (rows("ok", "bad", data=["1", "1"], headers=[None, "[]"]), InvalidData, r"key 'bad' .* not a JSON object"),
         (rows("ok", "bad", data=["1", "1"], headers=[None, "{"]), InvalidData, r"key 'bad' .* its headers, a string"),
@@ -218,9 +222,9 @@ def test_a_full_stream_is_reported_at_once(written: Written) -> None:
     ],
 )  # fmt: skip
 def test_a_row_that_cant_be_published_is_reported_by_its_key(
-    written: Written, bad: pa.RecordBatch, error: type[Exception], said: str
+    written: Written, bad: pa.RecordBatch, error: type[Exception], detail: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=detail):
         staging.stage(a_write(written), 0, [rows("fine"), bad])
 
 
@@ -232,26 +236,26 @@ def test_a_task_of_an_abandoned_write_raises(written: Written) -> None:
         staging.abort(write)
         yield rows("b")
 
-    with pytest.raises(StoreUnavailable, match="is gone: it was committed or given up meanwhile"):
+    with pytest.raises(StoreUnavailable, match="are gone, since it was committed or aborted meanwhile"):
         staging.stage(write, 0, batches())
 
 
 def test_the_writer_refuses_invalid_writes_before_any_task(written: Written, empty_dsn: str) -> None:
     good = {"database": written.url, "stream": "orders"}
-    for options, schema, overwrite, error, said in [
-        (good, SCHEMA, True, ConfigurationError, r"write with \.mode\('append'\)"),
+    for options, schema, overwrite, error, detail in [
+        (good, SCHEMA, True, ConfigurationError, r"Write with \.mode\('append'\)"),
         (good, StructType().add("id", "long"), False, InvalidInput, "no string column `key`"),
         ({**good, "stream": "oders"}, SCHEMA, False, UnknownStream, "There is no stream 'oders'"),
-        ({**good, "writeid": ""}, SCHEMA, False, ConfigurationError, "A writeId has 1 to 200 bytes"),
-        ({**good, "writeids": "x"}, SCHEMA, False, ConfigurationError, "did you mean writeId"),
-        ({**good, "database": empty_dsn}, SCHEMA, False, SchemaError, "run `headrace migrate`"),
+        ({**good, "writeid": ""}, SCHEMA, False, ConfigurationError, "must have 1 to 200 bytes"),
+        ({**good, "writeids": "x"}, SCHEMA, False, ConfigurationError, "Did you mean writeId"),
+        ({**good, "database": empty_dsn}, SCHEMA, False, SchemaError, "Run `headrace migrate`"),
         ({**good, "database": "postgresql://127.0.0.1:1/no"}, SCHEMA, False, StoreUnavailable, "can't be reached"),
     ]:  # fmt: skip
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=detail):
             HeadraceWriter(options, schema, overwrite)
     with pytest.raises(ConfigurationError, match=r"\.outputMode\('append'\)"):
         HeadraceStreamWriter(good, SCHEMA, True)
-    with pytest.raises(ConfigurationError, match="writeId is for single writes"):
+    with pytest.raises(ConfigurationError, match="writeId is not supported by a streaming query"):
         HeadraceStreamWriter({**good, "writeId": "x"}, SCHEMA, False)
 
 

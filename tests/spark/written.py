@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace import store
 from headrace.model.specs import StreamSpec
-from headrace_spark.source.connection import Place, ask, connect
+from headrace_spark.source.connection import Place, connect, fetch
 from tests.support import servers
 
 
@@ -28,16 +28,16 @@ class Written:
 
         servers.run(create())
 
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str) -> list[tuple[Any, ...]]:
         connection = connect(self.place)
         try:
-            return ask(connection, self.place, sql)
+            return fetch(connection, self.place, sql)
         finally:
             connection.close()
 
     def messages(self, stream: str = "orders") -> list[tuple[str, str]]:
         """Return the key and data of each message, in order."""
-        return self.ask(f'select key, data::text from headrace_streams."{stream}" order by seq')  # type: ignore[return-value]
+        return self.fetch(f'select key, data::text from headrace_streams."{stream}" order by seq')  # type: ignore[return-value]
 
     def keys(self, stream: str = "orders") -> list[str]:
         return [key for key, _ in self.messages(stream)]
@@ -45,10 +45,10 @@ class Written:
     def staged(self) -> int:
         """Return the number of rows in staging tables."""
         tables = [
-            row[0] for row in self.ask("select tablename::text from pg_tables where schemaname = 'headrace_staging'")
+            row[0] for row in self.fetch("select tablename::text from pg_tables where schemaname = 'headrace_staging'")
         ]
-        return sum(int(self.ask(f'select count(*) from headrace_staging."{table}"')[0][0]) for table in tables)
+        return sum(int(self.fetch(f'select count(*) from headrace_staging."{table}"')[0][0]) for table in tables)
 
     def writes(self) -> list[tuple[Any, ...]]:
         """Return the last committed batch of each write, and the number of its messages over all batches."""
-        return self.ask("select batch, messages from headrace.writes order by begun_at")
+        return self.fetch("select batch, messages from headrace.writes order by begun_at")

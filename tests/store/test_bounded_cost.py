@@ -14,6 +14,7 @@ import pytest
 from headrace import store
 from headrace.model.outcomes import Failure
 from headrace.model.specs import StreamSpec
+from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, publish
 
@@ -164,7 +165,7 @@ async def test_wrong_planner_statistics_do_not_make_message_ids_cost_more(
     database: store.Database, connect: Connect, small: str
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", dedupe_window=3600))
-    sweeper = store.Sweeper(database)
+    sweeper = Sweeper(database)
     connection = await connect()
 
     async def publish_with(*ids: str) -> None:

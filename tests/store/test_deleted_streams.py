@@ -14,8 +14,8 @@ import pytest
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.store.database.errors import translated
-from headrace.store.maintenance.schedule import Schedule
 from tests.conftest import Connect
 from tests.runtime.running import WITHIN, eventually
 
@@ -89,7 +89,7 @@ async def test_a_scheduled_message_that_falls_due_during_a_deletion_blocks_nothi
     await a_stream(database)
     await store.publish(database, "orders", "k", "1", deliver_at=LATER)
     deleting, go_on = await begin_to_delete(database, connect)
-    schedule = Schedule(database)
+    schedule = Scheduler(database)
     delivering = asyncio.create_task(schedule.deliver(LATER + timedelta(seconds=1)))
     await until_it_waits_too(database, delivering)
     await go_on()

@@ -15,9 +15,9 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
-from headrace.store.database import addresses, failure_detector, pool
+from headrace.store.database import addresses, lost_calls
 from headrace.store.database.connection import Connection
-from headrace.store.database.failure_detector import Doing, Waiting
+from headrace.store.database.lost_calls import Backend, PendingCall
 from tests.conftest import Connect
 from tests.support.silence import Proxy, proxied
 from tests.support.silent_work import SOON, wait_for_a_lock
@@ -82,7 +82,7 @@ async def test_a_dead_inspection_connection_is_replaced_before_the_database_coun
     await holder.execute("select pg_advisory_lock(7)")
     waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
     async with asyncio.timeout(SOON):
-        while database._detector.looks < 2:
+        while database._detector.lookups < 2:
             await holder.execute("select pg_sleep(0.05)")
         proxy.forget()
         await holder.execute("select pg_advisory_unlock(7)")
@@ -101,7 +101,7 @@ async def test_the_patience_of_a_statement_doubles_once_however_many_calls_die_t
     async with asyncio.timeout(SOON):
         calls = await asyncio.gather(*(database.fetchval("select 2") for _ in range(3)), return_exceptions=True)
     assert all(isinstance(call, StoreUnavailable) for call in calls)
-    assert database._detector._patience == {"select 2": 2 * failure_detector.SUSPECT_AFTER}
+    assert database._detector._suspect_after == {"select 2": 2 * lost_calls.SUSPECT_AFTER}
 
 
 @pytest.mark.asyncio
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_ag
         while proxy.accepted == before:
             await database.fetch("select pg_sleep(0.05)")
         proxy.heal()  # the connection that was being made stays dead
-    async with asyncio.timeout(pool.CONNECT_TIMEOUT - 1):
+    async with asyncio.timeout(store.database.pool.CONNECT_TIMEOUT - 1):
         assert await asking == 1
 
 
@@ -166,7 +166,7 @@ async def test_a_large_answer_on_a_slow_line_is_waited_for(dsn: str, opened: Ope
         answer = asyncio.create_task(database.fetchval("select repeat('x', 5000000)"))
         async with asyncio.timeout(SOON):
             assert len(await answer) == 5_000_000
-        assert database._detector.looks > 2
+        assert database._detector.lookups > 2
         assert died(database) == 0
 
 
@@ -214,19 +214,19 @@ class _Connection:
         return 42
 
 
-def waiting() -> Waiting:
-    return Waiting("select lease()", 200.0, 201.0)
+def waiting() -> PendingCall:
+    return PendingCall("select lease()", 200.0, 201.0)
 
 
-def backend(state: str | None = "idle", event: str | None = "ClientRead", **other: Any) -> Doing:
-    facts: dict[str, Any] = {"pid": 42, "age": 101.0, "query": "select lease()", "busy": 1.0, "begun": 200.0, **other}
-    return Doing(state=state, wait_event=event, **facts)
+def backend(state: str | None = "idle", event: str | None = "ClientRead", **other: Any) -> Backend:
+    facts: dict[str, Any] = {"pid": 42, "age": 101.0, "query": "select lease()", "busy": 1.0, "started": 200.0, **other}
+    return Backend(state=state, wait_event=event, **facts)
 
 
 def test_a_backend_seen_idle_once_may_have_answered_just_now() -> None:
     call = waiting()
-    assert not failure_detector.lost(call, [backend()], 1.5, 201.5)
-    assert failure_detector.lost(call, [backend()], 2.0, 202.0)
+    assert not lost_calls.is_lost(call, [backend()], 1.5, 201.5)
+    assert lost_calls.is_lost(call, [backend()], 2.0, 202.0)
 
 
 @pytest.mark.parametrize(
@@ -242,79 +242,79 @@ def test_a_backend_seen_idle_once_may_have_answered_just_now() -> None:
         (None, True),
     ],
 )
-def test_a_call_is_lost_when_the_server_does_nothing_for_it(mine: Doing | None, gone: bool) -> None:
+def test_a_call_is_lost_when_the_server_does_nothing_for_it(mine: Backend | None, gone: bool) -> None:
     call = waiting()
     mine_ = [] if mine is None else [mine]
-    failure_detector.lost(call, mine_, 2.0, 202.0)
-    assert failure_detector.lost(call, mine_, 3.0, 203.0) is gone
+    lost_calls.is_lost(call, mine_, 2.0, 202.0)
+    assert lost_calls.is_lost(call, mine_, 3.0, 203.0) is gone
 
 
 def test_an_answer_that_comes_slowly_is_not_lost() -> None:
     call = waiting()
-    assert not any(failure_detector.lost(call, [backend()], 0.2, 201.0 + look) for look in range(50))
+    assert not any(lost_calls.is_lost(call, [backend()], 0.2, 201.0 + look) for look in range(50))
 
 
 def test_patience_is_longer_where_received_bytes_are_unknown() -> None:
     call = waiting()
-    assert not any(failure_detector.lost(call, [], None, 201.0 + look) for look in range(9))
-    assert not failure_detector.lost(call, [], None, 211.0)
-    assert failure_detector.lost(call, [], None, 212.0)
+    assert not any(lost_calls.is_lost(call, [], None, 201.0 + look) for look in range(9))
+    assert not lost_calls.is_lost(call, [], None, 211.0)
+    assert lost_calls.is_lost(call, [], None, 212.0)
 
 
 def test_a_call_that_is_worked_on_is_looked_up_less_and_less_often() -> None:
-    call, looks = waiting(), []
+    call, lookups = waiting(), []
     for _ in range(7):
-        looks.append(call.look_at)
-        failure_detector.lost(call, [backend("active", None)], 5.0, call.look_at)
-    assert [round(later - sooner, 2) for sooner, later in pairwise(looks)] == [
+        lookups.append(call.next_lookup_at)
+        lost_calls.is_lost(call, [backend("active", None)], 5.0, call.next_lookup_at)
+    assert [round(later - sooner, 2) for sooner, later in pairwise(lookups)] == [
         0.5, 0.75, 1.12, 1.69, 2.53, 3.8,
     ]  # fmt: skip
 
 
 def test_a_backend_that_has_the_pid_of_another_is_not_ours() -> None:
-    assert failure_detector.find(_Connection(), [backend(age=3.0)], 201.0) == []
-    assert failure_detector.find(_Connection(), [backend(age=100.0)], 201.0)
+    assert lost_calls.backend_of(_Connection(), [backend(age=3.0)], 201.0) == []
+    assert lost_calls.backend_of(_Connection(), [backend(age=100.0)], 201.0)
 
 
 def test_behind_a_pooler_statements_are_identified_by_their_text() -> None:
     other, same, cut = backend(query="select"), backend(pid=7), backend(pid=8, query="select le")
-    found = failure_detector.find_candidates(waiting(), [backend(query="update"), same, cut, other], 1.5, 201.5)
+    found = lost_calls.find_candidates(waiting(), [backend(query="update"), same, cut, other], 1.5, 201.5)
     assert found == [same, cut, other]
 
 
 def test_behind_a_pooler_a_statement_that_runs_for_much_longer_is_another() -> None:
-    assert failure_detector.find_candidates(waiting(), [backend("active", busy=60.0)], 1.5, 201.5) == []
+    assert lost_calls.find_candidates(waiting(), [backend("active", busy=60.0)], 1.5, 201.5) == []
 
 
-def busy(begun: float) -> Doing:
-    return backend("active", None, begun=begun)
+def busy(started: float) -> Backend:
+    return backend("active", None, started=started)
 
 
 def test_behind_a_pooler_others_of_the_same_kind_do_not_hide_that_a_call_is_lost() -> None:
     """Lease calls all have the same text, and on a busy database one is always in progress."""
     call, lost = waiting(), []
     while not any(lost) and len(lost) < 9:
-        now = call.look_at
-        mine = failure_detector.find_candidates(call, [busy(now - 0.01)], now - 200.0, now)
-        lost.append(failure_detector.lost(call, mine, now - 200.0, now))
+        now = call.next_lookup_at
+        mine = lost_calls.find_candidates(call, [busy(now - 0.01)], now - 200.0, now)
+        lost.append(lost_calls.is_lost(call, mine, now - 200.0, now))
     assert lost == [False, False, True]
 
 
 def test_behind_a_pooler_a_call_that_may_be_under_way_is_waited_for() -> None:
     call = waiting()
     for _ in range(20):
-        now = call.look_at
-        mine = failure_detector.find_candidates(call, [busy(now), busy(200.0)], now - 200.0, now)
-        assert not failure_detector.lost(call, mine, now - 200.0, now)
+        now = call.next_lookup_at
+        mine = lost_calls.find_candidates(call, [busy(now), busy(200.0)], now - 200.0, now)
+        assert not lost_calls.is_lost(call, mine, now - 200.0, now)
 
 
 def test_behind_a_pooler_a_call_with_a_late_second_half_is_waited_for() -> None:
     """The statement is prepared before the first look and executed after it."""
     call = waiting()
-    failure_detector.lost(call, failure_detector.find_candidates(call, [], 1.0, 201.0), 1.0, 201.0)
+    lost_calls.is_lost(call, lost_calls.find_candidates(call, [], 1.0, 201.0), 1.0, 201.0)
     for now in (205.0, 206.0, 207.0, 208.0):
-        mine = failure_detector.find_candidates(call, [busy(201.5)], now - 201.5, now)
-        assert not failure_detector.lost(call, mine, now - 201.5, now)
+        mine = lost_calls.find_candidates(call, [busy(201.5)], now - 201.5, now)
+        assert not lost_calls.is_lost(call, mine, now - 201.5, now)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from headrace import store
 from headrace.embedded.binaries import Installation, find_installation
 from headrace.model.errors import EmbeddedPostgresError
 from headrace.model.specs import ConsumerSpec, StreamSpec
+from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, publish
 
@@ -172,7 +173,7 @@ async def test_segments_are_added_and_dropped_as_before(
     await publish(database, *("k" for _ in range(10)))
     restored = await restore(database)
     there = elsewhere(reader, restored)
-    sweeper = store.Sweeper(restored)
+    sweeper = Sweeper(restored)
     await sweeper.sweep()
     await publish(restored, "k")
     assert await there.drain() == list(range(1, 12))

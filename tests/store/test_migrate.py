@@ -41,9 +41,9 @@ async def test_an_empty_database_gets_the_schema_and_the_migrations_are_reported
 
 
 async def test_without_the_schema_the_error_says_to_migrate(empty: store.Database) -> None:
-    with pytest.raises(SchemaError, match="run `headrace migrate`"):
+    with pytest.raises(SchemaError, match="Run `headrace migrate`"):
         await store.publish(empty, "orders", "a", "1")
-    with pytest.raises(SchemaError, match="run `headrace migrate`"):
+    with pytest.raises(SchemaError, match="Run `headrace migrate`"):
         await store.consumer_id(empty, "orders", "ship")
 
 
@@ -55,7 +55,7 @@ async def test_the_second_of_two_migrations_waits_for_the_first(empty: store.Dat
         await until_blocked(empty, first)
         await first.execute(migrating._GROUND)
         await first.execute("insert into headrace.migrations select n, 'x', 'y' from generate_series(1, 99) as n")
-    with pytest.raises(SchemaError, match="at version 99"):
+    with pytest.raises(SchemaError, match="has version 99"):
         await second
 
 
@@ -78,7 +78,7 @@ async def test_many_upgrades_at_once_install_the_functions_once(database: store.
 async def test_a_newer_schema_is_refused_and_left_alone(database: store.Database) -> None:
     newest = len(migrating.migrations())
     await database.fetch(f"insert into headrace.migrations (version, name) values ({newest + 1}, 'from the future')")
-    with pytest.raises(SchemaError, match=f"is at version {newest + 1}, .* up to {newest}: upgrade Headrace"):
+    with pytest.raises(SchemaError, match=rf"has version {newest + 1}, .* up to {newest}\. Upgrade Headrace"):
         await store.migrate(database)
     assert await store.schema_version(database) == newest + 1
 

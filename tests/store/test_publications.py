@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace import store
+from headrace import store, sweep
 from headrace.model.errors import StoreError
 from headrace.model.specs import StreamSpec
 from tests.conftest import Declare
@@ -36,7 +36,7 @@ async def test_every_table_has_a_replica_identity(database: store.Database, decl
     await database.fetchval("select headrace.stage_write('orders', 'w')")
     await publish(database, "k")
     await database.fetch("select setval('headrace_streams.\"orders.seq\"', 150000)")
-    await store.sweep(database)
+    await sweep(database)
     assert await database.fetchval("select count(*) from headrace.segments") > 4
     assert await without_identity(database) == []
 
@@ -75,7 +75,7 @@ async def test_streams_are_kept_and_compacted_beside_a_publication_for_all_table
         await publish(database, "a", stream=stream)
     due = datetime.now(UTC) + timedelta(hours=1)
     await store.publish_many(database, "orders", ["c"], ["1"], message_ids=["x"], deliver_at=[due])
-    swept = await store.sweep(database, now=due + timedelta(hours=1))
+    swept = await sweep(database, now=due + timedelta(hours=1))
     assert (swept.published, swept.messages_trimmed) == (1, 6)
     assert await without_identity(database) == []
     await database.fetchval("select headrace.delete_stream('orders', true)")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headrace import store
+from headrace import store, sweep
 from headrace.model.errors import HeadraceError
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.support.ranges import Segments, burn, make_old, mark, plan, read, resolved
@@ -77,7 +77,7 @@ async def test_messages_removed_one_by_one_are_reported_to_a_reader_with_a_posit
     tolerant = await plan(database, 4, 10, fail=False)
     earliest = await plan(database, None, 10)
     await make_old(database, 8)
-    assert (await store.sweep(database)).messages_trimmed == 7
+    assert (await sweep(database)).messages_trimmed == 7
     for first in (4, 7):
         with pytest.raises(HeadraceError, match=f"the seqs from {first} to 7 were removed by retention"):
             await plan(database, first, 10)

@@ -8,11 +8,12 @@ import logging
 import asyncpg
 import pytest
 
-from headrace import App, store
+from headrace import App, store, sweep
 from headrace.model.errors import ConfigurationError
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
 from tests.runtime.running import eventually, running
+from tests.support.logs import logged
 from tests.support.readers import Reader, begun, publish
 
 pytestmark = pytest.mark.asyncio
@@ -78,10 +79,10 @@ async def test_a_sequence_with_a_cache_is_repaired_and_the_cached_seqs_are_forgo
     await publish(session, "k")
     async with begun(connect) as (publisher, transaction):
         await publish(publisher, "late")
-        swept = await store.sweep(database)
+        swept = await sweep(database)
         assert (swept.mended, swept.busy) == ([], ["orders"])
         await transaction.commit()
-    assert (await store.sweep(database)).mended == ["orders"]
+    assert (await sweep(database)).mended == ["orders"]
     assert await cache_of(database) == 1
     last = await database.fetchval(f"select pg_sequence_last_value('{SEQUENCE}')")
     await publish(session, "k")
@@ -89,7 +90,7 @@ async def test_a_sequence_with_a_cache_is_repaired_and_the_cached_seqs_are_forgo
     assert delivered == [1, delivered[1], last + 1]
     assert await lease_and_settle(reader, database)
     assert (await reader.cursor())["settled"] > last
-    assert (await store.sweep(database)).mended == []
+    assert (await sweep(database)).mended == []
 
 
 @pytest.mark.parametrize("what", ["cache 2", "cycle", "increment -1 minvalue -9"])
@@ -119,18 +120,17 @@ async def test_a_running_app_repairs_a_sequence_and_logs_it(
     async def mended() -> bool:
         return await cache_of(database) == 1
 
+    async def logs_it() -> bool:
+        return bool(logged(caplog, "altered sequence reset", stream="orders"))
+
     with caplog.at_level(logging.WARNING, "headrace"):
         async with running(app):
             await eventually(mended)
-            await eventually(lambda: _said(caplog, "The sequence of the stream orders had a cache"))
-
-
-async def _said(caplog: pytest.LogCaptureFixture, what: str) -> bool:
-    return any(what in record.getMessage() for record in caplog.records)
+            await eventually(logs_it)
 
 
 async def test_a_compacted_stream_survives_a_sequence_with_a_cache(database: store.Database, connect: Connect) -> None:
     await store.create_stream(database, StreamSpec(name="prices", one_message_per_key=True))
     await database.fetch('alter sequence headrace_streams."prices.seq" cache 10')
     await publish(database, "a", stream="prices")
-    assert (await store.sweep(database)).mended == ["prices"]
+    assert (await sweep(database)).mended == ["prices"]

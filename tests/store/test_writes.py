@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from headrace import store
+from headrace import store, sweep
 from headrace.model.errors import InvalidInput, StagedRowsGone, StreamFull, UnknownStream
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
@@ -319,7 +319,7 @@ async def test_a_commit_does_not_wait_for_an_abandoned_task(database: store.Data
     assert await commit(database, parts) == 1
     await transaction.commit()
     assert len(await staging_tables(database)) == 1
-    assert (await store.sweep(database)).writes_tidied == 1, "the janitor drops what was left"
+    assert (await sweep(database)).writes_tidied == 1, "the janitor drops what was left"
     assert await staging_tables(database) == []
     assert await published(database) == ["a"]
 
@@ -333,12 +333,12 @@ async def test_the_janitor_removes_abandoned_writes(database: store.Database) ->
     assert await commit(database, batch, "query") == 1
     await stage(database, ["d"], write="query", batch=1, streaming=True)
 
-    assert (await store.sweep(database, now=now + timedelta(hours=23))).writes_tidied == 0
+    assert (await sweep(database, now=now + timedelta(hours=23))).writes_tidied == 0
     assert len(await staging_tables(database)) == 2
-    assert (await store.sweep(database, now=now + timedelta(hours=25))).writes_tidied == 3  # two tables, and a row
+    assert (await sweep(database, now=now + timedelta(hours=25))).writes_tidied == 3  # two tables, and a row
     assert await staging_tables(database) == []
     assert await commit(database, done, "done") == 0
-    assert (await store.sweep(database, now=now + timedelta(days=8))).writes_tidied == 1
+    assert (await sweep(database, now=now + timedelta(days=8))).writes_tidied == 1
     left = await database.fetch("select write_id, batch from headrace.writes")
     assert [tuple(row) for row in left] == [("query", 0)], "a query may go on after years"
     again = [await stage(database, ["d"], write="query", batch=1, streaming=True)]

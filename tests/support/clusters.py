@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
+from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
 
 # Nothing has to survive a power cut. A crash of the server alone loses nothing that was written.
@@ -22,11 +22,11 @@ QUICK = {"fsync": "off", "shared_buffers": "32MB", "wal_sender_timeout": "10s"}
 def cluster(directory: Path, *, port: int | None = None, **settings: str) -> Iterator[EmbeddedPostgres]:
     """A running server, removed at the end."""
     postgres = EmbeddedPostgres(directory, port=port, settings={**QUICK, **settings})
-    tenancy = postgres.acquire()
+    handle = postgres.acquire()
     try:
         yield postgres
     finally:
-        tenancy.release()
+        handle.release()
         postgres.destroy()
 
 
@@ -41,7 +41,7 @@ class Standby:
         query = parse_qs(urlsplit(primary.url()).query)
         self._user = urlsplit(primary.url()).username or ""
         self._primary = {"host": query["host"][0], "port": query.get("port", ["5432"])[0], "user": self._user}
-        self._account: Account = account_for(Path(self._primary["host"]))
+        self._account: OsUser = os_user_for(Path(self._primary["host"]))
         self._programs: Installation = usable_by(self._account, find_installation())
         self._home = Path(tempfile.mkdtemp(prefix="headrace-standby-"))
         self._account.own(self._home)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from headrace import store
+from headrace import store, sweep
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect
 from tests.support.readers import publish
@@ -86,4 +86,4 @@ class Segments:
 
     async def drop(self) -> int:
         """Run a retention sweep. Returns how many segments it dropped."""
-        return (await store.sweep(self._database)).segments_dropped
+        return (await sweep(self._database)).segments_dropped

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import find_installation
+from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
 from tests.support.clusters import cluster
 from tests.support.servers import run
@@ -35,7 +35,7 @@ class Archived:
         self._archive = home / "archive"
         self._backup = home / "backup"
         self._data = server.status().cluster_dir
-        self._account: Account = account_for(self._data)
+        self._account: OsUser = os_user_for(self._data)
 
     def back_up(self) -> None:
         """Take the base backup from which every recovery starts."""
@@ -97,7 +97,7 @@ def archived(directory: Path, **settings: str) -> Iterator[Archived]:
     """A server that archives its WAL, removed at the end with all its files."""
     home = Path(tempfile.mkdtemp(prefix="headrace-archive-"))
     try:
-        account = account_for(directory)
+        account = os_user_for(directory)
         for path in (home, home / "archive"):
             path.mkdir(exist_ok=True)
             account.own(path)

@@ -33,8 +33,8 @@ def server(directory: Path) -> Iterator[str]:
     if given := os.environ.get("HEADRACE_TEST_DSN"):
         yield given
         return
-    with EmbeddedPostgres(directory, settings=QUICK).acquire() as tenancy:
-        yield tenancy.url
+    with EmbeddedPostgres(directory, settings=QUICK).acquire() as handle:
+        yield handle.url
 
 
 def destroy(directory: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from headrace import App
 from headrace.runtime.log_context import FIELDS, LogContext, in_work
 from tests.runtime.running import running
-from tests.telemetry.telling import Recorded, id_of, trace_of
+from tests.telemetry.recorded import Recorded, id_of, trace_of
 
 logger = logging.getLogger("shop")
 

@@ -10,9 +10,9 @@ import pytest
 from headrace import App, Message, Reject, Telemetry, UnknownStream
 from headrace.flow.governor import Decision
 from headrace.runtime.maintenance.survey import Survey
-from headrace.telemetry.metering import MOST_SAMPLES, RAREST, Rhythm
+from headrace.telemetry.metering import MAX_INTERVAL, MAX_SAMPLES, SamplingInterval
 from tests.runtime.running import Gate, eventually, numbered, parked, running, seek
-from tests.telemetry.telling import Recorded
+from tests.telemetry.recorded import Recorded
 
 
 @pytest.fixture
@@ -259,36 +259,36 @@ async def test_apps_that_come_and_go_share_the_instruments_of_a_provider(dsn: st
 
 
 def test_every_handler_is_measured_while_there_are_few() -> None:
-    rhythm = Rhythm(0.0)
-    assert [rhythm.next(second / (MOST_SAMPLES / 2)) for second in range(1, 50)] == [1] * 49
+    interval = SamplingInterval(0.0)
+    assert [interval.next(second / (MAX_SAMPLES / 2)) for second in range(1, 50)] == [1] * 49
 
 
 def test_a_bounded_share_of_many_handlers_is_measured() -> None:
-    now, calls, samples, step = 0.0, 0, 0, 1 / (MOST_SAMPLES * 10)
-    rhythm = Rhythm(now)
+    now, calls, samples, step = 0.0, 0, 0, 1 / (MAX_SAMPLES * 10)
+    interval = SamplingInterval(now)
     while now < 10:
-        every = rhythm.next(now + step)
+        every = interval.next(now + step)
         now, calls, samples = now + every * step, calls + every, samples + 1
-    assert samples <= MOST_SAMPLES * 10 * 1.1
+    assert samples <= MAX_SAMPLES * 10 * 1.1
     assert calls >= 9 * samples
 
 
 def test_some_handlers_are_measured_for_every_number_of_handlers() -> None:
-    rhythm, now = Rhythm(0.0), 0.0
+    interval, now = SamplingInterval(0.0), 0.0
     for _ in range(10):
         now += 1e-9
-        every = rhythm.next(now)
-    assert every == RAREST
+        every = interval.next(now)
+    assert every == MAX_INTERVAL
 
 
 def test_the_rhythm_slows_down_with_the_handlers() -> None:
-    rhythm = Rhythm(0.0)
-    assert rhythm.next(1e-6) == RAREST
-    assert rhythm.next(1e-6 + RAREST * 0.1) == 1
+    interval = SamplingInterval(0.0)
+    assert interval.next(1e-6) == MAX_INTERVAL
+    assert interval.next(1e-6 + MAX_INTERVAL * 0.1) == 1
 
 
 def test_an_age_is_never_negative() -> None:
-    from headrace.telemetry.board import age
+    from headrace.telemetry.observables import age
 
     class Info:
         oldest_unacked_at = datetime.now(UTC) + timedelta(hours=1)

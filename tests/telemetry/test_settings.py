@@ -51,15 +51,15 @@ def test_a_provider_of_the_users_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: App(telemetry="jaeger"), "'jaeger' is not known; there are off, global, otlp, prometheus, console"),
-        (lambda: App(telemetry=7), "telemetry=7 must be a Telemetry"),  # type: ignore[arg-type]
+        (lambda: App(telemetry="jaeger"), "'jaeger', which is unknown. Use off, global, otlp, prometheus, console"),
+        (lambda: App(telemetry=7), "telemetry=7 is invalid. It must be a Telemetry"),  # type: ignore[arg-type]
         (
             lambda: Telemetry(traces="prometheus"),
-            "traces='prometheus' must be one of 'global', 'otlp', 'console', a TracerProvider",
+            "traces='prometheus' is invalid. It must be one of 'global', 'otlp', 'console', a TracerProvider",
         ),
         (lambda: Telemetry(metrics=object()), "metrics=<object"),
-        (lambda: Telemetry(prometheus_port=70000), "must be a port"),
-        (lambda: Telemetry(survey=0), "survey=0 must be from 0.1 s"),
+        (lambda: Telemetry(prometheus_port=70000), "It must be a port"),
+        (lambda: Telemetry(survey=0), "survey=0 is invalid. It must be from 0.1 s"),
         (lambda: Telemetry(shutdown_timeout=-1), "shutdown_timeout=-1 of telemetry"),
     ],
 )
@@ -105,6 +105,8 @@ async def test_a_protocol_that_we_do_not_speak_is_refused(
 @pytest.mark.asyncio
 async def test_a_port_in_the_environment_that_is_none_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", "http")
-    with pytest.raises(ConfigurationError, match="OTEL_EXPORTER_PROMETHEUS_PORT='http' must be a port"):
+    with pytest.raises(
+        ConfigurationError, match=r"OTEL_EXPORTER_PROMETHEUS_PORT='http' is invalid\. It must be a port"
+    ):
         async with App(dsn, telemetry="prometheus"):
             pass

@@ -11,7 +11,7 @@ import pytest_asyncio
 from headrace.telemetry.instrumentation import Instrumentation
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
-from tests.telemetry.telling import Recorded
+from tests.telemetry.recorded import Recorded
 
 KNOWN = ("changes", "rate", "behind", "held_back", "state", "alarm")
 

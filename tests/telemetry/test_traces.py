@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from headrace import App, Batch, Message, Reject, Retry, UnknownStream
-from headrace.telemetry.carrier import MOST_LINKS
+from headrace.telemetry.carrier import MAX_LINKS
 from tests.runtime.running import numbered, running, seek, work_off
-from tests.telemetry.telling import Recorded, id_of, is_child, linked, trace_of
+from tests.telemetry.recorded import Recorded, id_of, is_child, linked, trace_of
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def test_spans_are_named_and_described_after_the_conventions(app: App, rec
 
     common = {"messaging.system": "headrace", "messaging.destination.name": "orders"}
     consumer = {**common, "messaging.consumer.group.name": "ship"}
-    wanted = {
+    exporter = {
         "publish orders": (
             SpanKind.PRODUCER,
             common
@@ -116,7 +116,7 @@ async def test_spans_are_named_and_described_after_the_conventions(app: App, rec
             },
         ),
     }
-    assert {span.name: (span.kind, dict(span.attributes or {})) for span in recorded.spans()} == wanted
+    assert {span.name: (span.kind, dict(span.attributes or {})) for span in recorded.spans()} == exporter
     assert all(span.status.status_code is StatusCode.UNSET for span in recorded.spans())
 
 
@@ -230,7 +230,7 @@ async def test_a_batch_links_to_no_more_places_than_are_kept(app: App, recorded:
         await app.publish_many("orders", [("a", 1, {"traceparent": parent}) for parent in parents])
     async with running(app):
         await app.idle()
-    assert len(recorded.span("process orders").links) == MOST_LINKS
+    assert len(recorded.span("process orders").links) == MAX_LINKS
 
 
 # --- errors

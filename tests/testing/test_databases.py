@@ -59,7 +59,7 @@ async def test_a_server_that_the_environment_names_is_used(
 
 
 async def test_an_invalid_server_url_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="must be a Postgres URL"):
+    with pytest.raises(ConfigurationError, match="is no Postgres URL"):
         Server("host=localhost dbname=postgres")
 
 

@@ -55,10 +55,10 @@ def full_dsn(disk: Disk, tmp_path: Path) -> Iterator[str]:
     would stop without it.
     """
     server = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
-    with server.acquire() as tenancy:
+    with server.acquire() as handle:
         try:
             shutil.chown(disk.path, server.status().account)
-            servers.run(make_database(tenancy.url, disk.path))
+            servers.run(make_database(handle.url, disk.path))
             yield server.url("tiny")
         finally:
             server.destroy()

@@ -28,11 +28,11 @@ SETTINGS = {"fsync": "off", "wal_writer_delay": "10s"}
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server that belongs to this test and may crash."""
     postgres = EmbeddedPostgres(tmp_path / "postgres", settings=SETTINGS)
-    tenancy = postgres.acquire()
+    handle = postgres.acquire()
     try:
         yield postgres
     finally:
-        tenancy.release()
+        handle.release()
         postgres.destroy()
 
 

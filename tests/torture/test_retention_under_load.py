@@ -18,6 +18,7 @@ import pytest
 from headrace import store
 from headrace.model.outcomes import Settlement
 from headrace.model.specs import ConsumerSpec, StreamSpec
+from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.support.readers import owner
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.torture]
@@ -72,7 +73,7 @@ class Load:
                 empty = 0 if publishing or batch.seqs or batch.more else empty + 1
 
     async def sweep(self, database: store.Database) -> None:
-        sweeper = store.Sweeper(database)
+        sweeper = Sweeper(database)
         while self.publishing:
             swept = await sweeper.sweep()
             self.dropped += swept.segments_dropped

@@ -16,7 +16,7 @@ import pytest
 
 from headrace import store
 from tests.spark.filling import archived, fill, publish
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.torture]
 
@@ -56,7 +56,7 @@ def batches(path: Path) -> int:
 def start(dsn: str, directory: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "headrace.cli.main", "spark", "run", "archive", "--stream", "orders", "--path", "archive", *words],
-        cwd=directory, env=surroundings(HEADRACE_DATABASE=dsn),
+        cwd=directory, env=environment(HEADRACE_DATABASE=dsn),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from headrace import store
+from headrace import store, sweep
 from headrace.model.specs import StreamSpec
 from tests.runtime.running import eventually
 from tests.spark.conftest import spark  # noqa: F401
@@ -68,7 +68,7 @@ class Preparing:
 async def tend(database: store.Database, publishers: LatePublishers) -> None:
     """Create segments, as a janitor does."""
     while publishers.publishing:
-        await store.sweep(database)
+        await sweep(database)
         await asyncio.sleep(1)
 
 

@@ -20,7 +20,7 @@ import pytest
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
 from headrace.model.errors import HeadraceError
-from tests.spark.processes import PATIENCE, surroundings
+from tests.spark.processes import PATIENCE, environment
 from tests.spark.written import Written
 from tests.support import servers
 
@@ -34,11 +34,11 @@ KILLS = 6
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server that belongs to this test and may crash."""
     postgres = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
-    tenancy = postgres.acquire()
+    handle = postgres.acquire()
     try:
         yield postgres
     finally:
-        tenancy.release()
+        handle.release()
         postgres.destroy()
 
 
@@ -52,7 +52,7 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=surroundings(),
+                env=environment(),
                 start_new_session=True,
             )
 
@@ -65,7 +65,7 @@ class Driver:
 def copied(written: Written) -> int:
     """Return the number of rows, or -1 while the server is away."""
     try:
-        return int(written.ask("select count(*) from headrace_streams.copied")[0][0])
+        return int(written.fetch("select count(*) from headrace_streams.copied")[0][0])
     except HeadraceError:
         return -1
 
@@ -132,7 +132,7 @@ def strike(victim: str, written: Written, server: EmbeddedPostgres, driver: Driv
     if victim == "driver":
         driver.kill()
     elif victim == "connections":
-        written.ask(
+        written.fetch(
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
         )
     else:

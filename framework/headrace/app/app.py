@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -18,15 +17,16 @@ from headrace import store
 from headrace.admin import Admin
 from headrace.app import capture, settings
 from headrace.app.attached import Attached
-from headrace.app.background import beside
+from headrace.app.background import in_background
 from headrace.app.declared import Declared
 from headrace.app.publishing import Publishing
 from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
-from headrace.embedded import EmbeddedPostgres, Tenancy
+from headrace.embedded import EmbeddedPostgres, ServerHandle
 from headrace.model.clock import SYSTEM_TIME
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, ConsumersDeleted
+from headrace.model.log import Log
 from headrace.runtime.calls import Witness
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.idle import IdleConsumers
@@ -38,7 +38,7 @@ from headrace.telemetry import Telemetry
 if TYPE_CHECKING:
     from headrace.telemetry.instrumentation import Instrumentation
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 
 class App(Declared, Publishing):
@@ -75,19 +75,19 @@ class App(Declared, Publishing):
         telemetry: Telemetry | str | bool | None = None,
     ) -> None:
         if isinstance(streams, str):
-            raise ConfigurationError(f"streams={streams!r} must be a list, such as [{streams!r}].")
+            raise ConfigurationError(f"streams={streams!r} is a string. Pass a list, such as [{streams!r}].")
         super().__init__(tuple(streams))
         self.dsn = dsn
-        self._given = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
-        settings.check(self._given)
+        self._arguments = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
+        settings.check(self._arguments)
         self._settings = settings.DEFAULTS  # until it connects
         Telemetry.of(telemetry)  # raises at once if the value is invalid
         self.telemetry = telemetry
         self._instruments: Instrumentation | None = None
         self._database: store.Database | None = None
-        self._tenancy: Tenancy | None = None
+        self._server_handle: ServerHandle | None = None
         self._users = 0
-        self._entrance = anyio.Lock()
+        self._connect_lock = anyio.Lock()
         self._attached: list[Attached] = []
         self._service: Service | None = None
         self._time = SYSTEM_TIME
@@ -104,12 +104,12 @@ class App(Declared, Publishing):
     def database(self) -> store.Database:
         """The database, while connected. Raises `ConfigurationError` otherwise."""
         if self._database is None:
-            raise ConfigurationError("The app is not connected: use it inside `async with app:`, or while it runs.")
+            raise ConfigurationError("The app is not connected. Use it inside `async with app:`, or while it runs.")
         return self._database
 
     async def __aenter__(self) -> App:
         """Connect: start the embedded Postgres if needed, update the schema, create the declared streams."""
-        async with self._entrance:  # a concurrent caller waits until the first one has connected
+        async with self._connect_lock:  # a concurrent caller waits until the first one has connected
             if self._users == 0:
                 try:
                     await self._connect()
@@ -125,20 +125,21 @@ class App(Declared, Publishing):
             await self._disconnect()
 
     async def _connect(self) -> None:
-        self._settings = found = settings.read({"database": self.dsn or None, **self._given})
-        for warning in settings.unknown_variables():
-            logger.warning(warning)
+        self._settings = found = settings.read({"database": self.dsn or None, **self._arguments})
+        for name, suggestion in settings.unknown_variables():
+            hint = None if suggestion is None else f"did you mean {suggestion}?"
+            log.warning("unknown variable in the environment", variable=name, hint=hint)
         telemetry = Telemetry.of(found.telemetry if self.telemetry is None else self.telemetry)
         if telemetry is not None:
             self._instruments = self._publisher.instruments = telemetry.start(self.statistics)
         dsn = found.database
         if dsn is None:
-            self._tenancy = await anyio.to_thread.run_sync(EmbeddedPostgres(found.data).acquire)
-            dsn = self._tenancy.url
+            self._server_handle = await anyio.to_thread.run_sync(EmbeddedPostgres(found.data).acquire)
+            dsn = self._server_handle.url
         self._database = store.Database(dsn, max_connections=found.max_connections)
         await self._database.open()
         for step in await store.migrate(self._database):
-            logger.info("schema: %s", step)
+            log.info("schema updated", step=step)
         await capture.make_streams(self._database, self.captures)  # first, since row streams need their own settings
         for name, spec in self._streams.items():
             await store.create_stream(self._database, spec or name)
@@ -148,12 +149,12 @@ class App(Declared, Publishing):
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):
             database, self._database = self._database, None
-            tenancy, self._tenancy = self._tenancy, None
+            handle, self._server_handle = self._server_handle, None
             instruments, self._instruments, self._publisher.instruments = self._instruments, None, None
             if database is not None:
                 await database.close()
-            if tenancy is not None:
-                await anyio.to_thread.run_sync(tenancy.release)
+            if handle is not None:
+                await anyio.to_thread.run_sync(handle.release)
             if instruments is not None:
                 await instruments.stop()
 
@@ -172,9 +173,9 @@ class App(Declared, Publishing):
                 cancelled.
         """
 
-        async def work(up: Callable[[], None]) -> None:
+        async def serve(started: Callable[[], None]) -> None:
             async with self, self._serving() as service:
-                up()
+                started()
                 await service.run()
 
         def end() -> None:
@@ -185,7 +186,7 @@ class App(Declared, Publishing):
             end()
             self.stop()
 
-        async with beside(work, end, hurry):
+        async with in_background(serve, end, hurry):
             yield self
 
     async def run(self, *, signals: bool = True) -> None:
@@ -199,25 +200,24 @@ class App(Declared, Publishing):
                 Run it again to declare them again.
         """
         if not self.consumers and not self.captures:
-            raise ConfigurationError("The app has no consumer: decorate a function with @app.consumer('a-stream').")
-        deserted = False
+            raise ConfigurationError("The app has no consumer. Decorate a function with @app.consumer('a-stream').")
+        consumers_deleted = False
 
-        def leave() -> None:
-            nonlocal deserted
+        def drain_if_idle() -> None:
+            nonlocal consumers_deleted
             if not service.draining and not self.captures:
-                deserted = True
+                consumers_deleted = True
                 service.drain()
 
         async with self, self._serving() as service, anyio.create_task_group() as group:
-            service.on_deserted = leave
+            service.on_all_deleted = drain_if_idle
             if signals:
-                group.start_soon(self._obey_signals)
+                group.start_soon(self._handle_signals)
             await service.run()
             group.cancel_scope.cancel()
-        if deserted:
+        if consumers_deleted:
             raise ConsumersDeleted(
-                "Every consumer of this process was deleted while it ran, so it has nothing to do. Start it again if they are to be declared"
-                " again; otherwise leave it stopped."
+                "All consumers of this process were deleted while it ran, so it has stopped. Start it again to declare them again."
             )
 
     async def preflight(self) -> None:
@@ -231,19 +231,19 @@ class App(Declared, Publishing):
             StoreUnavailable: the database can't be reached.
             Errors of a lifespan or of a dependency's provider are raised unchanged.
         """
-        async with self, self._surrounded():
+        async with self, self._with_resources():
             pass
 
     @asynccontextmanager
-    async def _surrounded(self) -> AsyncIterator[Dependencies]:
-        if self._surroundings.lifespans.running:
+    async def _with_resources(self) -> AsyncIterator[Dependencies]:
+        if self._resources.lifespans.running:
             raise ConfigurationError("The app is already running in this process.")
-        async with self._surroundings.around(self, self.consumers) as dependencies:
+        async with self._resources.open_all(self, self.consumers) as dependencies:
             yield dependencies
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Service]:
-        async with self._surrounded() as dependencies:
+        async with self._with_resources() as dependencies:
             self._service = service = Service(
                 self.consumers, self._shared(dependencies), (*self._attached, *self._capturing()), self.captures
             )
@@ -286,13 +286,16 @@ class App(Declared, Publishing):
             if due is not None:
                 self._service.scheduled()
 
-    async def _obey_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+    async def _handle_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals_received:
             count = 0
-            async for number in received:
+            async for number in signals_received:
                 count += 1
                 name = signal.Signals(number).name
-                logger.info("%s: %s", name, "draining; again to stop at once" if count == 1 else "stopping at once")
+                if count == 1:
+                    log.info("draining", signal=name, hint="again to stop at once")
+                else:
+                    log.info("stopping at once", signal=name)
                 self.stop()
 
     def stop(self) -> None:
@@ -307,7 +310,7 @@ class App(Declared, Publishing):
     async def idle(self) -> None:
         """Wait until no consumer of this process has anything to lease, handle, settle or retry."""
         if self._service is None:
-            raise ConfigurationError("The app is not running: use this inside `async with app.running():`.")
+            raise ConfigurationError("The app is not running. Use this inside `async with app.running():`.")
         await self._service.idle()
 
     def readiness(self) -> Readiness:

@@ -35,8 +35,8 @@ class Attached(Protocol):
 
 
 @runtime_checkable
-class Telling(Protocol):
+class HasStatistics(Protocol):
     """An attached part with statistics of its own, for `App.statistics`, metrics and `headrace observe`."""
 
-    def tells(self) -> Mapping[str, Any]:
+    def app_statistics(self) -> Mapping[str, Any]:
         """What to add to the app's statistics. Its `consumers`, by stream and name, are listed beside the app's own."""

@@ -1,4 +1,4 @@
-"""Background work beside a block of foreign code: `async with beside(work, …): …`.
+"""Background work beside a block of foreign code: `async with in_background(work, …): …`.
 
 This is not a task group, since the cancel scope of a task group must be left by the task that
 entered it. The block may be the lifespan of a web framework, and some frameworks call start and
@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-GIVE_BACK = 10.0
+RELEASE_TIMEOUT = 10.0
 """Seconds that the work may take to end after `hurry`. Then it is cancelled."""
 
 Work = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
@@ -24,7 +24,7 @@ Work = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def beside(work: Work, end: Callable[[], None], hurry: Callable[[], None]) -> AsyncIterator[None]:
+async def in_background(work: Work, end: Callable[[], None], hurry: Callable[[], None]) -> AsyncIterator[None]:
     """Start the work and wait until it is up. At the end of the block, end it and wait for that.
 
     Args:
@@ -36,43 +36,43 @@ async def beside(work: Work, end: Callable[[], None], hurry: Callable[[], None])
         An error that keeps the work from starting is raised unchanged. A later error of the work is
         raised together with the block's, as an `ExceptionGroup`.
     """
-    companion = _Companion(work)
-    await companion.start()
+    task = _BackgroundTask(work)
+    await task.start()
     failure: Exception | None = None
     try:
         yield
     except asyncio.CancelledError:
-        if not companion.leave():
-            await companion.give_up(hurry)
+        if not task.detach():
+            await task.cancel(hurry)
             raise
     except Exception as error:  # the caller's error: it must not interrupt the work
         failure = error
-    companion.leave()
+    task.detach()
     end()
-    await companion.ended(hurry)
-    died = companion.failure()
-    if failure is not None and died is not None:
-        raise ExceptionGroup("the block failed, and so did what was at work beside it", [failure, died])
+    await task.wait(hurry)
+    task_failure = task.failure()
+    if failure is not None and task_failure is not None:
+        raise ExceptionGroup("both the block and the background work failed", [failure, task_failure])
     if failure is not None:
         raise failure
-    if died is not None:
-        raise died
+    if task_failure is not None:
+        raise task_failure
 
 
-class _Companion:
-    """The task that does the work, and its host, which is the task in the block."""
+class _BackgroundTask:
+    """The task that does the work, and its host, which is the task that runs the block."""
 
     def __init__(self, work: Work) -> None:
-        self._up = asyncio.Event()
+        self._started = asyncio.Event()
         self._host: asyncio.Task[Any] | None = None
         self._cancelled = False  # whether we cancelled the host
-        self._task = asyncio.create_task(work(self._up.set))
+        self._task = asyncio.create_task(work(self._started.set))
         self._task.add_done_callback(self._done)
 
     async def start(self) -> None:
         """Wait until the work is up. Raises the error that prevents it."""
         try:
-            await self._up.wait()
+            await self._started.wait()
         except asyncio.CancelledError:
             await self._cancel()
             raise
@@ -81,7 +81,7 @@ class _Companion:
         self._host = asyncio.current_task()
 
     def _done(self, _: asyncio.Task[None]) -> None:
-        self._up.set()
+        self._started.set()
         if self._host is not None and self.failure() is not None:
             self._cancelled = self._host.cancel()
 
@@ -94,23 +94,23 @@ class _Companion:
             return error
         raise error
 
-    def leave(self) -> bool:
+    def detach(self) -> bool:
         """Detach the host at the end of the block. Returns whether only the failure of the work cancelled it."""
         host, self._host = self._host, None
         return self._cancelled and host is not None and host is asyncio.current_task() and host.uncancel() == 0
 
-    async def ended(self, hurry: Callable[[], None]) -> None:
+    async def wait(self, hurry: Callable[[], None]) -> None:
         """Wait for the end of the work."""
         try:
             await asyncio.wait([self._task])
         except asyncio.CancelledError:
-            await self.give_up(hurry)
+            await self.cancel(hurry)
             raise
 
-    async def give_up(self, hurry: Callable[[], None]) -> None:
+    async def cancel(self, hurry: Callable[[], None]) -> None:
         """Make the work release its messages, and end it."""
         hurry()
-        with anyio.move_on_after(GIVE_BACK, shield=True):
+        with anyio.move_on_after(RELEASE_TIMEOUT, shield=True):
             await asyncio.wait([self._task])
         await self._cancel()
 

@@ -41,7 +41,7 @@ class Declared:
         self.captures: list[PostgresSpec] = []
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
-        self._surroundings = Resources()
+        self._resources = Resources()
 
     def stream(
         self,
@@ -299,13 +299,13 @@ class Declared:
             The function. Raises `ConfigurationError` if it is neither an async generator function
             nor an `@asynccontextmanager`.
         """
-        self._surroundings.lifespans.add(function)
+        self._resources.lifespans.add(function)
         return function
 
     @property
     def state(self) -> Any:
         """The value that the last lifespan yielded. Raises `ConfigurationError` while the app does not run."""
-        return self._surroundings.lifespans.state
+        return self._resources.lifespans.state
 
     @overload
     def provide(self, source: F, *, scope: Scope = "message", provides: Any = None, override: bool = False) -> F: ...
@@ -342,7 +342,7 @@ class Declared:
         """
         if source is None:
             return lambda source: self.provide(source, scope=scope, provides=provides, override=override)
-        self._surroundings.providers.add(source, scope, provides, override=override)
+        self._resources.providers.add(source, scope, provides, override=override)
         return source
 
     @overload
@@ -367,5 +367,5 @@ class Declared:
         return self._check(function, timeout)
 
     def _check(self, function: F, timeout: Duration) -> F:
-        self._surroundings.checks.append(Check.of(function, seconds(timeout, "timeout")))
+        self._resources.checks.append(Check.of(function, seconds(timeout, "timeout")))
         return function

@@ -6,7 +6,6 @@ reported.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -20,22 +19,23 @@ import anyio
 from headrace import store
 from headrace.model.clock import SYSTEM_TIME, Time
 from headrace.model.errors import StoreUnavailable
+from headrace.model.log import Log
 from headrace.model.records import ConsumerAtWork, ServerAtWork, WorkerFacts
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-EVERY = 3.0
+INTERVAL = 3.0
 """Seconds between two heartbeats."""
 
-MOST_CONSUMERS = 100
+MAX_CONSUMERS = 100
 """Maximum number of consumers that a heartbeat reports."""
 
-LONGEST_REASON = 120
+MAX_REASON_LENGTH = 120
 
-GOODBYE = 2.0
+LEAVE_TIMEOUT = 2.0
 """Timeout, in seconds, of the statement that removes the process at its end."""
 
-REPAIR = 60.0
+ERROR_INTERVAL = 60.0
 """Seconds until the next heartbeat after the database refused one."""
 
 Kind = Literal["run", "serve", "embedded"]
@@ -43,7 +43,7 @@ Kind = Literal["run", "serve", "embedded"]
 _kind: Kind = "embedded"
 
 
-def this_process_is(kind: Kind) -> None:
+def set_process_kind(kind: Kind) -> None:
     """Set the kind of the whole process. The command that runs it calls this. Other processes count as "embedded"."""
     global _kind
     _kind = kind
@@ -67,45 +67,45 @@ class Heartbeats:
         self._clock = time.clock
         self._id = uuid4()
         self._started_at = datetime.now(UTC)
-        self._pace = Pace()
+        self._rate = Rate()
 
     async def run(self) -> None:
         """Send heartbeats until cancelled, then remove the process's row. No failure stops the app."""
         try:
             while True:
-                silence = await self._tell()
-                await anyio.sleep(silence)
+                delay = await self._send_or_wait()
+                await anyio.sleep(delay)
         finally:
-            await self._leave()
+            await self._remove()
 
-    async def tell(self) -> None:
+    async def send(self) -> None:
         """Send one heartbeat. Raises `StoreUnavailable`."""
-        await store.tell_worker(self._database, self._id, self.facts())
+        await store.record_heartbeat(self._database, self._id, self.facts())
 
-    async def _tell(self) -> float:
+    async def _send_or_wait(self) -> float:
         """Send one heartbeat. Returns the seconds to wait for the next one."""
         try:
-            await self.tell()
+            await self.send()
         except StoreUnavailable:
-            return EVERY
-        except Exception:  # such as a missing privilege
-            logger.exception("This process can't tell others of itself; it tries again in %g s", REPAIR)
-            return REPAIR
-        return EVERY
+            return INTERVAL
+        except Exception as error:  # such as a missing privilege
+            log.error("heartbeat failed", error=error, seconds=ERROR_INTERVAL, exc_info=error)
+            return ERROR_INTERVAL
+        return INTERVAL
 
-    async def _leave(self) -> None:
+    async def _remove(self) -> None:
         """Remove the row. It may fail, since a row that remains is treated as gone after a while."""
-        with anyio.move_on_after(GOODBYE, shield=True):
+        with anyio.move_on_after(LEAVE_TIMEOUT, shield=True):
             try:
-                await store.worker_left(self._database, self._id)
-            except Exception as failure:
-                logger.debug("This process could not say goodbye: %s", failure)
+                await store.delete_heartbeat(self._database, self._id)
+            except Exception as error:
+                log.debug("heartbeat not removed", error=error)
 
     def facts(self) -> WorkerFacts:
         """The contents of a heartbeat now."""
         found, now = self._statistics(), self._clock()
         consumers = found.get("consumers", {})
-        told = list(consumers.items())[:MOST_CONSUMERS]
+        reported = list(consumers.items())[:MAX_CONSUMERS]
         server = found.get("server")
         return WorkerFacts(
             host=socket.gethostname(),
@@ -114,13 +114,13 @@ class Heartbeats:
             version=_version(),
             started_at=self._started_at,
             connections=found.get("connections", {}).get("open", 0),
-            consumers=[_consumer(name, counts, self._pace, now) for name, counts in told],
-            more_consumers=len(consumers) - len(told) + found.get("more_consumers", 0),
-            server=None if server is None else _server(server, self._pace, now),
+            consumers=[_consumer(name, counts, self._rate, now) for name, counts in reported],
+            more_consumers=len(consumers) - len(reported) + found.get("more_consumers", 0),
+            server=None if server is None else _server(server, self._rate, now),
         )
 
 
-class Pace:
+class Rate:
     """The rate at which counts grow between two calls."""
 
     def __init__(self) -> None:
@@ -128,14 +128,14 @@ class Pace:
 
     def of(self, name: str, count: float, now: float) -> float | None:
         """Growth per second since the previous call. None at the first call, and after the count was reset."""
-        then = self._before.get(name)
+        previous = self._before.get(name)
         self._before[name] = (now, count)
-        if then is None or now <= then[0] or count < then[1]:
+        if previous is None or now <= previous[0] or count < previous[1]:
             return None
-        return (count - then[1]) / (now - then[0])
+        return (count - previous[1]) / (now - previous[0])
 
 
-def _consumer(full_name: str, counts: Mapping[str, Any], pace: Pace, now: float) -> ConsumerAtWork:
+def _consumer(full_name: str, counts: Mapping[str, Any], rate: Rate, now: float) -> ConsumerAtWork:
     stream, name = full_name.rsplit(":", 1)
     latest = counts["decisions"][-1] if counts.get("decisions") else {}
     breaker = counts.get("breaker")
@@ -144,8 +144,8 @@ def _consumer(full_name: str, counts: Mapping[str, Any], pace: Pace, now: float)
         name=name,
         actors=counts.get("actors", 0),
         busy=counts.get("busy", 0),
-        reason=str(counts.get("reason", ""))[:LONGEST_REASON],
-        rate=pace.of(full_name, counts.get("acked", 0) + counts.get("failed", 0), now),
+        reason=str(counts.get("reason", ""))[:MAX_REASON_LENGTH],
+        rate=rate.of(full_name, counts.get("acked", 0) + counts.get("failed", 0), now),
         latency=latest.get("latency"),
         leased=counts.get("held", 0),
         waiting=counts.get("waiting", 0),
@@ -155,10 +155,10 @@ def _consumer(full_name: str, counts: Mapping[str, Any], pace: Pace, now: float)
     )
 
 
-def _server(counts: Mapping[str, Any], pace: Pace, now: float) -> ServerAtWork:
+def _server(counts: Mapping[str, Any], rate: Rate, now: float) -> ServerAtWork:
     requests = counts.get("requests")
     return ServerAtWork(
-        requests=None if requests is None else pace.of("", requests, now),
+        requests=None if requests is None else rate.of("", requests, now),
         in_flight=counts.get("in_flight", 0),
         waiting=counts.get("waiting", 0),
     )

@@ -44,8 +44,8 @@ class Lifespans:
         """The value that the last started lifespan yielded. Raises `ConfigurationError` while none runs."""
         if not self.running:
             raise ConfigurationError(
-                "The app has no state while it doesn't run: it is what @app.lifespan yields, between the start and the end of"
-                " `async with app.running():` or `headrace run`. `async with app:` only connects."
+                "The app has no state while it doesn't run. The state is the value that @app.lifespan yields. Use it inside"
+                " `async with app.running():` or under `headrace run`. `async with app:` only connects."
             )
         return self._state
 
@@ -54,7 +54,7 @@ class Lifespans:
         name = name_of(function)
         if not callable(function) or is_async(function) or inspect.isgeneratorfunction(function):
             raise ConfigurationError(
-                f"The lifespan {name!r} must be an async generator function, `async def {name}(app): … yield state …`, or an"
+                f"The lifespan {name!r} is no async generator function. Write `async def {name}(app): … yield state …`, or use"
                 " @asynccontextmanager."
             )
         manager: Callable[..., Any] = function
@@ -82,37 +82,37 @@ class Lifespans:
 def _taking_app(manager: Callable[..., Any], name: str) -> Callable[[App], Any]:
     """Wrap a manager that takes the app or nothing, so that it takes the app."""
     signature = inspect.signature(manager)
-    for given in ((None,), ()):
+    for arguments in ((None,), ()):
         try:
-            signature.bind(*given)
+            signature.bind(*arguments)
         except TypeError:
             continue
-        return manager if given else lambda _: manager()
-    raise ConfigurationError(f"The lifespan {name!r} takes more than the app: write `async def {name}(app): …`.")
+        return manager if arguments else lambda _: manager()
+    raise ConfigurationError(f"The lifespan {name!r} takes more than the app. Write `async def {name}(app): …`.")
 
 
-def _manager(made: Any, name: str) -> AbstractAsyncContextManager[Any]:
-    if not isinstance(made, AbstractAsyncContextManager):
+def _manager(manager: Any, name: str) -> AbstractAsyncContextManager[Any]:
+    if not isinstance(manager, AbstractAsyncContextManager):
         raise ConfigurationError(
-            f"The lifespan {name!r} returned a {type(made).__name__}, and not an async context manager: write it with `yield`."
+            f"The lifespan {name!r} returned a {type(manager).__name__}, which is no async context manager. Write it with `yield`."
         )
-    return made
+    return manager
 
 
 def _yields(function: Callable[..., Any]) -> Any | None:
     """The type that its annotation says it yields. None if the annotation can't be evaluated at runtime."""
     try:
-        said = typing.get_type_hints(inspect.unwrap(function)).get("return")
+        annotation = typing.get_type_hints(inspect.unwrap(function)).get("return")
     except (NameError, AttributeError, TypeError, SyntaxError):
         return None
-    return next(iter(typing.get_args(said)), None)
+    return next(iter(typing.get_args(annotation)), None)
 
 
-def _add(states: dict[Any, Any], state: Any, said: Any, name: str) -> None:
-    for kind in {type(state), said} - {None, Any, object}:
+def _add(states: dict[Any, Any], state: Any, annotation: Any, name: str) -> None:
+    for kind in {type(state), annotation} - {None, Any, object}:
         if kind in states:
             raise ConfigurationError(
-                f"The lifespan {name!r} yields a {getattr(kind, '__name__', kind)}, as another one does: let them differ in type, so that"
-                " each can be told by it."
+                f"The lifespan {name!r} yields a {getattr(kind, '__name__', kind)}, as another one does. Handlers take the values by"
+                " their type, so let the types differ."
             )
         states[kind] = state

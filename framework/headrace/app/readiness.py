@@ -2,7 +2,7 @@
 
 A consumer is ready while the database answers it. It queries every few seconds at least, for
 messages, or for its settings while it has no room for more messages. It is not ready once its
-queries have failed for longer than `PATIENCE`. Outcomes of messages don't count. Failing handlers
+queries have failed for longer than `MAX_UNANSWERED`. Outcomes of messages don't count. Failing handlers
 or an open circuit breaker are reported, but they make no process unready, since another process
 would do no better.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-PATIENCE = 10.0
+MAX_UNANSWERED = 10.0
 """Seconds without an answer from the database after which a consumer is not ready. Most failovers take less."""
 
 
@@ -70,12 +70,12 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-def judge(sights: Mapping[str, ConsumerState], *, draining: bool) -> Readiness:
+def assess(states: Mapping[str, ConsumerState], *, draining: bool) -> Readiness:
     """Judge the readiness of a process from what its consumers have observed."""
-    consumers = {name: _judged(sight) for name, sight in sights.items()}
+    consumers = {name: _consumer_readiness(state) for name, state in states.items()}
     reasons = [f"{name}: {one.reason}." for name, one in consumers.items() if not one.ready]
     if draining:
-        reasons.insert(0, "It was told to stop: it leases nothing more, and lets handlers finish.")
+        reasons.insert(0, "The process is stopping. It finishes its leased messages and leases no others.")
     return Readiness(
         ready=not reasons,
         reasons=tuple(reasons),
@@ -85,16 +85,16 @@ def judge(sights: Mapping[str, ConsumerState], *, draining: bool) -> Readiness:
     )
 
 
-def _judged(sight: ConsumerState) -> ConsumerReadiness:
-    silent = sight.unanswered is not None and sight.unanswered > PATIENCE and not sight.deleted
-    reason = f"it has been asking the database in vain for {sight.unanswered:.0f} s" if silent else ""
+def _consumer_readiness(state: ConsumerState) -> ConsumerReadiness:
+    unanswered_too_long = state.unanswered is not None and state.unanswered > MAX_UNANSWERED and not state.deleted
+    reason = f"the database has not answered for {state.unanswered:.0f} s" if unanswered_too_long else ""
     return ConsumerReadiness(
-        ready=not silent,
+        ready=not unanswered_too_long,
         reason=reason,
-        unanswered=None if sight.deleted else sight.unanswered,
-        leased=sight.leased,
-        breaker=sight.breaker,
-        deleted=sight.deleted,
+        unanswered=None if state.deleted else state.unanswered,
+        leased=state.leased,
+        breaker=state.breaker,
+        deleted=state.deleted,
     )
 
 

@@ -41,51 +41,51 @@ class Resources:
         return self._providers
 
     @asynccontextmanager
-    async def around(self, app: App, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
+    async def open_all(self, app: App, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
         """Start the lifespans and dependencies, and run the checks. End them after the block.
 
         Raises:
             ConfigurationError: a dependency can't be provided, or a check failed. Errors of a
                 lifespan or a provider are raised unchanged.
         """
-        needs = [*_handlers_need(consumers), *_checks_need(self.checks)]
+        needs = [*_needs_of_handlers(consumers), *_needs_of_checks(self.checks)]
         async with (
             self.lifespans.run(app) as states,
-            self._dependencies(needs, {**_itself(app), **states}) as dependencies,
+            self._dependencies(needs, {**_app_by_type(app), **states}) as dependencies,
         ):
             await run_checks(self.checks, dependencies)
             yield dependencies
 
     @asynccontextmanager
-    async def _dependencies(self, needs: Sequence[Need], known: Mapping[Any, Any]) -> AsyncIterator[Dependencies]:
+    async def _dependencies(self, needs: Sequence[Need], values: Mapping[Any, Any]) -> AsyncIterator[Dependencies]:
         if not needs:
             yield Dependencies()
             return
-        async with self.providers.open(known, needs) as dependencies:
+        async with self.providers.open(values, needs) as dependencies:
             yield dependencies
 
 
-def _itself(app: App) -> dict[Any, Any]:
+def _app_by_type(app: App) -> dict[Any, Any]:
     """The app by its own class, and by the Headrace classes that it inherits from."""
     return {kind: app for kind in type(app).__mro__ if kind is not object}
 
 
-def _handlers_need(consumers: Iterable[Consumer]) -> Iterator[Need]:
+def _needs_of_handlers(consumers: Iterable[Consumer]) -> Iterator[Need]:
     for consumer in consumers:
         handler, handling = consumer.handler, consumer.handling
         absent: dict[Any, str] = {}
         if handling.batch is None:
-            absent[Batch] = "and is given one message at a time: take a Message, or say batch=100."
+            absent[Batch] = "and handles single messages. Take a Message, or set batch=100."
         else:
-            absent[Message] = "and is given many messages at a time: take a Batch, or leave batch=… out."
+            absent[Message] = "and handles batches. Take a Batch, or leave out batch=…."
         if not handling.transactional:
-            absent[Transaction] = "and runs in none: say transactional=True."
+            absent[Transaction] = "and runs in no transaction. Set transactional=True."
         for name, hint in handler.dependencies.items():
             yield Need(
                 subject=f"The handler {handler.name!r}", parameter=name, hint=hint, scope="message", absent=absent
             )
 
 
-def _checks_need(checks: Iterable[Check]) -> Iterator[Need]:
+def _needs_of_checks(checks: Iterable[Check]) -> Iterator[Need]:
     for check in checks:
         yield from check.needs

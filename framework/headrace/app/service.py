@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import random
@@ -13,10 +12,11 @@ import anyio.lowlevel
 
 from headrace import store
 from headrace.app import capture
-from headrace.app.attached import Attached, Telling
+from headrace.app.attached import Attached, HasStatistics
 from headrace.app.consumer import Consumer
-from headrace.app.heartbeats import MOST_CONSUMERS, Heartbeats
-from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, judge
+from headrace.app.heartbeats import MAX_CONSUMERS, Heartbeats
+from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, assess
+from headrace.model.log import Log
 from headrace.runtime.maintenance.janitor import Janitor
 from headrace.runtime.maintenance.survey import Survey
 from headrace.runtime.pipeline.pipeline import Pipeline
@@ -24,12 +24,12 @@ from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-LISTEN = 0.5
+LISTEN_CHECK = 0.5
 """Seconds between checks whether this process should listen for notifications."""
 
-DESERTED = 5.0
+UNSUBSCRIBED_CHECK = 5.0
 """Average seconds between checks for consumers without any subscribed process, while this one doesn't listen."""
 
 
@@ -53,13 +53,13 @@ class Service:
         self._captures = captures
         self._shared = shared
         self._attached = attached
-        self._at_it: list[Attached] = []  # those that have started and not ended
+        self._running_parts: list[Attached] = []  # those that have started and not ended
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published)
-        self._hearing = anyio.CancelScope()
+        self._listening = anyio.CancelScope()
         self._stopping = anyio.Event()
-        self.on_deserted: Callable[[], None] = lambda: None
-        self._at_work = False
+        self.on_all_deleted: Callable[[], None] = lambda: None
+        self._running = False
         self._by_stream: dict[int, list[Pipeline]] = {}
         self._by_name: dict[str, list[Pipeline]] = {}
 
@@ -73,11 +73,14 @@ class Service:
                 await store.create_stream(self._database, consumer.handling.publishes)
             declared = await store.declare_consumer(self._database, spec)
             for setting, (before, now) in declared.changed.items():
-                logger.info("consumer %s of %s: %s changed from %r to %r", spec.name, spec.stream, setting, before, now)
+                log.info(
+                    "consumer setting changed", consumer=spec.name, stream=spec.stream, setting=setting,
+                    before=repr(before), now=repr(now),
+                )  # fmt: skip
             if declared.new:
-                logger.info("consumer %s of %s: new, from the start of the stream", spec.name, spec.stream)
+                log.info("consumer created", consumer=spec.name, stream=spec.stream, deliver_policy=spec.deliver_policy)
             pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared)
-            pipeline.on_gone.connect(partial(self._gone, pipeline))
+            pipeline.on_gone.connect(partial(self._consumer_deleted, pipeline))
             self.pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)
             self._by_name.setdefault(spec.stream, []).append(pipeline)
@@ -86,8 +89,8 @@ class Service:
         """Run until `stop`, and until the drain has ended."""
         async with anyio.create_task_group() as others:
             others.start_soon(run_with_retry, "listening", self._listen)
-            others.start_soon(self._mind_listening)
-            others.start_soon(run_with_retry, "subscriptions of other processes", self._find_deserted)
+            others.start_soon(self._stop_needless_listening)
+            others.start_soon(run_with_retry, "subscriptions of other processes", self._find_unsubscribed)
             others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
                 others.start_soon(self._janitor.run)
@@ -96,7 +99,7 @@ class Service:
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
                 others.start_soon(run_with_retry, "surveying", Survey(self._database, names, instruments).run)
-            self._at_work = True
+            self._running = True
             try:
                 async with anyio.create_task_group() as consumers:
                     consumers.start_soon(self._stopping.wait)  # an app that only publishes has a janitor, too
@@ -104,43 +107,44 @@ class Service:
                         consumers.start_soon(self._run_one, pipeline)
                         # Let other tasks run: thousands of pipelines take seconds to start.
                         await anyio.lowlevel.checkpoint()
-                    for one in self._attached:
-                        consumers.start_soon(self._run_attached, one)
+                    for part in self._attached:
+                        consumers.start_soon(self._run_attached, part)
             finally:
-                self._at_work = False
+                self._running = False
             others.cancel_scope.cancel()
 
     async def _run_one(self, pipeline: Pipeline) -> None:
         try:
             await pipeline.run()
-        except Exception:
+        except Exception as error:
             # Log at once: code that embeds the service may see the error late, or never.
-            self._at_work = False
+            self._running = False
             spec = pipeline.spec
-            logger.exception("%s of %s died of what no retry mends; the service stops", spec.name, spec.stream)
+            log.error(
+                "consumer failed", consumer=spec.name, stream=spec.stream, error=error, hint="the service stops",
+                exc_info=error,
+            )  # fmt: skip
             raise
 
-    def _gone(self, pipeline: Pipeline) -> None:
+    def _consumer_deleted(self, pipeline: Pipeline) -> None:
         """Handle the deletion of a consumer. Everything else goes on."""
         spec = pipeline.spec
-        logger.error(
-            "%s of %s was deleted, so this process works on it no longer; its other consumers go on. If it is to work on it again, start"
-            " the process again, which declares it again",
-            spec.name,
-            spec.stream,
-        )
-        if all(one.gone for one in self.pipelines):
-            self.on_deserted()
+        log.error(
+            "consumer deleted", consumer=spec.name, stream=spec.stream,
+            hint="this process no longer runs it, restart the process to declare it again",
+        )  # fmt: skip
+        if all(other.gone for other in self.pipelines):
+            self.on_all_deleted()
 
-    async def _run_attached(self, one: Attached) -> None:
+    async def _run_attached(self, part: Attached) -> None:
         """Run an attached part. Drain it only while it runs. Otherwise its next run would end at once."""
         if self._stopping.is_set():
             return
-        self._at_it.append(one)
+        self._running_parts.append(part)
         try:
-            await one.run(self._shared)
+            await part.run(self._shared)
         finally:
-            self._at_it.remove(one)
+            self._running_parts.remove(part)
 
     async def _listen(self, database_retry: DatabaseRetry) -> None:
         def ready() -> None:
@@ -150,17 +154,17 @@ class Service:
 
         while True:
             while not self._should_listen:  # noqa: ASYNC110 - few processes poll this, and seldom
-                await anyio.sleep(LISTEN)
-            with anyio.CancelScope() as self._hearing:
+                await anyio.sleep(LISTEN_CHECK)
+            with anyio.CancelScope() as self._listening:
                 try:
                     await store.listen(self._database, self._notified, ready)
                 finally:
                     self._hear(deaf=True)
 
-    async def _find_deserted(self, database_retry: DatabaseRetry) -> None:
+    async def _find_unsubscribed(self, database_retry: DatabaseRetry) -> None:
         """Listen again for consumers to which no other process is subscribed any more. Raises `StoreUnavailable`."""
         while True:
-            await anyio.sleep(DESERTED * (0.5 + random()))
+            await anyio.sleep(UNSUBSCRIBED_CHECK * (0.5 + random()))
             fetchers = {
                 p.consumer: p.fetcher for p in self.pipelines if not p.fetcher.calls.policy.listen and not p.gone
             }
@@ -169,12 +173,12 @@ class Service:
                     fetchers[consumer].calls.listen_again()
             database_retry.cleared()
 
-    async def _mind_listening(self) -> None:
+    async def _stop_needless_listening(self) -> None:
         """Stop listening when no consumer of this process benefits from it."""
         while True:
-            await anyio.sleep(LISTEN)
+            await anyio.sleep(LISTEN_CHECK)
             if not self._should_listen:
-                self._hearing.cancel()
+                self._listening.cancel()
 
     @property
     def _should_listen(self) -> bool:
@@ -189,21 +193,21 @@ class Service:
         for pipeline in self.pipelines:
             pipeline.fetcher.calls.deaf = deaf
             pipeline.fetcher.wake()
-        for one in self._attached:
-            one.hear(deaf=deaf)
+        for part in self._attached:
+            part.hear(deaf=deaf)
 
     def _notified(self, stream_id: int) -> None:
         for pipeline in self._by_stream.get(stream_id, ()):
             pipeline.fetcher.calls.notified()
-        for one in self._attached:
-            one.notified(stream_id)
+        for part in self._attached:
+            part.notified(stream_id)
 
     def published(self, stream: str) -> None:
         """Wake this process's own consumers after it published to a stream, before the notification arrives."""
         for pipeline in self._by_name.get(stream, ()):
             pipeline.fetcher.wake()
-        for one in self._attached:
-            one.published(stream)
+        for part in self._attached:
+            part.published(stream)
 
     def scheduled(self) -> None:
         """Note that this process has published a scheduled message."""
@@ -219,16 +223,16 @@ class Service:
         self._stopping.set()
         for pipeline in self.pipelines:
             pipeline.stop()
-        for one in list(self._at_it):
-            one.drain()
+        for part in list(self._running_parts):
+            part.drain()
 
     def stop(self) -> None:
         """Begin to drain. If it drains already, stop the handlers that still run."""
         if self._stopping.is_set():
             for pipeline in self.pipelines:
                 pipeline.hurry()
-            for one in list(self._at_it):
-                one.hurry()
+            for part in list(self._running_parts):
+                part.hurry()
         self.drain()
 
     async def idle(self) -> None:
@@ -238,10 +242,10 @@ class Service:
 
     def readiness(self) -> Readiness:
         """Whether the consumers do their work, and if not, why."""
-        if not self._at_work:
+        if not self._running:
             return NOT_RUNNING
         now = self._shared.time.clock()
-        sights = {
+        states = {
             f"{p.spec.stream}:{p.spec.name}": ConsumerState(
                 unanswered=_since(p.fetcher.unanswered_since, now),
                 leased=_since(p.fetcher.leased_at, now),
@@ -250,26 +254,29 @@ class Service:
             )
             for p in self.pipelines
         }
-        return judge(sights, draining=self._stopping.is_set())
+        return assess(states, draining=self._stopping.is_set())
 
     def statistics(self) -> dict[str, Any]:
         """Counters and states of every consumer by name, of the connection pool, and of the attached parts."""
-        return self._told(self.pipelines)
+        return self._statistics(self.pipelines)
 
     def _summary(self) -> dict[str, Any]:
         """`statistics` for the heartbeat, with a limited number of consumers."""
-        return {**self._told(self.pipelines[:MOST_CONSUMERS]), "more_consumers": len(self.pipelines[MOST_CONSUMERS:])}
+        return {
+            **self._statistics(self.pipelines[:MAX_CONSUMERS]),
+            "more_consumers": len(self.pipelines[MAX_CONSUMERS:]),
+        }
 
-    def _told(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
+    def _statistics(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
         consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in pipelines}
         found: dict[str, Any] = {"consumers": consumers, "connections": self._database.statistics()}
-        for one in self._attached:
-            if isinstance(one, Telling):
-                told = dict(one.tells())
-                consumers.update(told.pop("consumers", {}))
-                found.update(told)
+        for part in self._attached:
+            if isinstance(part, HasStatistics):
+                reported = dict(part.app_statistics())
+                consumers.update(reported.pop("consumers", {}))
+                found.update(reported)
         return found
 
 
-def _since(then: float | None, now: float) -> float | None:
-    return None if then is None else now - then
+def _since(previous: float | None, now: float) -> float | None:
+    return None if previous is None else now - previous

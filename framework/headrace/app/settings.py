@@ -26,18 +26,18 @@ from headrace.model.errors import ConfigurationError
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 
-MOST_PROCESSES = 256
+MAX_PROCESSES = 256
 PORT = 7376
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 _PREFIX = "HEADRACE_"
-_OF_TESTS = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
-_OF_CLIENTS = frozenset(
+_TEST_PREFIX = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
+_CLIENT_VARIABLES = frozenset(
     ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE")
 )  # read by commands that talk to a server
-_OF_SPARK = tuple(f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "CONF"))
-_TABLE_OF_SPARK = "spark"  # [tool.headrace.spark]: the Spark side, which may not be installed, reads and checks it
+_SPARK_VARIABLES = tuple(f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "CONF"))
+_SPARK_TABLE = "spark"  # [tool.headrace.spark]: the Spark side, which may not be installed, reads and checks it
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,23 +45,23 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: its name in pyproject.toml. In the environment it is HEADRACE_NAME.
-        says: its description.
+        description: its description.
         default: its default value.
-        otherwise: the default in words, where the value is not clear.
+        default_text: the default in words, where the value is not clear.
         argument: its name as an argument of `App`, if it is one.
         option: its option on the command line, if it has one.
         convert: converts a text or a TOML value. It also gets the name of the value's origin, for errors.
-        deployed: whether it may be in pyproject.toml. False for settings that belong to one machine.
+        in_project: whether it may be in pyproject.toml. False for settings that belong to one machine.
     """
 
     name: str
-    says: str
+    description: str
     convert: Callable[[Any, str], Any]
     default: Any = None
-    otherwise: str | None = None
+    default_text: str | None = None
     argument: str | None = None
     option: str | None = None
-    deployed: bool = True
+    in_project: bool = True
 
     @property
     def variable(self) -> str:
@@ -70,7 +70,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{place} is {value!r}, and must be a text.")
+        raise ConfigurationError(f"{place} is {value!r}, and must be a string.")
     return value
 
 
@@ -78,13 +78,12 @@ def _path(value: Any, place: str) -> Path:
     return Path(value if isinstance(value, Path) else _text(value, place)).expanduser().absolute()
 
 
-def _number(least: int, most: int) -> Callable[[Any, str], int]:
+def _number(minimum: int, maximum: int) -> Callable[[Any, str], int]:
     def convert(value: Any, place: str) -> int:
         text = value.strip() if isinstance(value, str) else value
         number = int(text) if isinstance(text, str) and text.isdecimal() else text
-        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-            what = "" if isinstance(number, int) else "a number "
-            raise ConfigurationError(f"{place}={value!r} must be {what}from {least} to {most}.")
+        if not isinstance(number, int) or isinstance(number, bool) or not minimum <= number <= maximum:
+            raise ConfigurationError(f"{place}={value!r} is invalid. It must be a number from {minimum} to {maximum}.")
         return number
 
     return convert
@@ -101,64 +100,64 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[Any, str], str]:
 
 SETTINGS = (
     Setting(
-        name="database", says="A Postgres URL: `postgresql://user:password@host:5432/database`.", convert=_text,
-        otherwise="the embedded Postgres", argument="dsn", option="run --database",
+        name="database", description="A Postgres URL: `postgresql://user:password@host:5432/database`.", convert=_text,
+        default_text="the embedded Postgres", argument="dsn", option="run --database",
     ),
     Setting(
-        name="data", says="Where the embedded Postgres keeps its data.", convert=_path,
-        otherwise="the project's `.headrace/postgres`, or the user's", argument="data_dir", option="pg --data",
+        name="data", description="Where the embedded Postgres keeps its data.", convert=_path,
+        default_text="the project's `.headrace/postgres`, or the user's", argument="data_dir", option="pg --data",
     ),
     Setting(
-        name="pg_port", says="A TCP port on 127.0.0.1 for the embedded Postgres, besides its Unix socket.",
-        convert=_number(1, 65535), otherwise="only the socket", option="pg --port", deployed=False,
+        name="pg_port", description="A TCP port on 127.0.0.1 for the embedded Postgres, besides its Unix socket.",
+        convert=_number(1, 65535), default_text="only the socket", option="pg --port", in_project=False,
     ),
     Setting(
-        name="pg_bin", says="A directory with Postgres's programs for the embedded Postgres.", convert=_path,
-        otherwise="the wheel's, or the system's", deployed=False,
+        name="pg_bin", description="A directory with Postgres's programs for the embedded Postgres.", convert=_path,
+        default_text="the wheel's, or the system's", in_project=False,
     ),
     Setting(
-        name="max_connections", says="The most connections of one process, besides one that listens; from 2 to 1000.",
+        name="max_connections", description="The maximum number of connections of one process, besides one that listens, from 2 to 1000.",
         convert=_number(2, 1000), default=10, argument="max_connections",
     ),
     Setting(
-        name="shutdown_timeout", says="How long handlers may take to finish when the process is stopped.",
-        convert=seconds, default=30.0, otherwise="30s", argument="shutdown_timeout",
+        name="shutdown_timeout", description="How long handlers may take to finish when the process is stopped.",
+        convert=seconds, default=30.0, default_text="30s", argument="shutdown_timeout",
     ),
     Setting(
-        name="telemetry", says="Where traces and metrics go: `otlp`, `prometheus`, or both as `otlp,prometheus`; see [telemetry](telemetry.md).", convert=_text,
-        otherwise="off", argument="telemetry",
+        name="telemetry", description="Where traces and metrics go: `otlp`, `prometheus`, or both as `otlp,prometheus`. See [telemetry](telemetry.md).", convert=_text,
+        default_text="off", argument="telemetry",
     ),
     Setting(
-        name="log_level", says=f"What to log: {', '.join(f'`{level}`' for level in get_args(LogLevel))}.",
+        name="log_level", description=f"The lowest level that is logged: {', '.join(f'`{level}`' for level in get_args(LogLevel))}.",
         convert=_one_of(get_args(LogLevel)), default="info", option="run --log-level",
     ),
     Setting(
-        name="log_format", says="`text` for people, `json` for programs, `auto`: `text` in a terminal, `json` elsewhere.",
+        name="log_format", description="`text` for people, `json` for programs, or `auto`, which is `text` in a terminal and `json` elsewhere.",
         convert=_one_of(get_args(LogFormat)), default="auto", option="run --log-format",
     ),
     Setting(
-        name="ready_file", says="A file that is there, and fresh, while the process is ready.", convert=_path,
-        otherwise="none", option="run --ready-file",
+        name="ready_file", description="A file that exists, and is touched regularly, while the process is ready.", convert=_path,
+        default_text="none", option="run --ready-file",
     ),
     Setting(
-        name="processes", says=f"How many processes share the work; up to {MOST_PROCESSES}.",
-        convert=_number(1, MOST_PROCESSES), default=1, option="run --processes",
+        name="processes", description=f"How many processes share the work, up to {MAX_PROCESSES}.",
+        convert=_number(1, MAX_PROCESSES), default=1, option="run --processes",
     ),
     Setting(
-        name="host", says="Where the server listens: an address of this machine, or `0.0.0.0` for all of them.", convert=_text,
+        name="host", description="The address on which the server listens: one of this machine, or `0.0.0.0` for all of them.", convert=_text,
         default="127.0.0.1", option="serve --host",
     ),
     Setting(
-        name="port", says="The port on which it listens; 0 for any.", convert=_number(0, 65535), default=PORT,
+        name="port", description="The port on which it listens, or 0 for any free one.", convert=_number(0, 65535), default=PORT,
         option="serve --port",
     ),
     Setting(
-        name="tls_cert", says="A file with the certificate that the server shows, in PEM.", convert=_path,
-        otherwise="plain HTTP", option="serve --tls-cert",
+        name="tls_cert", description="A file with the server's certificate, in PEM.", convert=_path,
+        default_text="plain HTTP", option="serve --tls-cert",
     ),
     Setting(
-        name="tls_key", says="A file with its private key, if it is not in the same one.", convert=_path,
-        otherwise="in `tls_cert`", option="serve --tls-key",
+        name="tls_key", description="A file with its private key, if it is not in the same one.", convert=_path,
+        default_text="in `tls_cert`", option="serve --tls-key",
     ),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
@@ -185,7 +184,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(
-    given: Mapping[str, Any] = NOTHING, *, environment: Mapping[str, str] = os.environ, directory: Path | None = None
+    arguments: Mapping[str, Any] = _NO_ARGUMENTS,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    directory: Path | None = None,
 ) -> Settings:
     """Read the effective settings.
 
@@ -200,28 +202,28 @@ def read(
     """
     file = _nearest(directory or Path.cwd())
     project = {} if file is None else _project(file)
-    return Settings(**{setting.name: _value(setting, given, environment, project, file) for setting in SETTINGS})
+    return Settings(**{setting.name: _value(setting, arguments, environment, project, file) for setting in SETTINGS})
 
 
 DEFAULTS = Settings(**{setting.name: setting.default for setting in SETTINGS})
 
 
-def check(given: Mapping[str, Any]) -> None:
+def check(arguments: Mapping[str, Any]) -> None:
     """Validate the settings that were passed as arguments. Raises `ConfigurationError`."""
     for setting in SETTINGS:
-        _argument(setting, given)
+        _argument(setting, arguments)
 
 
-def _argument(setting: Setting, given: Mapping[str, Any]) -> Any:
-    value = given.get(setting.name)
+def _argument(setting: Setting, arguments: Mapping[str, Any]) -> Any:
+    value = arguments.get(setting.name)
     return None if value is None else setting.convert(value, setting.argument or setting.name)
 
 
 def _value(
-    setting: Setting, given: Mapping[str, Any], environment: Mapping[str, str], project: Mapping[str, Any],
+    setting: Setting, arguments: Mapping[str, Any], environment: Mapping[str, str], project: Mapping[str, Any],
     file: Path | None,
 ) -> Any:  # fmt: skip
-    if (argument := _argument(setting, given)) is not None:
+    if (argument := _argument(setting, arguments)) is not None:
         return argument
     if text := environment.get(setting.variable):
         return setting.convert(text, setting.variable)
@@ -245,46 +247,48 @@ def _project(file: Path) -> Mapping[str, Any]:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("headrace", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{file} can't be read, where [tool.headrace] may be: {error}.") from error
+        raise ConfigurationError(f"{file}, which may contain [tool.headrace], can't be read: {error}.") from error
     if not isinstance(table, dict):
-        raise ConfigurationError(f"tool.headrace in {file} must be a table: [tool.headrace].")
-    known = [setting.name for setting in SETTINGS if setting.deployed]
+        raise ConfigurationError(f"tool.headrace in {file} is not a table. Write [tool.headrace].")
+    known = [setting.name for setting in SETTINGS if setting.in_project]
     for key in table:
-        if key not in known and key != _TABLE_OF_SPARK:
+        if key not in known and key != _SPARK_TABLE:
+            suggestion = _suggestion(key, known)
+            hint = "" if suggestion is None else f" Did you mean {suggestion}?"
             raise ConfigurationError(
-                f"[tool.headrace] in {file} has no setting {key!r}{_meant(key, known)}: there are {', '.join(known)}."
+                f"The setting {key!r} in [tool.headrace] of {file} does not exist.{hint} The settings are {', '.join(known)}."
             )
     return table
 
 
-def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield a warning for each HEADRACE_ variable that is not a setting, such as a misspelt one."""
-    known = [setting.variable for setting in SETTINGS] + [*_OF_SPARK]
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str | None]]:
+    """Yield each HEADRACE_ variable that is not a setting, and the one with a similar name, if there is one."""
+    known = [setting.variable for setting in SETTINGS] + [*_SPARK_VARIABLES]
     for name in sorted(environment):
-        ours = name.startswith(_PREFIX) and not name.startswith(_OF_TESTS)
-        if ours and name not in known and name not in _OF_CLIENTS:
-            yield f"The environment has {name}, which is no setting{_meant(name, known)}."
+        is_headrace = name.startswith(_PREFIX) and not name.startswith(_TEST_PREFIX)
+        if is_headrace and name not in known and name not in _CLIENT_VARIABLES:
+            yield name, _suggestion(name, known)
 
 
-def _meant(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"; did you mean {near[0]}" if near else ""
+def _suggestion(name: str, known: list[str]) -> str | None:
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return matches[0] if matches else None
 
 
 def table() -> str:
     """Render all settings as a Markdown table."""
     rows = [
-        "| `[tool.headrace]` | environment | argument | what it says | default |",
+        "| `[tool.headrace]` | environment | argument | meaning | default |",
         "| --- | --- | --- | --- | --- |",
     ]
     for setting in SETTINGS:
         places = [setting.argument and f"`App({setting.argument}=…)`", setting.option and f"`{setting.option}`"]
         cells = (
-            f"`{setting.name}`" if setting.deployed else "",
+            f"`{setting.name}`" if setting.in_project else "",
             f"`{setting.variable}`",
             ", ".join(filter(None, places)),
-            setting.says,
-            setting.otherwise or f"`{setting.default}`",
+            setting.description,
+            setting.default_text or f"`{setting.default}`",
         )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"

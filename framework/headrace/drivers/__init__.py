@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.drivers.executing import libraries, unknown
+from headrace.drivers.base import libraries, unsupported
 from headrace.model.errors import ConfigurationError
 from headrace.store.database.pool import Executor
 
@@ -27,16 +27,16 @@ def executor(connection: Any) -> Executor:
     """
     if hasattr(connection, "fetchval"):
         return connection  # type: ignore[no-any-return]  # asyncpg, and compatible classes
-    made_by = libraries(connection)
-    if "psycopg" in made_by:
+    packages = libraries(connection)
+    if "psycopg" in packages:
         from headrace.drivers import psycopg
 
         return psycopg.executor(connection)
-    if "sqlalchemy" in made_by:
+    if "sqlalchemy" in packages:
         from headrace.drivers import sqlalchemy
 
         return sqlalchemy.executor(connection)
-    raise unknown(connection)
+    raise unsupported(connection)
 
 
 async def check_transaction(executor: Executor) -> None:
@@ -46,13 +46,13 @@ async def check_transaction(executor: Executor) -> None:
     Raises:
         ConfigurationError: it is not inside a transaction. Each statement commits on its own.
     """
-    asked = getattr(executor, "is_in_transaction", None)
+    is_in_transaction = getattr(executor, "is_in_transaction", None)
     # This holds for every driver and setting: two statements have the same transaction id only
     # inside one transaction.
-    inside = asked() if asked else await _id(executor) == await _id(executor)
+    inside = is_in_transaction() if is_in_transaction else await _id(executor) == await _id(executor)
     if not inside:
         raise ConfigurationError(
-            "The connection is not inside a transaction, so an ack would be committed before the rest, or without it: begin one, as in"
+            "The connection is not inside a transaction, so an ack would commit before your writes, or without them. Begin one, as in"
             " `async with connection.transaction():` or `async with session.begin():`."
         )
 

@@ -22,28 +22,28 @@ def translated() -> Iterator[None]:
     except HeadraceError:
         raise
     except Exception as error:
-        ours = translate(_as_asyncpg(error), _WHERE)
-        if ours is None:
+        headrace_error = translate(_as_asyncpg(error), _WHERE)
+        if headrace_error is None:
             raise
-        raise ours from error
+        raise headrace_error from error
 
 
 def _as_asyncpg(error: Exception) -> Exception:
     """Return the server's error inside, as the asyncpg class that `store.translate` expects."""
-    for inner in _layers(error):
-        if isinstance(inner, (asyncpg.PostgresError, asyncpg.InternalClientError)):
-            return inner
-        state = getattr(inner, "sqlstate", None)
-        said: Any = getattr(inner, "diag", None)
-        if state and said is not None:  # psycopg
+    for layer in _layers(error):
+        if isinstance(layer, (asyncpg.PostgresError, asyncpg.InternalClientError)):
+            return layer
+        state = getattr(layer, "sqlstate", None)
+        diagnostics: Any = getattr(layer, "diag", None)
+        if state and diagnostics is not None:  # psycopg
             fields = {
                 "C": state,
-                "M": said.message_primary or str(inner),
-                "s": said.schema_name,
-                "n": said.constraint_name,
+                "M": diagnostics.message_primary or str(layer),
+                "s": diagnostics.schema_name,
+                "n": diagnostics.constraint_name,
             }
             return asyncpg.PostgresError.new({name: value for name, value in fields.items() if value})
-    if any(type(inner).__name__ in ("OperationalError", "InterfaceError") for inner in _layers(error)):
+    if any(type(layer).__name__ in ("OperationalError", "InterfaceError") for layer in _layers(error)):
         return ConnectionError(str(error).splitlines()[0])
     return error
 
@@ -53,8 +53,8 @@ def _layers(error: BaseException) -> Iterator[BaseException]:
     `__cause__`.
     """
     seen: set[int] = set()
-    inner: BaseException | None = error
-    while inner is not None and id(inner) not in seen:
-        seen.add(id(inner))
-        yield inner
-        inner = getattr(inner, "orig", None) or inner.__cause__
+    layer: BaseException | None = error
+    while layer is not None and id(layer) not in seen:
+        seen.add(id(layer))
+        yield layer
+        layer = getattr(layer, "orig", None) or layer.__cause__

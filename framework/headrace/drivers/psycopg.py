@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from headrace.drivers.base import BaseExecutor, unsupported
 from headrace.drivers.errors import translated
-from headrace.drivers.executing import Executing, unknown
 
 
-class _OnConnection(Executing):
+class _OnConnection(BaseExecutor):
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
 
@@ -22,10 +22,10 @@ class _OnConnection(Executing):
                 return await cursor.fetchall()
 
 
-def executor(connection: Any) -> Executing:
+def executor(connection: Any) -> BaseExecutor:
     """Return an executor for an `AsyncConnection`. psycopg begins a transaction with the first
     statement, unless the connection is in autocommit mode.
     """
     if not isinstance(connection, psycopg.AsyncConnection):
-        raise unknown(connection)
+        raise unsupported(connection)
     return _OnConnection(connection)

@@ -8,19 +8,19 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.drivers.base import BaseExecutor, named, unsupported
 from headrace.drivers.errors import translated
-from headrace.drivers.executing import Executing, named, unknown
 
 
-class _OnConnection(Executing):
-    """An executor. `given` is an `AsyncConnection`, or has one, as sessions do."""
+class _OnConnection(BaseExecutor):
+    """An executor. `source` is an `AsyncConnection`, or has one, as sessions do."""
 
-    def __init__(self, given: Any) -> None:
-        self._given = given
+    def __init__(self, source: Any) -> None:
+        self._source = source
 
     async def fetch(self, query: str, /, *args: Any) -> list[Any]:
         with translated():
-            connection = self._given if isinstance(self._given, AsyncConnection) else await self._given.connection()
+            connection = self._source if isinstance(self._source, AsyncConnection) else await self._source.connection()
             if connection.dialect.driver == "asyncpg":
                 result = await connection.exec_driver_sql(query, args)
             else:
@@ -28,8 +28,8 @@ class _OnConnection(Executing):
             return list(result.fetchall())
 
 
-def executor(given: Any) -> Executing:
+def executor(source: Any) -> BaseExecutor:
     """Return an executor for an `AsyncConnection`, an `AsyncSession`, or an `async_scoped_session`."""
-    if isinstance(given, AsyncConnection) or hasattr(given, "run_sync"):
-        return _OnConnection(given)
-    raise unknown(given)
+    if isinstance(source, AsyncConnection) or hasattr(source, "run_sync"):
+        return _OnConnection(source)
+    raise unsupported(source)

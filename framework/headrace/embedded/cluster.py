@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.embedded.account import Account
 from headrace.embedded.binaries import Installation
-from headrace.embedded.errors import about_output
-from headrace.embedded.paths import Seat
+from headrace.embedded.errors import output_error
+from headrace.embedded.os_user import OsUser
+from headrace.embedded.paths import ServerDirectory
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
 DATABASE = "headrace"
@@ -31,41 +31,41 @@ include_if_exists 'custom.conf'
 _LIKE_A_SETTING = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", re.IGNORECASE)
 
 
-def make_cluster(seat: Seat, account: Account, installation: Installation, home: Path) -> None:
+def make_cluster(server_dir: ServerDirectory, os_user: OsUser, installation: Installation, home: Path) -> None:
     """Make the cluster with its database. This takes about a second.
 
     It is made under a temporary name and then renamed, so that a cluster under its final name is
     always complete. One that was killed halfway is made again. The caller holds the start lock.
     Raises `EmbeddedPostgresError`, leaving nothing behind.
     """
-    _clean_up(seat)
+    _clean_up(server_dir)
     # A unique name: the initdb of a killed start may still be writing to another one.
-    aside = seat.unfinished / secrets.token_hex(4)
+    aside = server_dir.unfinished / secrets.token_hex(4)
     aside.parent.mkdir(exist_ok=True)
     aside.parent.chmod(0o711)
     aside.mkdir(mode=0o700)
     try:
-        account.own(aside)
+        os_user.own(aside)
         password = aside / "password"
-        account.write(password, secrets.token_urlsafe(24) + "\n")
-        _initdb(aside / "cluster", password, account, installation, home)
-        _create_database(aside / "cluster", account, installation, home)
+        os_user.write(password, secrets.token_urlsafe(24) + "\n")
+        _initdb(aside / "cluster", password, os_user, installation, home)
+        _create_database(aside / "cluster", os_user, installation, home)
         password.rename(aside / "cluster" / _PASSWORD_FILE)
-        (aside / "cluster").rename(seat.cluster)
-        _sync(seat.path)
+        (aside / "cluster").rename(server_dir.cluster)
+        _sync(server_dir.path)
     finally:
-        _clean_up(seat)
+        _clean_up(server_dir)
 
 
-def _clean_up(seat: Seat) -> None:
-    shutil.rmtree(seat.unfinished, ignore_errors=True)
+def _clean_up(server_dir: ServerDirectory) -> None:
+    shutil.rmtree(server_dir.unfinished, ignore_errors=True)
 
 
-def _initdb(cluster: Path, password: Path, account: Account, installation: Installation, home: Path) -> None:
+def _initdb(cluster: Path, password: Path, os_user: OsUser, installation: Installation, home: Path) -> None:
     # Local connections need no password, since the socket is in a directory that only the server's
     # user and root can enter. A TCP port is open to every user of the machine, so it requires the
     # password.
-    answer = account.run(
+    answer = os_user.run(
         [
             installation.program("initdb"),
             *("-D", cluster, "-U", ROLE, "--pwfile", password),
@@ -74,7 +74,7 @@ def _initdb(cluster: Path, password: Path, account: Account, installation: Insta
         ]
     )
     if answer.returncode != 0:
-        raise EmbeddedPostgresError(about_output(answer.stdout, home=home, port=None, doing="make its data directory"))
+        raise EmbeddedPostgresError(output_error(answer.stdout, home=home, port=None, action="make its data directory"))
 
 
 def _locale(installation: Installation) -> list[str]:
@@ -84,14 +84,14 @@ def _locale(installation: Installation) -> list[str]:
     return ["--locale=C"]
 
 
-def _create_database(cluster: Path, account: Account, installation: Installation, home: Path) -> None:
+def _create_database(cluster: Path, os_user: OsUser, installation: Installation, home: Path) -> None:
     """Create the database in single-user mode, which needs no running server and admits no other client."""
     configuration = cluster / "postgresql.conf"
-    account.write(configuration, configuration.read_text() + _INCLUDE)
-    account.write(cluster / _SETTINGS_FILE, "")
-    account.write(cluster / "custom.conf", "# Your own settings; they win over Headrace's.\n")
+    os_user.write(configuration, configuration.read_text() + _INCLUDE)
+    os_user.write(cluster / _SETTINGS_FILE, "")
+    os_user.write(cluster / "custom.conf", "# Your own settings; they win over Headrace's.\n")
     # In this mode an error in the SQL does not set the exit code. It only shows in the output.
-    answer = account.run(
+    answer = os_user.run(
         [
             installation.program("postgres"),
             "--single",
@@ -104,10 +104,12 @@ def _create_database(cluster: Path, account: Account, installation: Installation
         stdin=f"create database {DATABASE}\n",
     )
     if answer.returncode != 0 or re.search(r"\b(ERROR|FATAL|PANIC):", answer.stdout):
-        raise EmbeddedPostgresError(about_output(answer.stdout, home=home, port=None, doing="create its database"))
+        raise EmbeddedPostgresError(output_error(answer.stdout, home=home, port=None, action="create its database"))
 
 
-def write_settings(seat: Seat, account: Account, sockets: Path, port: int | None, settings: Mapping[str, str]) -> None:
+def write_settings(
+    server_dir: ServerDirectory, os_user: OsUser, sockets: Path, port: int | None, settings: Mapping[str, str]
+) -> None:
     """Write the managed settings file, if its contents change.
 
     Raises `ConfigurationError` for an invalid setting name.
@@ -115,15 +117,15 @@ def write_settings(seat: Seat, account: Account, sockets: Path, port: int | None
     lines = [f"{name} = {_quoted(value)}" for name, value in _merged(sockets, port, settings).items()]
     text = "# Written by Headrace at every start. Put your own settings into custom.conf.\n"
     text += "\n".join(lines) + "\n"
-    path = seat.cluster / _SETTINGS_FILE
+    path = server_dir.cluster / _SETTINGS_FILE
     if not path.is_file() or path.read_text() != text:
-        account.write(path, text)
+        os_user.write(path, text)
 
 
-def password_of(seat: Seat) -> str | None:
+def password_of(server_dir: ServerDirectory) -> str | None:
     """The generated password for TCP. None while there is no cluster."""
     try:
-        return (seat.cluster / _PASSWORD_FILE).read_text().strip()
+        return (server_dir.cluster / _PASSWORD_FILE).read_text().strip()
     except FileNotFoundError:
         return None
 
@@ -179,14 +181,16 @@ def _shared_buffers() -> str:
 def _checked(name: str) -> str:
     if not _LIKE_A_SETTING.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} is not the name of a Postgres setting; a name looks like work_mem or auto_explain.log_analyze."
+            f"{name!r} is not the name of a Postgres setting. A name looks like work_mem or auto_explain.log_analyze."
         )
     return name.lower()
 
 
 def _quoted(value: str) -> str:
     if "\n" in value or "\0" in value:
-        raise ConfigurationError(f"The value {value!r} of a Postgres setting must be one line of text.")
+        raise ConfigurationError(
+            f"The value {value!r} of a Postgres setting has a line break or a NUL. It must be one line."
+        )
     escaped = value.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
 

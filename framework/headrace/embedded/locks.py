@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.embedded.account import open_for_owner
+from headrace.embedded.os_user import open_for_owner
 from headrace.model.errors import EmbeddedPostgresError
 
 POLL = 0.01
@@ -42,7 +42,7 @@ def open_locked(path: Path) -> int | None:
     return fd
 
 
-def let_go(fd: int) -> None:
+def release_lock(fd: int) -> None:
     """Unlock and close. The explicit unlock works even when a child process still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     close_only(fd)
@@ -84,7 +84,7 @@ def open_locked_soon(path: Path, wait: float) -> int | None:
 
 
 @contextmanager
-def one_at_a_time(path: Path, wait: float) -> Iterator[None]:
+def exclusive(path: Path, wait: float) -> Iterator[None]:
     """Hold the lock inside the block.
 
     Raises `EmbeddedPostgresError` when another process still holds it after `wait` seconds.
@@ -93,12 +93,12 @@ def one_at_a_time(path: Path, wait: float) -> Iterator[None]:
     if fd is None:
         raise EmbeddedPostgresError(
             f"Another process has been starting or stopping this Postgres for more than {wait:.0f} s "
-            f"(it holds {path}): end that process, or wait for it, and try again."
+            f"(it holds {path}). End that process, or wait for it, and try again."
         )
     try:
         yield
     finally:
-        let_go(fd)
+        release_lock(fd)
 
 
 def _is_still_there(fd: int, path: Path) -> bool:

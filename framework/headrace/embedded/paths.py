@@ -1,8 +1,8 @@
 """Paths of the data directory, its contents, and the directory of the socket.
 
 <data directory>/             "home": the directory that you named, or the default
-    moved-to -> <seat>        only for root, when the server's user can't enter the home
-<seat>/                       the home itself, or the place it was moved to
+    moved-to -> <server>      only for root, when the server's user can't enter the home
+<server>/                     the home itself, or the directory it was moved to
     cluster/                  Postgres's own data directory
     new/<random>/             an unfinished cluster. One of a killed start is made again
     server.log                the server's log, kept below a size
@@ -23,7 +23,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.embedded.account import Account, give_to_owner_of_parent, open_for_owner
+from headrace.embedded.os_user import OsUser, give_to_owner_of_parent, open_for_owner
 from headrace.model.errors import EmbeddedPostgresError
 
 LOG_LIMIT = 10 * 1024 * 1024
@@ -50,7 +50,7 @@ def default_data_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ServerDirectory:
     """The directory that holds the server's files."""
 
     path: Path
@@ -91,10 +91,10 @@ class Seat:
             return None
 
 
-def find_seat(home: Path) -> Seat:
-    """The seat of this data directory, or the first place to look for it. Creates nothing."""
+def find_server_dir(home: Path) -> ServerDirectory:
+    """The directory with the server's files: the data directory, or the one it was moved to. Creates nothing."""
     moved = home / _MOVED
-    return Seat(Path(os.readlink(moved))) if moved.is_symlink() else Seat(home)
+    return ServerDirectory(Path(os.readlink(moved))) if moved.is_symlink() else ServerDirectory(home)
 
 
 def nearest_existing(path: Path) -> Path:
@@ -102,18 +102,18 @@ def nearest_existing(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-def make_seat(home: Path, account: Account) -> Seat:
+def make_server_dir(home: Path, os_user: OsUser) -> ServerDirectory:
     """Make the data directory, and another place for it when the server's user can't enter it."""
-    _make_home(home, account)
-    seat = find_seat(home)
-    if seat.path == home and not seat.cluster.exists() and not account.can_execute(home):
-        seat = _move(home, account)
-    _make_directory(seat.path, _mode_for(account))
-    _make_directory(seat.users, 0o700)
-    return seat
+    _make_home(home, os_user)
+    server_dir = find_server_dir(home)
+    if server_dir.path == home and not server_dir.cluster.exists() and not os_user.can_execute(home):
+        server_dir = _move(home, os_user)
+    _make_directory(server_dir.path, _mode_for(os_user))
+    _make_directory(server_dir.users, 0o700)
+    return server_dir
 
 
-def _make_home(home: Path, account: Account) -> None:
+def _make_home(home: Path, os_user: OsUser) -> None:
     if home.is_dir():
         return
     _make_parents(home.parent)
@@ -122,7 +122,7 @@ def _make_home(home: Path, account: Account) -> None:
         if not ignored.exists():
             with open(open_for_owner(ignored, os.O_WRONLY), "w") as file:
                 file.write("*\n")
-    _make_directory(home, _mode_for(account))
+    _make_directory(home, _mode_for(os_user))
 
 
 def _make_parents(path: Path) -> None:
@@ -132,10 +132,10 @@ def _make_parents(path: Path) -> None:
         give_to_owner_of_parent(path)
 
 
-def _mode_for(account: Account) -> int:
+def _mode_for(os_user: OsUser) -> int:
     # Another user's server must pass through on its way to the cluster, but need not list the
     # directory.
-    return 0o700 if account.is_us else 0o711
+    return 0o700 if os_user.is_current else 0o711
 
 
 def _make_directory(path: Path, mode: int) -> None:
@@ -145,26 +145,26 @@ def _make_directory(path: Path, mode: int) -> None:
         give_to_owner_of_parent(path)
 
 
-def _move(home: Path, account: Account) -> Seat:
+def _move(home: Path, os_user: OsUser) -> ServerDirectory:
     """Choose another place. The link is the decision. Of several processes, the first to make it wins."""
-    place = _make_place(home, account)
+    place = _make_place(home, os_user)
     (place / "moved-from").write_text(f"{home}\n")
     try:
         (home / _MOVED).symlink_to(place)
     except FileExistsError:
         (place / "moved-from").unlink()
         place.rmdir()
-    return find_seat(home)
+    return find_server_dir(home)
 
 
-def _make_place(home: Path, account: Account) -> Path:
+def _make_place(home: Path, os_user: OsUser) -> Path:
     temporary = Path(tempfile.gettempdir()).resolve()
     # Temporary data stays in a temporary directory. Any other data must survive a reboot.
     bases = [Path("/var/lib/headrace"), temporary]
     if home.is_relative_to(temporary):
         bases.reverse()
     for base in bases:
-        place = base / f"headrace-data-{_telling_name(home)}-{secrets.token_hex(4)}"
+        place = base / f"headrace-data-{_readable_name(home)}-{secrets.token_hex(4)}"
         try:
             if not base.is_dir():
                 base.mkdir(parents=True)
@@ -172,31 +172,31 @@ def _make_place(home: Path, account: Account) -> Path:
             place.mkdir(mode=0o700)
         except OSError:
             continue
-        place.chmod(_mode_for(account))
-        if account.can_execute(place):
+        place.chmod(_mode_for(os_user))
+        if os_user.can_execute(place):
             return place
         place.rmdir()
     raise EmbeddedPostgresError(
-        f"Postgres runs as the user {account.name!r} here, who can't enter {home}, {bases[0]} or {bases[1]}: "
-        "name a directory that this user can enter with HEADRACE_DATA."
+        f"Postgres runs as the user {os_user.name!r}, which can't enter {home}, {bases[0]} or {bases[1]}. "
+        "Set HEADRACE_DATA to a directory that this user can enter."
     )
 
 
-def _telling_name(home: Path) -> str:
+def _readable_name(home: Path) -> str:
     return next((part for part in reversed(home.parts) if part not in {"postgres", ".headrace", "/"}), "root")
 
 
-def socket_directory(home: Path, account: Account) -> Path:
+def socket_directory(home: Path, os_user: OsUser) -> Path:
     """The directory of the server's socket.
 
     It is short, since a socket's path is limited to about 100 characters, and the same for all
     processes that name the same data directory.
     """
     digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
-    return Path("/tmp") / f"headrace-{account.uid}-{digest}"
+    return Path("/tmp") / f"headrace-{os_user.uid}-{digest}"
 
 
-def make_private_directory(path: Path, account: Account, mode: int) -> None:
+def make_private_directory(path: Path, os_user: OsUser, mode: int) -> None:
     """Make a directory at a well-known path in a place where every user can write.
 
     Raises `EmbeddedPostgresError` when it exists and belongs to another user, because the owner of
@@ -204,14 +204,14 @@ def make_private_directory(path: Path, account: Account, mode: int) -> None:
     """
     try:
         path.mkdir(mode=0o700)
-        account.own(path)
+        os_user.own(path)
     except FileExistsError:
         found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {account.uid, os.geteuid()}:
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os_user.uid, os.geteuid()}:
             raise EmbeddedPostgresError(
-                f"{path} belongs to someone else, and Postgres needs it for its socket: remove it."
+                f"The directory {path}, which Postgres needs for its socket, belongs to another user. Remove it."
             ) from None
-        account.own(path)
+        os_user.own(path)
     path.chmod(mode)
 
 
@@ -229,14 +229,14 @@ def trim_log(log: Path) -> None:
         file.truncate(0)
 
 
-def remove_seat(seat: Seat, home: Path) -> None:
+def remove_server_dir(server_dir: ServerDirectory, home: Path) -> None:
     """Delete what this package has put into the data directory, and the directory itself if it is empty then."""
-    for path in (seat.unfinished, seat.users):
+    for path in (server_dir.unfinished, server_dir.users):
         shutil.rmtree(path, ignore_errors=True)
-    files = (seat.log, _old(seat.log), seat.server_lock, seat.kept, seat.start_lock)
-    for path in (*files, seat.path / "moved-from", home / _MOVED):
+    files = (server_dir.log, _old(server_dir.log), server_dir.server_lock, server_dir.kept, server_dir.start_lock)
+    for path in (*files, server_dir.path / "moved-from", home / _MOVED):
         path.unlink(missing_ok=True)
-    for directory in {seat.path, home}:
+    for directory in {server_dir.path, home}:
         with contextlib.suppress(OSError):  # it contains other files
             directory.rmdir()
 

@@ -11,25 +11,25 @@ from pathlib import Path
 from urllib.parse import quote
 
 from headrace.embedded import locks, postmaster, users
-from headrace.embedded.account import Account, account_for, open_for_owner
 from headrace.embedded.binaries import find_installation
 from headrace.embedded.cluster import DATABASE, ROLE, SOCKET_PORT, password_of
-from headrace.embedded.errors import explained
+from headrace.embedded.errors import os_errors_explained
+from headrace.embedded.os_user import OsUser, open_for_owner, os_user_for
 from headrace.embedded.paths import (
-    Seat,
+    ServerDirectory,
     default_data_dir,
-    find_seat,
-    make_seat,
+    find_server_dir,
+    make_server_dir,
     nearest_existing,
-    remove_seat,
+    remove_server_dir,
     socket_directory,
 )
 from headrace.embedded.postmaster import Phase, StopMode
-from headrace.embedded.startup import START_LIMIT, STOP_LIMIT, StartOptions, bring_down, bring_up
-from headrace.embedded.users import Tenancy
+from headrace.embedded.startup import START_LIMIT, STOP_LIMIT, StartOptions, ensure_running, ensure_stopped
+from headrace.embedded.users import ServerHandle
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
-_TURN_LIMIT = START_LIMIT + STOP_LIMIT
+_LOCK_LIMIT = START_LIMIT + STOP_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +85,26 @@ class EmbeddedPostgres:
         named = Path(data_dir).expanduser() if data_dir is not None else default_data_dir()
         self.data_dir = named.resolve()
         self.port = _valid_port(port)
-        self._wishes = StartOptions(self.data_dir, self.port, dict(settings or {}))
+        self._options = StartOptions(self.data_dir, self.port, dict(settings or {}))
 
-    def acquire(self) -> Tenancy:
+    def acquire(self) -> ServerHandle:
         """Use the server: start it if it isn't running, and keep it running until the release."""
-        with self._turn() as (seat, account):
-            users.sweep(seat)
-            path, lock = users.register(seat)
+        with self._locked() as (server_dir, os_user):
+            users.remove_dead(server_dir)
+            path, lock = users.register(server_dir)
             try:
-                bring_up(seat, account, self._wishes)
-                return Tenancy(self.url(), path, lock, self._leave)
+                ensure_running(server_dir, os_user, self._options)
+                return ServerHandle(self.url(), path, lock, self._release)
             except BaseException:
                 path.unlink(missing_ok=True)
-                locks.let_go(lock)
+                locks.release_lock(lock)
                 raise
 
     def start(self) -> None:
         """Start the server if it isn't running, and let it run until `stop`, with or without users."""
-        with self._turn() as (seat, account):
-            bring_up(seat, account, self._wishes)
-            os.close(open_for_owner(seat.kept, os.O_WRONLY))
+        with self._locked() as (server_dir, os_user):
+            ensure_running(server_dir, os_user, self._options)
+            os.close(open_for_owner(server_dir.kept, os.O_WRONLY))
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server, even while it is in use. Does nothing when it isn't running.
@@ -112,45 +112,45 @@ class EmbeddedPostgres:
         `fast` ends all sessions and writes everything to disk. `immediate` ends it at once, and the
         next start recovers. Neither loses a commit.
         """
-        with self._turn_if_there() as place:
+        with self._locked_if_exists() as place:
             if place:
-                seat, account = place
-                seat.kept.unlink(missing_ok=True)
-                bring_down(seat, account, self._wishes, mode)
+                server_dir, os_user = place
+                server_dir.kept.unlink(missing_ok=True)
+                ensure_stopped(server_dir, os_user, self._options, mode)
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop the server if it runs, and start it. With `immediate` this is a crash and its recovery."""
-        with self._turn() as (seat, account):
-            bring_down(seat, account, self._wishes, mode)
-            bring_up(seat, account, self._wishes)
+        with self._locked() as (server_dir, os_user):
+            ensure_stopped(server_dir, os_user, self._options, mode)
+            ensure_running(server_dir, os_user, self._options)
 
     def destroy(self) -> None:
         """Stop the server and delete all of its data. Other files in the data directory are left alone."""
-        with self._turn_if_there() as place:
+        with self._locked_if_exists() as place:
             if place:
-                seat, account = place
-                bring_down(seat, account, self._wishes, "immediate")
-                shutil.rmtree(seat.cluster, ignore_errors=True)
-                remove_seat(seat, self.data_dir)
+                server_dir, os_user = place
+                ensure_stopped(server_dir, os_user, self._options, "immediate")
+                shutil.rmtree(server_dir.cluster, ignore_errors=True)
+                remove_server_dir(server_dir, self.data_dir)
 
     def status(self) -> Status:
         """The state of the server now. Changes nothing and waits for nothing."""
-        with explained(self.data_dir):
-            seat, account = self._look()
-            phase, file = postmaster.observe(seat)
+        with os_errors_explained(self.data_dir):
+            server_dir, os_user = self._locate()
+            phase, file = postmaster.observe(server_dir)
             running = file if phase is Phase.READY else None
             return Status(
                 running=running is not None,
                 pid=running.pid if running else None,
-                version=_version_for(seat),
+                version=_version_for(server_dir),
                 data_dir=self.data_dir,
-                cluster_dir=seat.cluster,
-                log=seat.log,
+                cluster_dir=server_dir.cluster,
+                log=server_dir.log,
                 url=self.url(),
                 port=running.port if running and running.listens_on_tcp else None,
-                account=account.name,
-                users=tuple(users.pids(seat)),
-                kept=seat.kept.exists(),
+                account=os_user.name,
+                users=tuple(users.pids(server_dir)),
+                kept=server_dir.kept.exists(),
             )
 
     def url(self, database: str = DATABASE) -> str:
@@ -159,63 +159,63 @@ class EmbeddedPostgres:
         It is the TCP address if this object was given a port, with the password once there is one.
         Otherwise it is the Unix socket, which is the fastest.
         """
-        with explained(self.data_dir):
-            seat, account = self._look()
+        with os_errors_explained(self.data_dir):
+            server_dir, os_user = self._locate()
             if self.port is not None:
-                password = password_of(seat)
+                password = password_of(server_dir)
                 login = f"{ROLE}:{password}" if password else ROLE
                 return f"postgresql://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}"
-            phase, file = postmaster.observe(seat)
+            phase, file = postmaster.observe(server_dir)
             if file and phase is Phase.READY:
                 directory, port = file.socket_dir, file.port
             else:
-                directory, port = socket_directory(self.data_dir, account), SOCKET_PORT
+                directory, port = socket_directory(self.data_dir, os_user), SOCKET_PORT
             # The port is explicit, since PGPORT in the client's environment would override its
             # default.
             return f"postgresql://{ROLE}@/{quote(database, safe='')}?host={quote(str(directory))}&port={port}"
 
     def program(self, name: str) -> Path:
         """The path of one of Postgres's programs, such as `psql`, of the version that fits the data."""
-        with explained(self.data_dir):
-            return find_installation(self._look()[0].version()).program(name)
+        with os_errors_explained(self.data_dir):
+            return find_installation(self._locate()[0].version()).program(name)
 
-    def _look(self) -> tuple[Seat, Account]:
-        seat = find_seat(self.data_dir)
-        return seat, account_for(seat.cluster, nearest_existing(self.data_dir))
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[tuple[Seat, Account]]:
-        """Hold the start lock, in a seat that is made if it doesn't exist."""
-        with explained(self.data_dir):
-            seat, account = self._look()
-            seat = make_seat(self.data_dir, account)
-            with locks.one_at_a_time(seat.start_lock, _TURN_LIMIT):
-                yield seat, account
+    def _locate(self) -> tuple[ServerDirectory, OsUser]:
+        server_dir = find_server_dir(self.data_dir)
+        return server_dir, os_user_for(server_dir.cluster, nearest_existing(self.data_dir))
 
     @contextlib.contextmanager
-    def _turn_if_there(self) -> Iterator[tuple[Seat, Account] | None]:
+    def _locked(self) -> Iterator[tuple[ServerDirectory, OsUser]]:
+        """Hold the start lock, in a server directory that is made if it doesn't exist."""
+        with os_errors_explained(self.data_dir):
+            server_dir, os_user = self._locate()
+            server_dir = make_server_dir(self.data_dir, os_user)
+            with locks.exclusive(server_dir.start_lock, _LOCK_LIMIT):
+                yield server_dir, os_user
+
+    @contextlib.contextmanager
+    def _locked_if_exists(self) -> Iterator[tuple[ServerDirectory, OsUser] | None]:
         """Hold the start lock. Yields None when the data directory was never made."""
-        with explained(self.data_dir):
-            seat, account = self._look()
-            if not seat.start_lock.exists():
+        with os_errors_explained(self.data_dir):
+            server_dir, os_user = self._locate()
+            if not server_dir.start_lock.exists():
                 yield None
                 return
-            with locks.one_at_a_time(seat.start_lock, _TURN_LIMIT):
-                yield seat, account
+            with locks.exclusive(server_dir.start_lock, _LOCK_LIMIT):
+                yield server_dir, os_user
 
-    def _leave(self, path: Path, lock: int) -> None:
+    def _release(self, path: Path, lock: int) -> None:
         # Release first: of several processes that leave together, the first to get the lock finds
         # no user and stops.
         path.unlink(missing_ok=True)
-        locks.let_go(lock)
-        with self._turn_if_there() as place:
+        locks.release_lock(lock)
+        with self._locked_if_exists() as place:
             if place:
-                self._close_when_empty(*place)
+                self._stop_if_unused(*place)
 
-    def _close_when_empty(self, seat: Seat, account: Account) -> None:
-        users.sweep(seat)
-        if not users.users(seat) and not seat.kept.exists():
-            bring_down(seat, account, self._wishes, "fast")
+    def _stop_if_unused(self, server_dir: ServerDirectory, os_user: OsUser) -> None:
+        users.remove_dead(server_dir)
+        if not users.users(server_dir) and not server_dir.kept.exists():
+            ensure_stopped(server_dir, os_user, self._options, "fast")
 
     def __repr__(self) -> str:
         return f"<EmbeddedPostgres on {self.data_dir}>"
@@ -227,15 +227,15 @@ def _valid_port(port: int | None) -> int | None:
         if not named:
             return None
         if not named.isascii() or not named.isdigit():
-            raise ConfigurationError(f"HEADRACE_PG_PORT is {named!r}; it should be a number from 1 to 65535.")
+            raise ConfigurationError(f"HEADRACE_PG_PORT is {named!r}. It must be a number from 1 to 65535.")
         port = int(named)
     if not 1 <= port <= 65535:
-        raise ConfigurationError(f"The port of the embedded Postgres is {port}; it should be from 1 to 65535.")
+        raise ConfigurationError(f"The port of the embedded Postgres is {port}. It must be from 1 to 65535.")
     return port
 
 
-def _version_for(seat: Seat) -> str | None:
+def _version_for(server_dir: ServerDirectory) -> str | None:
     try:
-        return find_installation(seat.version()).version
+        return find_installation(server_dir.version()).version
     except EmbeddedPostgresError:
         return None

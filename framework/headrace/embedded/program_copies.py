@@ -11,9 +11,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.embedded.account import Account
 from headrace.embedded.binaries import Installation
-from headrace.embedded.locks import one_at_a_time
+from headrace.embedded.locks import exclusive
+from headrace.embedded.os_user import OsUser
 from headrace.embedded.paths import make_private_directory
 from headrace.model.errors import EmbeddedPostgresError
 
@@ -22,24 +22,24 @@ COPY_LIMIT = 120.0
 """Seconds to wait for another process that is making the same copy."""
 
 
-def usable_by(account: Account, installation: Installation) -> Installation:
-    """The installation itself, or a copy of it that the account can execute.
+def usable_by(os_user: OsUser, installation: Installation) -> Installation:
+    """The installation itself, or a copy of it that the user can execute.
 
     Raises `EmbeddedPostgresError` when there is no place for a copy.
     """
-    if account.can_execute(installation.program("postgres")):
+    if os_user.can_execute(installation.program("postgres")):
         return installation
     for cache in CACHES:
         try:
             copy = _copied(installation, cache)
         except OSError:
             continue
-        if account.can_execute(copy.bin) and account.run([copy.program("initdb"), "-V"]).returncode == 0:
+        if os_user.can_execute(copy.bin) and os_user.run([copy.program("initdb"), "-V"]).returncode == 0:
             return copy
     raise EmbeddedPostgresError(
-        f"Postgres runs as the user {account.name!r} here, who can't execute the programs in "
-        f"{installation.bin}, nor a copy in {CACHES[0]} or {CACHES[1]}: "
-        "name programs that this user can execute with HEADRACE_PG_BIN."
+        f"Postgres runs as the user {os_user.name!r}, which can execute neither the programs in "
+        f"{installation.bin} nor a copy in {CACHES[0]} or {CACHES[1]}. "
+        "Set HEADRACE_PG_BIN to programs that this user can execute."
     )
 
 
@@ -48,7 +48,7 @@ def _copied(installation: Installation, cache: Path) -> Installation:
     tree = installation.bin.resolve().parent
     target = cache / f"postgres-{installation.version}-{_fingerprint(installation, tree)}"
     if not target.is_dir():
-        with one_at_a_time(cache / "copy.lock", COPY_LIMIT):
+        with exclusive(cache / "copy.lock", COPY_LIMIT):
             if not target.is_dir():
                 _copy(tree, target)
     return replace(installation, bin=target / tree.parent.name / tree.name / installation.bin.name)
@@ -57,7 +57,7 @@ def _copied(installation: Installation, cache: Path) -> Installation:
 def _make_cache(cache: Path) -> None:
     cache.parent.mkdir(parents=True, exist_ok=True)
     # Only root makes copies, and no other user may own the programs that root's server runs.
-    make_private_directory(cache, Account("root", os.geteuid(), os.getegid()), 0o755)
+    make_private_directory(cache, OsUser("root", os.geteuid(), os.getegid()), 0o755)
 
 
 def _fingerprint(installation: Installation, tree: Path) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.embedded import postmaster
-from headrace.embedded.account import Account
 from headrace.embedded.binaries import find_installation
 from headrace.embedded.cluster import make_cluster, write_settings
-from headrace.embedded.errors import about_output, orphans
-from headrace.embedded.paths import Seat, make_private_directory, socket_directory, trim_log
+from headrace.embedded.errors import orphans_error, output_error
+from headrace.embedded.os_user import OsUser
+from headrace.embedded.paths import ServerDirectory, make_private_directory, socket_directory, trim_log
 from headrace.embedded.postmaster import Phase, StopMode
 from headrace.embedded.program_copies import usable_by
 from headrace.model.errors import EmbeddedPostgresError
@@ -34,93 +34,93 @@ class StartOptions:
     settings: Mapping[str, str]
 
 
-def bring_up(seat: Seat, account: Account, wishes: StartOptions) -> None:
+def ensure_running(server_dir: ServerDirectory, os_user: OsUser, options: StartOptions) -> None:
     """Make the server ready, if it isn't."""
-    phase = _settle(seat)
+    phase = _wait_until_settled(server_dir)
     if phase is Phase.CHANGING:
-        raise _stuck(seat, wishes)
+        raise _stuck_error(server_dir, options)
     if phase is Phase.DOWN:
-        _start(seat, account, wishes)
-    _check_port(seat, wishes)
+        _start(server_dir, os_user, options)
+    _check_port(server_dir, options)
 
 
-def bring_down(seat: Seat, account: Account, wishes: StartOptions, mode: StopMode) -> None:
+def ensure_stopped(server_dir: ServerDirectory, os_user: OsUser, options: StartOptions, mode: StopMode) -> None:
     """Stop the server, if there is one, and wait until its last process is gone."""
-    phase, _ = postmaster.observe(seat)
+    phase, _ = postmaster.observe(server_dir)
     if phase is not Phase.DOWN:
-        _stop(seat, wishes, mode)
-    shutil.rmtree(socket_directory(wishes.home, account), ignore_errors=True)  # only for tidiness
+        _stop(server_dir, options, mode)
+    shutil.rmtree(socket_directory(options.home, os_user), ignore_errors=True)  # only for tidiness
 
 
-def _stop(seat: Seat, wishes: StartOptions, mode: StopMode) -> None:
-    limit = STOP_LIMIT if postmaster.living(seat) else ORPHAN_LIMIT
-    postmaster.ask_to_stop(seat, mode)
-    if not postmaster.wait_until_down(seat, limit):
-        if not postmaster.living(seat):
-            raise _stuck(seat, wishes)
+def _stop(server_dir: ServerDirectory, options: StartOptions, mode: StopMode) -> None:
+    limit = STOP_LIMIT if postmaster.living_pid(server_dir) else ORPHAN_LIMIT
+    postmaster.ask_to_stop(server_dir, mode)
+    if not postmaster.wait_until_down(server_dir, limit):
+        if not postmaster.living_pid(server_dir):
+            raise _stuck_error(server_dir, options)
         raise EmbeddedPostgresError(
-            f"Postgres on {wishes.home} has not stopped within {STOP_LIMIT:.0f} s: see {seat.log}, "
+            f"Postgres on {options.home} has not stopped within {STOP_LIMIT:.0f} s. See {server_dir.log}, "
             "and try the mode 'immediate', from which it recovers at the next start."
         )
 
 
-def _settle(seat: Seat) -> Phase:
+def _wait_until_settled(server_dir: ServerDirectory) -> Phase:
     """Wait for the end of a start or stop after the process that began it has died."""
-    phase, file = postmaster.observe(seat)
+    phase, file = postmaster.observe(server_dir)
     if phase is Phase.CHANGING and file and file.status == "ready" and not file.socket.exists():
         # It runs, but its socket is gone, as after a cleanup of /tmp, so no client can reach it. A
         # new start makes a new socket.
-        postmaster.ask_to_stop(seat, "fast")
-    phase = postmaster.wait_while_changing(seat, ORPHAN_LIMIT)
-    if phase is Phase.CHANGING and postmaster.living(seat):
-        phase = postmaster.wait_while_changing(seat, START_LIMIT)
+        postmaster.ask_to_stop(server_dir, "fast")
+    phase = postmaster.wait_while_changing(server_dir, ORPHAN_LIMIT)
+    if phase is Phase.CHANGING and postmaster.living_pid(server_dir):
+        phase = postmaster.wait_while_changing(server_dir, START_LIMIT)
     return phase
 
 
-def _stuck(seat: Seat, wishes: StartOptions) -> EmbeddedPostgresError:
-    if postmaster.living(seat):
+def _stuck_error(server_dir: ServerDirectory, options: StartOptions) -> EmbeddedPostgresError:
+    if postmaster.living_pid(server_dir):
         return EmbeddedPostgresError(
-            f"Postgres on {wishes.home} is still recovering after {START_LIMIT:.0f} s: "
-            f"watch {seat.log} and try again once it says that it is ready."
+            f"Postgres on {options.home} is still recovering after {START_LIMIT:.0f} s. "
+            f"Watch {server_dir.log}, and try again once it reports that it is ready."
         )
-    return EmbeddedPostgresError(orphans(wishes.home, postmaster.processes(seat)))
+    return EmbeddedPostgresError(orphans_error(options.home, postmaster.processes(server_dir)))
 
 
-def _start(seat: Seat, account: Account, wishes: StartOptions) -> None:
-    version = seat.version()
-    installation = usable_by(account, find_installation(version))
+def _start(server_dir: ServerDirectory, os_user: OsUser, options: StartOptions) -> None:
+    version = server_dir.version()
+    installation = usable_by(os_user, find_installation(version))
     if version is None:
-        make_cluster(seat, account, installation, wishes.home)
-    sockets = socket_directory(wishes.home, account)
-    make_private_directory(sockets, account, 0o700)
-    write_settings(seat, account, sockets, wishes.port, wishes.settings)
-    postmaster.forget_the_dead(seat, account, sockets)
-    trim_log(seat.log)
-    known_log = seat.log.stat().st_size if seat.log.exists() else 0
-    if not postmaster.spawn(seat, account, installation):
-        raise _stuck(seat, wishes)
-    phase = postmaster.wait_while_changing(seat, START_LIMIT)
+        make_cluster(server_dir, os_user, installation, options.home)
+    sockets = socket_directory(options.home, os_user)
+    make_private_directory(sockets, os_user, 0o700)
+    write_settings(server_dir, os_user, sockets, options.port, options.settings)
+    postmaster.clean_up_dead_server(server_dir, os_user, sockets)
+    trim_log(server_dir.log)
+    log_position = server_dir.log.stat().st_size if server_dir.log.exists() else 0
+    if not postmaster.spawn(server_dir, os_user, installation):
+        raise _stuck_error(server_dir, options)
+    phase = postmaster.wait_while_changing(server_dir, START_LIMIT)
     if phase is Phase.DOWN:
-        output = _log_since(seat, known_log)
+        output = _log_since(server_dir, log_position)
         raise EmbeddedPostgresError(
-            about_output(output, home=wishes.home, port=wishes.port, doing="start", log=seat.log)
+            output_error(output, home=options.home, port=options.port, action="start", log=server_dir.log)
         )
     if phase is Phase.CHANGING:
-        raise _stuck(seat, wishes)
+        raise _stuck_error(server_dir, options)
 
 
-def _log_since(seat: Seat, position: int) -> str:
-    with seat.log.open("rb") as file:
+def _log_since(server_dir: ServerDirectory, position: int) -> str:
+    with server_dir.log.open("rb") as file:
         file.seek(position)
         return file.read().decode(errors="replace")
 
 
-def _check_port(seat: Seat, wishes: StartOptions) -> None:
-    _, file = postmaster.observe(seat)
-    if wishes.port is None or file is None or (file.listens_on_tcp and file.port == wishes.port):
+def _check_port(server_dir: ServerDirectory, options: StartOptions) -> None:
+    _, file = postmaster.observe(server_dir)
+    if options.port is None or file is None or (file.listens_on_tcp and file.port == options.port):
         return
     now = f"on port {file.port}" if file.listens_on_tcp else "without a TCP port"
     raise EmbeddedPostgresError(
-        f"Postgres on {wishes.home} already runs {now}, and a port is opened only at its start: stop it with "
-        f"`headrace pg stop`, or leave HEADRACE_PG_PORT={wishes.port} out to use it as it is."
+        f"Postgres on {options.home} already runs {now}, and a port is opened only at its start. Stop it with "
+        f"`headrace pg stop`, or unset HEADRACE_PG_PORT={options.port} to use it unchanged."
     )

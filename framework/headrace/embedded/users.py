@@ -12,53 +12,53 @@ from types import TracebackType
 from typing import Self
 
 from headrace.embedded import locks
-from headrace.embedded.paths import Seat
+from headrace.embedded.paths import ServerDirectory
 
 
-def register(seat: Seat) -> tuple[Path, int]:
+def register(server_dir: ServerDirectory) -> tuple[Path, int]:
     """Register this process as a user. Returns its file and the lock on it. The caller holds the start lock."""
     while True:
-        path = seat.users / f"{os.getpid()}-{secrets.token_hex(4)}"
+        path = server_dir.users / f"{os.getpid()}-{secrets.token_hex(4)}"
         if (lock := locks.open_locked(path)) is not None:  # None: another process was checking the lock just then
             return path, lock
 
 
-def users(seat: Seat) -> list[Path]:
+def users(server_dir: ServerDirectory) -> list[Path]:
     """The files of the living users."""
     try:
-        return sorted(path for path in seat.users.iterdir() if locks.is_held(path))
+        return sorted(path for path in server_dir.users.iterdir() if locks.is_held(path))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def pids(seat: Seat) -> list[int]:
+def pids(server_dir: ServerDirectory) -> list[int]:
     """The process ids of the users, one for each process."""
-    return sorted({int(path.name.partition("-")[0]) for path in users(seat)})
+    return sorted({int(path.name.partition("-")[0]) for path in users(server_dir)})
 
 
-def sweep(seat: Seat) -> None:
+def remove_dead(server_dir: ServerDirectory) -> None:
     """Delete the files of killed users. The caller holds the start lock."""
-    living = set(users(seat))
-    for path in seat.users.iterdir():
-        if path not in living:
+    living_pid = set(users(server_dir))
+    for path in server_dir.users.iterdir():
+        if path not in living_pid:
             path.unlink(missing_ok=True)
 
 
-class Tenancy:
+class ServerHandle:
     """One use of the embedded server, from `acquire` to `release`. A context manager.
 
     The server stays up while any process has one. It ends with `release()`, with the block, with
     the interpreter, or when the process is killed. A forked child does not share it.
     """
 
-    def __init__(self, url: str, path: Path, lock: int, leave: Callable[[Path, int], None]) -> None:
+    def __init__(self, url: str, path: Path, lock: int, release_server: Callable[[Path, int], None]) -> None:
         self.url = url
         """The libpq URL to connect to, for asyncpg and psycopg."""
         self._path = path
         self._lock = lock
-        self._leave = leave
+        self._release_server = release_server
         self._pid = os.getpid()
-        self._guard = threading.Lock()
+        self._lock_once = threading.Lock()
         self._released = False
         atexit.register(self.release)
 
@@ -70,12 +70,12 @@ class Tenancy:
         """
         if os.getpid() != self._pid:
             return
-        with self._guard:
+        with self._lock_once:
             if self._released:
                 return
             self._released = True
         atexit.unregister(self.release)
-        self._leave(self._path, self._lock)
+        self._release_server(self._path, self._lock)
 
     def __enter__(self) -> Self:
         return self

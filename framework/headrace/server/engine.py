@@ -296,7 +296,7 @@ class Engine:
         waiting = sum(one.waiting for one in self._receivers.values())
         return {**msgspec.structs.asdict(self.counts), "waiting": waiting}
 
-    def tells(self) -> dict[str, Any]:
+    def app_statistics(self) -> dict[str, Any]:
         """Return the server's part of the app's statistics: messages and requests."""
         return {"server": {**self.statistics(), **self.requests()}}
 

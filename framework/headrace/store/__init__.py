@@ -1,7 +1,7 @@
 """The store: streams and consumers with leases, on Postgres. All SQL of Headrace is in this package.
 
-The five verbs are publish, lease, settle, seek and retain. Each has a module of its own (retain is `sweep`
-in `retention`). Server functions in `sql/functions/` do the work, and the modules call them. Every verb
+The five verbs are publish, lease, settle, seek and retain. Each has a module of its own (retain is
+`retention`). Server functions in `sql/functions/` do the work, and the modules call them. Every verb
 runs on an `Executor`: a `Database`, or the caller's connection inside a transaction.
 """
 
@@ -71,14 +71,27 @@ from headrace.store.catalog.sources import (
 )
 from headrace.store.catalog.states import consumer, consumers, stream, streams
 from headrace.store.catalog.tokens import add_token, any_token, revoke_token, tokens, tokens_of
-from headrace.store.catalog.workers import forget_workers, tell_worker, worker_left, workers
+from headrace.store.catalog.workers import delete_heartbeat, forget_workers, record_heartbeat, workers
 from headrace.store.database.listener import listen
 from headrace.store.database.migrations import migrate, schema_version
 from headrace.store.database.pool import Database, Executor
 from headrace.store.maintenance.leader import lead, notify_waiting, resign
-from headrace.store.maintenance.retention import Sweeper, Swept, sweep
-from headrace.store.maintenance.schedule import Schedule
-from headrace.store.maintenance.vacuum import Vacuum
+from headrace.store.maintenance.retention import (
+    StreamToSweep,
+    check_full,
+    clean_up_writes,
+    close_segment_early,
+    delete_old_message_ids,
+    drop_segments,
+    plan_segments,
+    remove_tombstones,
+    streams_to_sweep,
+    trim_stream,
+    try_mend_sequence,
+)
+from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
+from headrace.store.maintenance.vacuum import dead_rows, tables_to_vacuum, vacuum_table
+from headrace.store.maintenance.watermark import open_inserts
 from headrace.store.messages.dead_letters import dead_letters, discard, redrive
 from headrace.store.messages.lease import (
     extend_leases,
@@ -119,12 +132,9 @@ __all__ = [
     "Forgotten",
     "Found",
     "PushConsumer",
-    "Schedule",
     "Selection",
     "Status",
-    "Sweeper",
-    "Swept",
-    "Vacuum",
+    "StreamToSweep",
     "Witness",
     "ack",
     "add_token",
@@ -140,6 +150,9 @@ __all__ = [
     "capture_position",
     "captured_rows",
     "captures_to_do",
+    "check_full",
+    "clean_up_writes",
+    "close_segment_early",
     "consumer",
     "consumer_id",
     "consumer_spec",
@@ -147,13 +160,17 @@ __all__ = [
     "create_source",
     "create_stream",
     "dead_letters",
+    "dead_rows",
     "declare_consumer",
     "declare_stream",
     "delete_consumer",
+    "delete_heartbeat",
+    "delete_old_message_ids",
     "delete_source",
     "delete_stream",
     "discard",
     "drop_capture_failures",
+    "drop_segments",
     "edit_source",
     "edit_stream",
     "extend_leases",
@@ -175,18 +192,24 @@ __all__ = [
     "messages_at",
     "migrate",
     "next_backfill",
+    "next_scheduled",
     "notify_waiting",
+    "open_inserts",
     "pause",
     "pause_capture",
     "peek",
+    "plan_segments",
     "publish",
     "publish_all",
     "publish_many",
+    "publish_scheduled",
     "push_consumers",
     "reclaim",
     "record_failed_retries",
+    "record_heartbeat",
     "redrive",
     "release_capture",
+    "remove_tombstones",
     "renew_capture",
     "reopen_capture",
     "replay",
@@ -211,15 +234,19 @@ __all__ = [
     "start_backfill",
     "stream",
     "streams",
-    "sweep",
+    "streams_to_sweep",
+    "tables_to_vacuum",
     "take_capture",
+    "tell_capture",
     "tell_worker",
     "tokens",
     "tokens_of",
     "transaction_status",
+    "trim_stream",
     "truncate_captured",
+    "try_mend_sequence",
+    "vacuum_table",
     "wait",
     "without_subscription",
-    "worker_left",
     "workers",
 ]

@@ -3,9 +3,11 @@ OpenTelemetry.
 
     settings         which telemetry is wanted, and where it goes
     providers        the SDK and its exporters, if Headrace has to set them up
-    instrumentation  the calls that the runtime makes: publish, lease, process, settle tracing      spans
-        carrier   the trace context in a message's headers metering     histograms and counters      board
-        observable gauges and counters, read at collection
+    instrumentation  the calls that the runtime makes: publish, lease, process, settle
+      tracing        spans
+      carrier        the trace context in a message's headers
+      metering       histograms and counters
+      observables    observable gauges and counters, read at collection
 
 Only `settings` is imported while telemetry is off. It imports nothing of OpenTelemetry.
 """

@@ -12,15 +12,15 @@ from opentelemetry.trace import Link
 
 from headrace.telemetry.names import MESSAGE_ID, message_id
 
-MOST_LINKS = 128
+MAX_LINKS = 128
 """The maximum number of links of one span. OpenTelemetry's default limit is the same."""
 
-MOST_LOOKS = 1024
+MAX_HEADERS_READ = 1024
 """The maximum number of headers of a lease or batch that are read for links. Reading thousands would
 block the event loop.
 """
 
-NOWHERE = Context()
+NO_CONTEXT = Context()
 """An empty context. Spans of a consumer belong to the trace of the message, not to the one that was current
 when the app started.
 """
@@ -36,9 +36,9 @@ def inject(headers: Sequence[str | None], context: Context) -> list[str | None]:
     propagate.inject(carrier, context)
     if not carrier:
         return list(headers)
-    alone = _encode(carrier)
+    encoded = _encode(carrier)
     return [
-        alone if text is None else text if link_in(extract(text)) else _encode({**_decode(text), **carrier})
+        encoded if text is None else text if link_in(extract(text)) else _encode({**_decode(text), **carrier})
         for text in headers
     ]
 
@@ -46,19 +46,19 @@ def inject(headers: Sequence[str | None], context: Context) -> list[str | None]:
 def extract(headers: str | None) -> Context:
     """The trace context in a message's headers."""
     if headers is None or not any(field in headers for field in propagate.get_global_textmap().fields):
-        return NOWHERE
+        return NO_CONTEXT
     strings = {name: value for name, value in _decode(headers).items() if isinstance(value, str)}
-    return propagate.extract(strings, NOWHERE)
+    return propagate.extract(strings, NO_CONTEXT)
 
 
-def link_in(made: Context, attributes: Mapping[str, str] | None = None) -> Link | None:
+def link_in(context: Context, attributes: Mapping[str, str] | None = None) -> Link | None:
     """A link to the span of a context, or None if the context has no span."""
-    span = trace.get_current_span(made).get_span_context()
+    span = trace.get_current_span(context).get_span_context()
     return Link(span, attributes) if span.is_valid else None
 
 
 def links_of(stream: str, messages: Iterable[tuple[int, str | None]], *, named: bool = True) -> list[Link]:
-    """A link for each span that published some of the messages, at most `MOST_LINKS`.
+    """A link for each span that published some of the messages, at most `MAX_LINKS`.
 
     Args:
         messages: pairs of (seq, headers).
@@ -66,14 +66,14 @@ def links_of(stream: str, messages: Iterable[tuple[int, str | None]], *, named: 
     """
     links: dict[tuple[int, int], Link] = {}
     last: str | None = None
-    for seq, headers in islice(messages, MOST_LOOKS):
+    for seq, headers in islice(messages, MAX_HEADERS_READ):
         if headers is None or headers == last:  # messages that were published together have equal headers
             continue
         last = headers
         link = link_in(extract(headers), {MESSAGE_ID: message_id(stream, seq)} if named else None)
         if link is not None:
             links.setdefault((link.context.trace_id, link.context.span_id), link)
-            if len(links) == MOST_LINKS:
+            if len(links) == MAX_LINKS:
                 break
     return list(links.values())
 

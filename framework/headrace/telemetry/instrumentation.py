@@ -14,8 +14,8 @@ from headrace.model.records import Batch as Leased
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.telemetry import names
-from headrace.telemetry.board import Source, board_of, of_consumer
 from headrace.telemetry.metering import Attributes, Call, Metering
+from headrace.telemetry.observables import AppSource, consumer_attributes, observables_of
 from headrace.telemetry.providers import Providers
 from headrace.telemetry.settings import Statistics, Telemetry
 from headrace.telemetry.tracing import Tracing
@@ -49,13 +49,13 @@ class Instrumentation:
         self._providers = providers = Providers(telemetry)
         self._tracing = None if providers.tracer is None else Tracing(providers.tracer)
         self._metering = None
-        self._source = Source(statistics)
-        self._board = None
+        self._source = AppSource(statistics)
+        self._observables = None
         self.survey_every: float | None = None
         if providers.meter is not None:
             self._metering = Metering(providers.meter)
-            self._board = board_of(providers.meters, providers.meter)
-            self._board.sources.append(self._source)
+            self._observables = observables_of(providers.meters, providers.meter)
+            self._observables.sources.append(self._source)
             self.survey_every = telemetry.survey
 
     @property
@@ -69,7 +69,7 @@ class Instrumentation:
 
     def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
         """Wrap the handler's call to measure and trace it."""
-        attributes = _of_operation("process", "process", spec.stream, spec.name)
+        attributes = _operation_attributes("process", "process", spec.stream, spec.name)
         if self._tracing is not None:
             call = self._tracing.process(spec, call, attributes, batch=batch)
         if self._metering is not None:
@@ -79,16 +79,16 @@ class Instrumentation:
     @contextmanager
     def publishing(self, stream: str, headers: Sequence[str | None]) -> Iterator[Sending]:
         """Measure and trace a publish."""
-        attributes = _of_operation("publish", "send", stream)
+        attributes = _operation_attributes("publish", "send", stream)
         with self._timed(attributes, sent=len(headers)):
             if self._tracing is None:
                 yield Sending(headers)
                 return
-            told = attributes if len(headers) == 1 else {**attributes, names.BATCH_COUNT: len(headers)}
-            with self._tracing.publishing(stream, headers, told) as (span, carrying):
-                sending = Sending(carrying)
+            span_attributes = attributes if len(headers) == 1 else {**attributes, names.BATCH_COUNT: len(headers)}
+            with self._tracing.publishing(stream, headers, span_attributes) as (span, headers_with_context):
+                sending = Sending(headers_with_context)
                 yield sending
-                _name(span, stream, sending.seq)
+                _set_message_id(span, stream, sending.seq)
 
     def leasing(self, spec: ConsumerSpec) -> Leasing:
         """Measure and trace a lease call. Pass the leased batch to the function that the context manager returns."""
@@ -97,7 +97,7 @@ class Instrumentation:
     @contextmanager
     def settling(self, spec: ConsumerSpec, acked: int, failed: int, released: int) -> Iterator[None]:
         """Measure and trace a settle call."""
-        attributes = _of_operation("settle", "settle", spec.stream, spec.name)
+        attributes = _operation_attributes("settle", "settle", spec.stream, spec.name)
         with self._timed(attributes):
             if self._tracing is None:
                 yield
@@ -128,8 +128,8 @@ class Instrumentation:
         try:
             await self._providers.stop()
         finally:
-            if self._board is not None:
-                self._board.sources.remove(self._source)
+            if self._observables is not None:
+                self._observables.sources.remove(self._source)
 
 
 class Leasing:
@@ -145,16 +145,16 @@ class Leasing:
 
     def __enter__(self) -> Callable[[Leased], Any]:
         self._at, self._began = time_ns(), perf_counter()
-        return self._brought
+        return self._record_leased
 
-    def _brought(self, leased: Leased) -> None:
+    def _record_leased(self, leased: Leased) -> None:
         if leased.lease_id is not None:
             self._leased = leased
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         if self._leased is None and not isinstance(error, Exception):
             return
-        attributes = _of_operation("lease", "receive", self._spec.stream, self._spec.name)
+        attributes = _operation_attributes("lease", "receive", self._spec.stream, self._spec.name)
         if self._metering is not None:
             self._metering.operated(attributes, perf_counter() - self._began, error)
         if self._tracing is not None:
@@ -162,13 +162,13 @@ class Leasing:
             self._tracing.leased(self._spec, self._leased, {**attributes, names.BATCH_COUNT: count}, self._at, error)
 
 
-def _of_operation(name: str, kind: str, stream: str, consumer: str | None = None) -> dict[str, Any]:
+def _operation_attributes(name: str, kind: str, stream: str, consumer: str | None = None) -> dict[str, Any]:
     operation = {names.OPERATION_NAME: name, names.OPERATION_TYPE: kind}
     if consumer is not None:
-        return {**of_consumer(stream, consumer), **operation}
+        return {**consumer_attributes(stream, consumer), **operation}
     return {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: stream, **operation}
 
 
-def _name(span: Span, stream: str, seq: int | None) -> None:
+def _set_message_id(span: Span, stream: str, seq: int | None) -> None:
     if seq is not None:
         span.set_attribute(names.MESSAGE_ID, names.message_id(stream, seq))

@@ -16,9 +16,9 @@ from headrace.telemetry import names
 Call = Callable[[Any, Any], Awaitable[Any]]
 Attributes = Mapping[str, Any]
 
-MOST_SAMPLES = 100.0
+MAX_SAMPLES = 100.0
 """The maximum number of handler calls that are measured per second and consumer. Above it they are sampled."""
-RAREST = 256
+MAX_INTERVAL = 256
 """The lowest sampling rate: at least one call in this number is measured, so that a slow period after a fast
 one shows soon.
 """
@@ -54,7 +54,7 @@ class Metering:
         all the rest.
         """
         record = self._process.record
-        rhythm = Rhythm(perf_counter())
+        interval = SamplingInterval(perf_counter())
 
         async def measured(payload: Any, delivery: Any) -> Any:
             began = perf_counter()
@@ -78,17 +78,17 @@ class Metering:
             left -= 1
             if left:
                 return call(payload, delivery)
-            left = rhythm.next(perf_counter())
+            left = interval.next(perf_counter())
             return measured(payload, delivery)
 
         return sampled
 
 
-class Rhythm:
+class SamplingInterval:
     """The sampling interval: the number of calls from one measured call to the next.
 
-    The interval is chosen so that at most `MOST_SAMPLES` calls per second are measured. It is never longer
-    than `RAREST`.
+    The interval is chosen so that at most `MAX_SAMPLES` calls per second are measured. It is never longer
+    than `MAX_INTERVAL`.
 
     Args:
         now: seconds, monotonic.
@@ -104,7 +104,7 @@ class Rhythm:
         """
         rate = self._every / max(now - self._last, 1e-9)
         self._last = now
-        self._every = min(max(round(rate / MOST_SAMPLES), 1), RAREST)
+        self._every = min(max(round(rate / MAX_SAMPLES), 1), MAX_INTERVAL)
         return self._every
 
 

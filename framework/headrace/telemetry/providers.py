@@ -9,7 +9,6 @@ interval, the sampling of traces and the name of the service.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import threading
@@ -25,6 +24,7 @@ import anyio.to_thread
 from opentelemetry import metrics, trace
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.log import Log
 from headrace.telemetry import names
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.telemetry.settings import Telemetry
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 PROMETHEUS_PORTS = 64
 """The number of ports that are tried, from the first one on."""
@@ -64,7 +64,7 @@ class Providers:
             self._set_up(telemetry)
         except BaseException:
             for end in self._shutdown:
-                _attempt(end)
+                _try_to_end(end)
             raise
 
     def _set_up(self, telemetry: Telemetry) -> None:
@@ -74,16 +74,16 @@ class Providers:
             self.meters = self._meters(telemetry)
             self.meter = self.meters.get_meter("headrace", _version(), names.SCHEMA)
 
-    def _tracers(self, wanted: Any) -> trace.TracerProvider:
-        if wanted == "global":
+    def _tracers(self, target: Any) -> trace.TracerProvider:
+        if target == "global":
             return trace.get_tracer_provider()
-        if not isinstance(wanted, str):
-            return wanted  # type: ignore[no-any-return]
+        if not isinstance(target, str):
+            return target  # type: ignore[no-any-return]
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
         exporter: SpanExporter
-        if wanted == "otlp":
+        if target == "otlp":
             _check_protocol("TRACES")
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -139,7 +139,7 @@ class Providers:
         server, thread = _first_free(first, lambda port: start_http_server(port, host, registry))
         self._shutdown.append(partial(_end_server, server, thread))
         self.port = server.server_port
-        logger.info("metrics can be scraped from http://%s:%d/metrics", host, self.port)
+        log.info("serving metrics", url=f"http://{host}:{self.port}/metrics")
         return PrometheusMetricReader(registry=registry)
 
     async def flush(self) -> None:
@@ -151,11 +151,13 @@ class Providers:
         ends, self._shutdown = self._shutdown, []
         await self._in_time(ends)
 
-    async def _in_time(self, acts: Sequence[Callable[[], Any]]) -> None:
+    async def _in_time(self, calls: Sequence[Callable[[], Any]]) -> None:
         """Run each in a daemon thread, and wait for the shutdown timeout at most. A collector may be slow, or
         never respond.
         """
-        threads = [threading.Thread(target=_attempt, args=(act,), name="telemetry-end", daemon=True) for act in acts]
+        threads = [
+            threading.Thread(target=_try_to_end, args=(call,), name="telemetry-end", daemon=True) for call in calls
+        ]
         for thread in threads:
             thread.start()
         if threads:
@@ -167,14 +169,14 @@ def _join(threads: Iterable[threading.Thread], timeout: float) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
-            logger.warning("telemetry: the exporter was not done after %g s, and is left behind", timeout)
+            log.warning("telemetry exporter not finished in time", seconds=timeout)
 
 
-def _attempt(act: Callable[[], Any]) -> None:
+def _try_to_end(call: Callable[[], Any]) -> None:
     try:
-        act()
+        call()
     except Exception as error:
-        logger.warning("telemetry: an exporter failed at its end: %s", error)
+        log.warning("telemetry exporter failed at shutdown", error=error)
 
 
 def _end_server(server: WSGIServer, thread: threading.Thread) -> None:
@@ -192,14 +194,16 @@ def _first_free(
             return start(port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise ConfigurationError(f"Metrics can't be scraped from port {port}: {error}.") from error
-    raise ConfigurationError(f"Metrics need a port to be scraped from, and those from {first} to {last} are taken.")
+                raise ConfigurationError(f"Metrics can't be served on port {port}: {error}.") from error
+    raise ConfigurationError(
+        f"Metrics can't be served, since the ports from {first} to {last} are taken. Set another prometheus_port."
+    )
 
 
 def _prometheus_port() -> int:
     text = os.environ.get("OTEL_EXPORTER_PROMETHEUS_PORT") or "9464"
     if not text.isdecimal() or int(text) > 65535:
-        raise ConfigurationError(f"OTEL_EXPORTER_PROMETHEUS_PORT={text!r} must be a port.")
+        raise ConfigurationError(f"OTEL_EXPORTER_PROMETHEUS_PORT={text!r} is invalid. It must be a port.")
     return int(text)
 
 
@@ -209,8 +213,8 @@ def _check_protocol(signal: str) -> None:
         protocol = os.environ.get(variable, "http/protobuf")
         if protocol != "http/protobuf":
             raise ConfigurationError(
-                f"{variable}={protocol!r}: Headrace sends OTLP by http/protobuf. For another, set providers up yourself, and say"
-                " telemetry='global'."
+                f"{variable}={protocol!r} is not supported. Headrace sends OTLP by http/protobuf. For another protocol, set up the"
+                " providers yourself, and set telemetry='global'."
             )
 
 

@@ -61,12 +61,14 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         _check("traces", self.traces, TRACES, "get_tracer", "TracerProvider")
         _check("metrics", self.metrics, METRICS, "get_meter", "MeterProvider")
         if self.prometheus_port is not None and not 0 <= self.prometheus_port <= 65535:
-            raise ConfigurationError(f"prometheus_port={self.prometheus_port} must be a port, or 0 for any.")
+            raise ConfigurationError(
+                f"prometheus_port={self.prometheus_port} is invalid. It must be a port, or 0 for any."
+            )
         if not 0.1 <= self.survey <= 3600:
-            raise ConfigurationError(f"survey={self.survey:g} must be from 0.1 s to an hour.")
+            raise ConfigurationError(f"survey={self.survey:g} is invalid. It must be from 0.1 s to an hour.")
         if not 0 <= self.shutdown_timeout <= 300:
             raise ConfigurationError(
-                f"shutdown_timeout={self.shutdown_timeout:g} of telemetry must be from 0 to 300 seconds."
+                f"shutdown_timeout={self.shutdown_timeout:g} of telemetry is invalid. It must be from 0 to 300 seconds."
             )
 
     @classmethod
@@ -87,10 +89,10 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         if given is None or isinstance(given, bool):
             return cls() if given else None
         if isinstance(given, Telemetry):
-            wanted = (given.traces, given.metrics, given.prometheus_registry)
-            return given if any(one is not None for one in wanted) else None
+            exporter = (given.traces, given.metrics, given.prometheus_registry)
+            return given if any(one is not None for one in exporter) else None
         raise ConfigurationError(
-            f"telemetry={given!r} must be a Telemetry(…), text such as 'otlp', True, False or None."
+            f"telemetry={given!r} is invalid. It must be a Telemetry(…), text such as 'otlp', True, False or None."
         )
 
     def start(self, statistics: Statistics) -> Instrumentation:
@@ -110,7 +112,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
             if error.name is None or error.name.split(".")[0] not in ("opentelemetry", "prometheus_client"):
                 raise
             raise ConfigurationError(
-                f"Telemetry needs OpenTelemetry, and {error.name!r} is not installed: pip install 'headrace[telemetry]'."
+                f"Telemetry needs OpenTelemetry, and {error.name!r} is not installed. Run pip install 'headrace[telemetry]'."
             ) from error
 
 
@@ -118,7 +120,7 @@ def _check(setting: str, value: Any, names: tuple[str, ...], method: str, provid
     if value is None or value in names or (not isinstance(value, str) and hasattr(value, method)):
         return
     raise ConfigurationError(
-        f"{setting}={value!r} must be one of {', '.join(map(repr, names))}, a {provider}, or None."
+        f"{setting}={value!r} is invalid. It must be one of {', '.join(map(repr, names))}, a {provider}, or None."
     )
 
 
@@ -129,20 +131,20 @@ def _from_text(text: str, environment: Mapping[str, str]) -> Telemetry | None:
     unknown = [word for word in words if word not in METRICS]
     if unknown:
         raise ConfigurationError(
-            f"telemetry {text!r}: {unknown[0]!r} is not known; there are off, {', '.join(METRICS)}, and two of them for traces and"
-            " metrics, such as 'otlp,prometheus'."
+            f"telemetry={text!r} contains {unknown[0]!r}, which is unknown. Use off, {', '.join(METRICS)}, or two of them for traces"
+            " and metrics, such as 'otlp,prometheus'."
         )
     traces = next((word for word in words if word in TRACES), None)
     metrics = words[-1]
     return Telemetry.of(
         Telemetry(
-            traces=_standard(environment, "OTEL_TRACES_EXPORTER", traces),
-            metrics=_standard(environment, "OTEL_METRICS_EXPORTER", metrics),
+            traces=_exporter(environment, "OTEL_TRACES_EXPORTER", traces),
+            metrics=_exporter(environment, "OTEL_METRICS_EXPORTER", metrics),
         )
     )
 
 
-def _standard(environment: Mapping[str, str], variable: str, named: str | None) -> str | None:
+def _exporter(environment: Mapping[str, str], variable: str, named: str | None) -> str | None:
     """The exporter of a signal. OpenTelemetry's own variable overrides the named one, unless that is "global"
     or none.
     """

@@ -15,7 +15,7 @@ from headrace.model.outcomes import Reject, Retry
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
 from headrace.telemetry import names
-from headrace.telemetry.carrier import NOWHERE, extract, inject, link_in, links_of
+from headrace.telemetry.carrier import NO_CONTEXT, extract, inject, link_in, links_of
 
 Call = Callable[[Any, Any], Awaitable[Any]]
 Attributes = Mapping[str, Any]
@@ -51,7 +51,7 @@ class Tracing:
         """Make a span around a publish, in the current trace. Also returns the headers with the trace context."""
         links = links_of(stream, enumerate(headers), named=False)  # links to the contexts that the user put there
         span = self._tracer.start_span(f"publish {stream}", kind=SpanKind.PRODUCER, attributes=attributes, links=links)
-        with _within(span):
+        with _as_current(span):
             yield span, inject(headers, trace.set_span_in_context(span))
 
     def leased(
@@ -64,15 +64,17 @@ class Tracing:
         """
         links = [] if leased is None else links_of(spec.stream, zip(leased.seqs, leased.headers, strict=True))
         span = self._tracer.start_span(
-            f"lease {spec.stream}", NOWHERE, SpanKind.CLIENT, attributes=attributes, links=links, start_time=began
+            f"lease {spec.stream}", NO_CONTEXT, SpanKind.CLIENT, attributes=attributes, links=links, start_time=began
         )
-        _tell(span, error)
+        _record_error(span, error)
         span.end()
 
     @contextmanager
     def settling(self, spec: ConsumerSpec, attributes: Attributes) -> Iterator[None]:
         """Make a span around a settle call."""
-        with _within(self._tracer.start_span(f"settle {spec.stream}", NOWHERE, SpanKind.CLIENT, attributes=attributes)):
+        with _as_current(
+            self._tracer.start_span(f"settle {spec.stream}", NO_CONTEXT, SpanKind.CLIENT, attributes=attributes)
+        ):
             yield
 
     def process(self, spec: ConsumerSpec, call: Call, attributes: Attributes, *, batch: bool) -> Call:
@@ -84,9 +86,9 @@ class Tracing:
         name, stream = f"process {spec.stream}", spec.stream
         begin = partial(self._tracer.start_span, name, kind=SpanKind.CONSUMER, attributes=attributes)
 
-        def of_message(message: Delivered, made: Context) -> Span:
-            link = None if made is NOWHERE else link_in(made)
-            span = begin(made, links=None if link is None else (link,))
+        def of_message(message: Delivered, context: Context) -> Span:
+            link = None if context is NO_CONTEXT else link_in(context)
+            span = begin(context, links=None if link is None else (link,))
             if span.is_recording():
                 span.set_attribute(names.MESSAGE_ID, names.message_id(stream, message.seq))
                 span.set_attribute(names.KEY, message.key)
@@ -94,23 +96,23 @@ class Tracing:
             return span
 
         def of_batch(delivery: Any, _: Context) -> Span:
-            span = begin(NOWHERE, links=links_of(stream, ((m.seq, m.raw_headers) for m in delivery.messages)))
+            span = begin(NO_CONTEXT, links=links_of(stream, ((m.seq, m.raw_headers) for m in delivery.messages)))
             span.set_attribute(names.BATCH_COUNT, len(delivery.messages))
             return span
 
         start = of_batch if batch else of_message
 
         async def traced(payload: Any, delivery: Any) -> Any:
-            context = NOWHERE if batch else extract(delivery.raw_headers)
+            context = NO_CONTEXT if batch else extract(delivery.raw_headers)
             span = start(delivery, context)
             token = attach(trace.set_span_in_context(span, context))
             try:
                 result = await call(payload, delivery)
                 if isinstance(result, (Retry, Reject)):
-                    _tell(span, result)
+                    _record_error(span, result)
                 return result
             except BaseException as error:
-                _tell(span, error)
+                _record_error(span, error)
                 raise
             finally:
                 detach(token)
@@ -120,20 +122,20 @@ class Tracing:
 
 
 @contextmanager
-def _within(span: Span) -> Iterator[None]:
+def _as_current(span: Span) -> Iterator[None]:
     """Make the span current, and end it afterwards. Records an exception."""
     token = attach(trace.set_span_in_context(span))
     try:
         yield
     except BaseException as error:
-        _tell(span, error)
+        _record_error(span, error)
         raise
     finally:
         detach(token)
         span.end()
 
 
-def _tell(span: Span, error: BaseException | None) -> None:
+def _record_error(span: Span, error: BaseException | None) -> None:
     if error is None or not span.is_recording():
         return
     span.set_attribute(names.ERROR_TYPE, names.error_type(error))

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 VARIABLE = "HEADRACE_TEST_DATABASE"
 
-QUICK = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+SERVER_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 """Server settings. The data of tests need not survive a power failure."""
 
 _TEMPLATE_LOCK = 7419
@@ -51,7 +51,7 @@ class Server:
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in {"postgresql", "postgres"}:
             raise ConfigurationError(
-                f"{VARIABLE} must be a Postgres URL, such as postgresql://user:password@host/postgres."
+                f"{VARIABLE} is no Postgres URL. It must be one, such as postgresql://user:password@host/postgres."
             )
         self.url = url
         self._template: str | None = None
@@ -81,17 +81,17 @@ def server(directory: Path) -> Iterator[Server]:
     All processes that use the same directory share the server, and the last one to leave stops it. Its data
     stays, see `destroy`.
     """
-    if given := os.environ.get(VARIABLE):
-        yield Server(given)
+    if url_from_environment := os.environ.get(VARIABLE):
+        yield Server(url_from_environment)
         return
-    with EmbeddedPostgres(directory, settings=QUICK).acquire() as tenancy:
-        yield Server(tenancy.url)
+    with EmbeddedPostgres(directory, settings=SERVER_SETTINGS).acquire() as handle:
+        yield Server(handle.url)
 
 
 def destroy(directory: Path) -> None:
     """Remove the embedded server in `directory` with its data, if there is one."""
     if directory.exists():
-        EmbeddedPostgres(directory, settings=QUICK).destroy()
+        EmbeddedPostgres(directory, settings=SERVER_SETTINGS).destroy()
 
 
 @functools.cache
@@ -99,28 +99,28 @@ def own_server() -> Server:
     """The server of this process, for harnesses without a `database`. It starts at the first call and is
     removed when the process ends.
     """
-    if given := os.environ.get(VARIABLE):
-        return Server(given)
+    if url_from_environment := os.environ.get(VARIABLE):
+        return Server(url_from_environment)
     directory = Path(tempfile.mkdtemp(prefix="headrace-test-"))
-    postgres = EmbeddedPostgres(directory, settings=QUICK)
-    tenancy = postgres.acquire()
+    postgres = EmbeddedPostgres(directory, settings=SERVER_SETTINGS)
+    handle = postgres.acquire()
 
     def remove() -> None:
-        tenancy.release()
+        handle.release()
         postgres.destroy()
         shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(remove)
-    return Server(tenancy.url)
+    return Server(handle.url)
 
 
 async def make_template(url: str) -> str:
     """The name of the template database, which contains the schema. It is made once for each version of the schema."""
     text = functions() + "".join(migration.sql for migration in migrations())
     name = f"headrace_template_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    plain = store.Database(url)
+    existing = store.Database(url)
     with translated(url):
-        admin = await plain.connect(statement_cache_size=0)
+        admin = await existing.connect(statement_cache_size=0)
         try:
             # One process makes it while the others wait. The lock ends with the connection.
             await admin.execute(f"select pg_advisory_lock({_TEMPLATE_LOCK})")
@@ -155,16 +155,16 @@ def on_server(url: str, database: str) -> str:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` on an event loop of its own. Unlike `asyncio.run` it doesn't change the thread's current loop."""
-    if _is_async():
+    if _in_event_loop():
         work.close()
         raise ConfigurationError(
-            "A database for tests is made by blocking calls: enter it in a sync fixture, or in a thread (asyncio.to_thread)."
+            "A database for tests can't be entered on an event loop, since it blocks. Enter it in a sync fixture, or in a thread (asyncio.to_thread)."
         )
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(work)
 
 
-def _is_async() -> bool:
+def _in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -17,18 +17,20 @@ from headrace.app.consumer import Consumer
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, StoreUnavailable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.runtime.maintenance.scheduler import Scheduler
+from headrace.runtime.maintenance.sweeper import Sweeper
 from headrace.testing.clock import Clock
 from headrace.testing.databases import own_server
 from headrace.testing.outcomes import Kind, Outcome, Record
 from headrace.testing.worker import Worker, full_name
 
-MOST = 10_000
+MAX_MESSAGES = 10_000
 """The maximum number of messages that one query returns. More of them raise an error."""
 
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 """The maximum number of steps in one `advance`. It takes more than one only while messages are being handled."""
 
-END = 10.0
+END_TIMEOUT = 10.0
 """Seconds of real time within which the worker has to end."""
 
 State = Literal["between", "up", "ended"]
@@ -63,41 +65,48 @@ class Harness:
     def __init__(self, app: App, database: str | None = None, *, within: Duration = "30s") -> None:
         self.app = app
         self.clock = Clock()
-        self._given = database
+        self._database_url = database
         self._within = seconds(within, "within")
         self._record = Record()
         self._crashes: dict[str, int] = {}
         self._worker: Worker | None = None
         self._state: State = "between"
-        self._news = anyio.Event()  # the state has changed
-        self._over = anyio.Event()
+        self._state_changed = anyio.Event()  # the state has changed
+        self._end_requested = anyio.Event()
         self._undo = ExitStack()
-        self._sweeper: store.Sweeper
-        self._schedule: store.Schedule
+        self._sweeper: Sweeper
+        self._scheduler: Scheduler
         self._task: asyncio.Task[None] | None = None
 
     # --- start and end
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
-            raise ConfigurationError("This harness has been in use: make another one, Harness(app).")
+            raise ConfigurationError("This harness was used before. Make another one: Harness(app).")
         if self.app._users:
-            raise ConfigurationError("The app is connected already: a harness connects it to a database of its own.")
-        database = self._given or await anyio.to_thread.run_sync(self._undo.enter_context, own_server().database())
-        self._lend(
-            dsn=database, _time=self.clock.time(), _witness=None, consumers=[*map(_unscaled, self.app.consumers)]
+            raise ConfigurationError(
+                "The app is already connected. A harness connects it to its own database, so don't enter the app before."
+            )
+        database = self._database_url or await anyio.to_thread.run_sync(
+            self._undo.enter_context, own_server().database()
+        )
+        self._override(
+            dsn=database,
+            _time=self.clock.time(),
+            _witness=None,
+            consumers=[*map(_with_maximum_concurrency, self.app.consumers)],
         )
         # A task and not a task group, because fixtures may enter in one task and leave in another, as
         # those of pytest-asyncio do.
-        self._task = asyncio.create_task(self._live())
+        self._task = asyncio.create_task(self._run_workers())
         self._task.add_done_callback(self._ended)
         try:
-            await self._alive()
+            await self._running_worker()
         except BaseException:
             await self._end()
             raise
-        self._sweeper = store.Sweeper(self.app.database)
-        self._schedule = store.Schedule(self.app.database)
+        self._sweeper = Sweeper(self.app.database)
+        self._scheduler = Scheduler(self.app.database)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -106,56 +115,56 @@ class Harness:
         if kind is None and not self._task.cancelled():
             self._task.result()
 
-    def _lend(self, **settings: Any) -> None:
+    def _override(self, **settings: Any) -> None:
         """Set these attributes of the app until the end."""
         for name, value in settings.items():
             self._undo.callback(setattr, self.app, name, getattr(self.app, name))
             setattr(self.app, name, value)
 
-    async def _live(self) -> None:
+    async def _run_workers(self) -> None:
         """Run a worker, and another one after each crash. Stays connected until the end of the block."""
         async with self.app:
-            while not (self._state == "ended" or self._over.is_set()):
+            while not (self._state == "ended" or self._end_requested.is_set()):
                 worker = Worker(
                     self.app, self.clock, self._record, self._crashes,
-                    lambda: self._become("up"), lambda: self._become("between"),
+                    lambda: self._set_state("up"), lambda: self._set_state("between"),
                 )  # fmt: skip
                 self._worker = self.app._witness = worker
                 await worker.run()
                 if not worker.crashed:
-                    self._become("ended")
-            await self._over.wait()
+                    self._set_state("ended")
+            await self._end_requested.wait()
 
     def _ended(self, _: object) -> None:
         """The task has ended, normally or with an error. Cancel every wait for the worker."""
-        self._become("ended")
+        self._set_state("ended")
         if self._worker is not None:
-            self._worker.forsake()
+            self._worker.cancel_waits()
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         self._state = state
-        self._news.set()
-        self._news = anyio.Event()
+        self._state_changed.set()
+        self._state_changed = anyio.Event()
 
-    async def _alive(self) -> Worker:
+    async def _running_worker(self) -> Worker:
         """The running worker, or the one that is about to start. Raises the error that ended it."""
         if self._task is None:
-            raise ConfigurationError("The harness is not in use: say `async with Harness(app) as harness`.")
+            raise ConfigurationError("The harness is not entered. Use it as `async with Harness(app) as harness:`.")
         while self._state == "between":
-            await self._news.wait()
+            await self._state_changed.wait()
         if self._task.done():
             self._task.result()
         if self._state == "ended" or self._worker is None:
-            raise ConfigurationError("The app was stopped: nothing works in this harness any more.")
+            raise ConfigurationError("The app was stopped, so this harness can't be used any more. Make another one.")
         return self._worker
 
     async def _end(self) -> None:
-        self._over.set()
+        self._end_requested.set()
         if self._worker is not None:
             self._worker.stop()
         with anyio.CancelScope(shield=True):
             if self._task is not None:
-                _, late = await asyncio.wait([self._task], timeout=END)
+                _, late = await asyncio.wait([self._task], timeout=END_TIMEOUT)
                 if late:
                     self._task.cancel()
                     await asyncio.wait([self._task])
@@ -188,16 +197,16 @@ class Harness:
         """
         limit = self._within if within is None else seconds(within, "within")
         with anyio.move_on_after(limit):
-            while not await self._settle_down():
+            while not await self._process_due():
                 pass
             if raise_errors:
                 self._raise_errors()
             return
-        raise NotDrained(self._what_is_left(limit))
+        raise NotDrained(self._describe_remaining_work(limit))
 
-    async def _settle_down(self) -> bool:
+    async def _process_due(self) -> bool:
         try:
-            return await (await self._alive()).settle_down(self._schedule)
+            return await (await self._running_worker()).process_due(self._scheduler)
         except StoreUnavailable:
             if self.app._database is None and self._task is not None:
                 # The service has died and closed its connections, so the useful error is the one that ended it.
@@ -216,18 +225,18 @@ class Harness:
             frozen: behave as if the process was frozen for this time: no lease is extended, and those past
                 their `ack_wait` are lost.
         """
-        left = seconds(duration, "duration")
-        for _ in range(MOST_STEPS):
-            worker = await self._alive()
-            step = left if frozen else min(left, worker.longest_step())
+        remaining = seconds(duration, "duration")
+        for _ in range(MAX_STEPS):
+            worker = await self._running_worker()
+            step = remaining if frozen else min(remaining, worker.longest_step())
             self.clock.move(step)
-            left -= step
+            remaining -= step
             await worker.notice_time(extend=not frozen)
-            if left <= 0:
+            if remaining <= 0:
                 break
         else:
             raise ConfigurationError(
-                f"Messages are in work, and can't stay so for {duration}: drain first, or advance in smaller steps."
+                f"Handlers are processing messages, which can't last for {duration}. Drain first, or advance in smaller steps."
             )
         await self._sweeper.sweep(self.clock.date())
 
@@ -239,7 +248,7 @@ class Harness:
         the clock is past the consumer's `ack_wait`.
         """
         if times < 1:
-            raise ConfigurationError(f"times={times} must be at least 1.")
+            raise ConfigurationError(f"times={times} is invalid. It must be at least 1.")
         self._crashes[full_name(self._find(consumer).spec)] = times
 
     # --- queries
@@ -265,24 +274,24 @@ class Harness:
         """
         found = self.outcomes(consumer, key=key)
         assert tuple(outcome.kind for outcome in found) == kinds, _list(
-            f"{_word(consumer)}: expected {', '.join(kinds) or 'no outcome'}; there were", found
+            f"{_label(consumer)}: expected {', '.join(kinds) or 'no outcome'}, and there were", found
         )
 
     def assert_all_acked(self, consumer: ConsumerName | None = None) -> None:
         """Assert that messages were delivered, and that the last outcome of each is `acked`."""
         last = {(o.stream, o.consumer, o.seq): o for o in self.outcomes(consumer)}
-        assert last, f"{_word(consumer)}: nothing was delivered. Was it published, and did the test drain?"
-        others = [outcome for outcome in last.values() if outcome.kind != "acked"]
-        assert not others, _list(f"{_word(consumer)}: of {len(last)} messages these are not acked", others)
+        assert last, f"{_label(consumer)}: nothing was delivered. Was it published, and did the test drain?"
+        not_acked = [outcome for outcome in last.values() if outcome.kind != "acked"]
+        assert not not_acked, _list(f"{_label(consumer)}: of {len(last)} messages these are not acked", not_acked)
 
     async def dead_letters(self, consumer: ConsumerName) -> list[DeadLetter]:
         """The consumer's dead letters, in the order of seq, with their payload, error and traceback."""
-        found = await store.dead_letters(self.app.database, await self._id(consumer), limit=MOST + 1)
+        found = await store.dead_letters(self.app.database, await self._id(consumer), limit=MAX_MESSAGES + 1)
         return _bounded(found)
 
     async def pending(self, consumer: ConsumerName) -> list[PeekedMessage]:
         """The messages that the consumer has still to process: in flight, parked, blocked, and not read yet."""
-        return _bounded(await store.peek(self.app.database, await self._id(consumer), limit=MOST + 1))
+        return _bounded(await store.peek(self.app.database, await self._id(consumer), limit=MAX_MESSAGES + 1))
 
     async def published(
         self, stream: str, key: str = ">", type: Any = Any  # noqa: A002 - as msgspec has it
@@ -294,7 +303,7 @@ class Harness:
             key: a filter of keys, such as `orders.us.>`.
             type: the type to which their `data` is converted, such as `Order`.
         """
-        found = _bounded(await store.messages(self.app.database, stream, filters=[key], limit=MOST + 1))
+        found = _bounded(await store.messages(self.app.database, stream, filters=[key], limit=MAX_MESSAGES + 1))
         if type is Any:
             return found
         return [msgspec.structs.replace(m, data=msgspec.convert(m.data, type)) for m in found]
@@ -309,8 +318,10 @@ class Harness:
             return found[0]
         names = ", ".join(full_name(c.spec) for c in (found or known))
         if found:
-            raise ConfigurationError(f"{_word(consumer)!r} is more than one consumer: say which of {names}.")
-        raise ConfigurationError(f"The app has no consumer {_word(consumer)!r}: there are {names or 'none'}.")
+            raise ConfigurationError(
+                f"{_label(consumer)!r} matches more than one consumer. Use one of these names: {names}."
+            )
+        raise ConfigurationError(f"The app has no consumer {_label(consumer)!r}. Its consumers are {names or 'none'}.")
 
     async def _id(self, consumer: ConsumerName) -> int:
         spec = self._find(consumer).spec
@@ -321,12 +332,12 @@ class Harness:
         if len(errors) == 1:
             raise errors[0]
         if errors:
-            raise ExceptionGroup(f"handlers have failed {len(errors)} times", errors)
+            raise ExceptionGroup(f"handlers failed {len(errors)} times", errors)
 
-    def _what_is_left(self, limit: float) -> str:
+    def _describe_remaining_work(self, limit: float) -> str:
         if self._worker is None or not self._worker.pipelines:
             return f"The app has not started within {limit:g} s."
-        lines = [f"There is something left to do after {limit:g} s."]
+        lines = [f"There is work left to do after {limit:g} s."]
         for pipeline in self._worker.pipelines:
             name, state = pipeline.spec.name, pipeline.statistics()
             lines.append(
@@ -337,29 +348,29 @@ class Harness:
             for delivery in list(self._worker.at_work.values())[:10]
             for message in delivery.messages[:10]
         ]
-        lines.append(
-            "A handler waits for what does not come, or is given ever more to do: does one publish to the stream that it reads?"
-        )
+        lines.append("A handler may be waiting forever, or may publish to the stream that it reads.")
         return "\n".join(lines)
 
 
-def _unscaled(consumer: Consumer) -> Consumer:
-    most = consumer.handling.concurrency[1]
-    handling = msgspec.structs.replace(consumer.handling, concurrency=(most, most))
+def _with_maximum_concurrency(consumer: Consumer) -> Consumer:
+    maximum = consumer.handling.concurrency[1]
+    handling = msgspec.structs.replace(consumer.handling, concurrency=(maximum, maximum))
     return msgspec.structs.replace(consumer, handling=handling)
 
 
-def _word(consumer: ConsumerName | None) -> str:
+def _label(consumer: ConsumerName | None) -> str:
     if consumer is None:
         return "all consumers"
     return consumer if isinstance(consumer, str) else getattr(consumer, "__name__", repr(consumer))
 
 
-def _list(what: str, outcomes: list[Outcome]) -> str:
-    return "\n  ".join([f"{what}{':' if outcomes else ' none.'}", *map(str, outcomes[:50])])
+def _list(title: str, outcomes: list[Outcome]) -> str:
+    return "\n  ".join([f"{title}{':' if outcomes else ' none.'}", *map(str, outcomes[:50])])
 
 
 def _bounded(found: list[Any]) -> list[Any]:
-    if len(found) > MOST:
-        raise ConfigurationError(f"There are more than {MOST:,} messages, too many for a test: ask the store for some.")
+    if len(found) > MAX_MESSAGES:
+        raise ConfigurationError(
+            f"There are more than {MAX_MESSAGES:,} messages, too many for a test. Query the store for some of them."
+        )
     return found

@@ -47,8 +47,8 @@ class Outcome(msgspec.Struct):
 
     def __str__(self) -> str:
         after = "" if self.after is None else f" after {self.after:.3g} s"
-        why = f": {self.error}" if self.error else ""
-        return f"{self.consumer}: {self.key} (seq {self.seq}, attempt {self.attempt}) {self.kind}{after}{why}"
+        error_text = f": {self.error}" if self.error else ""
+        return f"{self.consumer}: {self.key} (seq {self.seq}, attempt {self.attempt}) {self.kind}{after}{error_text}"
 
 
 class Record:

@@ -19,12 +19,13 @@ from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
+from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.pipeline import Pipeline
 from headrace.testing.clock import Clock
 from headrace.testing.outcomes import Record, WatchedTracker
 
-NOW = 0.01
+DUE_WITHIN = 0.01
 """Something scheduled counts as due if it is due within this number of seconds."""
 
 
@@ -59,7 +60,7 @@ class Worker:
         self._crashes = crashes
         self._up = up
         self._down = down
-        self._life = anyio.CancelScope()
+        self._scope = anyio.CancelScope()
         self._stopping = False
         self._watchers: set[anyio.CancelScope] = set()
         self._service: Service | None = None
@@ -69,7 +70,7 @@ class Worker:
     async def run(self) -> None:
         """Run the service. Raises the error that prevents or ends it."""
         async with self._app._serving() as self._service:
-            with self._life:
+            with self._scope:
                 self._up()
                 if self._stopping:
                     self.stop()
@@ -83,7 +84,7 @@ class Worker:
             if self.at_work:
                 self._service.stop()
 
-    def die(self) -> None:
+    def crash(self) -> None:
         """End like a killed process: settle nothing and release nothing."""
         self.crashed = True
         self._down()
@@ -91,10 +92,10 @@ class Worker:
             for message in delivery.messages:
                 if not message.settled:
                     self._record.note(message, "crashed")
-        self._life.cancel()
-        self.forsake()
+        self._scope.cancel()
+        self.cancel_waits()
 
-    def forsake(self) -> None:
+    def cancel_waits(self) -> None:
         """Cancel the waits for this worker, which won't do anything any more."""
         for watcher in self._watchers:
             watcher.cancel()
@@ -118,7 +119,7 @@ class Worker:
             result = await call(payload, delivery, **dependencies)
             if self._crashes.get(name, 0) and not self.crashed:
                 self._crashes[name] -= 1
-                self.die()
+                self.crash()
             if self.crashed:  # perhaps because of another handler, just now: this one must not commit anything
                 await anyio.sleep_forever()
             return result
@@ -144,7 +145,7 @@ class Worker:
 
     # --- called by the harness
 
-    async def settle_down(self, schedule: store.Schedule) -> bool:
+    async def process_due(self, scheduler: Scheduler) -> bool:
         """Do everything that is due. Returns whether there was nothing to do, from the start to the end of the
         call, and the worker is alive.
         """
@@ -153,7 +154,7 @@ class Worker:
             self._allow_waiting(False)
             try:
                 before = self._leased() if self._idle() else None
-                published = await self._publish_due(schedule)
+                published = await self._publish_due(scheduler)
                 for pipeline in self.pipelines:
                     await pipeline.fetcher.quiet()
                 await anyio.lowlevel.checkpoint()
@@ -173,12 +174,12 @@ class Worker:
     def _leased(self) -> int:
         return sum(pipeline.fetcher.leased for pipeline in self.pipelines)
 
-    async def _publish_due(self, schedule: store.Schedule) -> int:
+    async def _publish_due(self, scheduler: Scheduler) -> int:
         """Publish the scheduled messages that are due. Returns how many."""
         assert self._service is not None
-        total, due_in = await schedule.deliver(self._clock.date(), self._service.published)
-        while due_in is not None and due_in <= NOW:
-            count, due_in = await schedule.deliver(self._clock.date(), self._service.published)
+        total, due_in = await scheduler.deliver(self._clock.date(), self._service.published)
+        while due_in is not None and due_in <= DUE_WITHIN:
+            count, due_in = await scheduler.deliver(self._clock.date(), self._service.published)
             total += count
         return total
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def check(
     *,
     where: Where = Where(),  # noqa: B008 - frozen
-    patience: Annotated[
+    timeout: Annotated[
         float, Parameter(name="--timeout", validator=Number(gt=0), help="Seconds that the job may take.")
     ] = 60.0,
     json: JsonOption = False,
@@ -35,7 +35,7 @@ def check(
     from headrace_spark.session.sessions import started
 
     def work() -> Report:
-        return check(where.settings(), patience=patience)
+        return check(where.settings(), timeout=timeout)
 
     try:
         report = work() if started() else until_stopped(work)  # also ends the session

@@ -51,5 +51,7 @@ class Where:
         pairs = [pair.partition("=") for pair in self.conf or ()]
         for key, equals, _ in pairs:
             if not equals:
-                raise ConfigurationError(f"--conf {key!r} must be a key and a value, such as spark.driver.memory=4g.")
+                raise ConfigurationError(
+                    f"--conf {key!r} has no value. Write a key and a value, such as spark.driver.memory=4g."
+                )
         return SparkSettings(master=self.master, remote=self.remote, conf={key: value for key, _, value in pairs})

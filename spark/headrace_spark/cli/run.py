@@ -21,25 +21,25 @@ from headrace.cli.output.json_output import print_json
 from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
 from headrace.model.errors import HeadraceError
 from headrace_spark.cli.stopping import Stopped, until_stopped
-from headrace_spark.pipelines.functions import function_named, send_along
-from headrace_spark.pipelines.running import PipelineFailed, Report, told
+from headrace_spark.pipelines.functions import load_function, pickle_by_value
+from headrace_spark.pipelines.running import PipelineFailed, Report, translate
 
 run = App(
     name="run",
-    help="Run a program on Spark, or one of the pipelines that are ready.",
+    help="Run a program on Spark, or one of the ready pipelines.",
     usage="Usage: headrace spark run FILE|MODULE:FUNCTION|PIPELINE [OPTIONS] [-- ARGUMENTS]",
     help_format="plaintext",
 )
 
 StreamOption = Annotated[str, Parameter(name="--stream", help="The stream to read.")]
-IntoOption = Annotated[str, Parameter(name="--into", help="The stream to publish to, which exists.")]
+IntoOption = Annotated[str, Parameter(name="--into", help="The stream to publish to. It must exist.")]
 CheckpointOption = Annotated[
-    str, Parameter(name="--checkpoint", help="A directory of this pipeline alone, which is made: how far it is.")
+    str, Parameter(name="--checkpoint", help="A directory for this pipeline alone, for its position. It is created.")
 ]
 FilterOption = Annotated[
     list[str] | None,
     Parameter(
-        name="--filter", negative="", show_default=False, help="Only messages whose keys match; may be repeated."
+        name="--filter", negative="", show_default=False, help="Only messages whose keys match. May be repeated."
     ),
 ]
 WhereOption = Annotated[
@@ -56,8 +56,8 @@ MaxRowsOption = Annotated[
     int | None,
     Parameter(name="--max-rows", validator=Number(gte=1), show_default=False, help="Seqs that a batch spans at most."),
 ]
-ContinuousOption = Annotated[bool, flag("Go on until stopped, instead of ending with what is there now.")]
-LossOption = Annotated[bool, flag("Go on where messages were removed before they were read, instead of failing.")]
+ContinuousOption = Annotated[bool, flag("Continue until stopped, instead of ending with the messages that exist now.")]
+LossOption = Annotated[bool, flag("Continue where messages were removed before they were read, instead of failing.")]
 EveryOption = Annotated[str, Parameter(name="--every", help="With --continuous: how often to look.")]
 
 
@@ -65,7 +65,7 @@ EveryOption = Annotated[str, Parameter(name="--every", help="With --continuous: 
 def program(
     target: Annotated[str, Parameter(help="A file, or module:function, or file.py:function.")],
     /,
-    *arguments: Annotated[str, Parameter(help="What the program finds in sys.argv; write -- before them.")],
+    *arguments: Annotated[str, Parameter(help="The program's sys.argv. Write -- before them.")],
     database: DatabaseOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -81,32 +81,32 @@ def program(
     sys.argv = [target, *arguments]
     if ":" not in target and target.endswith(".py"):
         if not Path(target).is_file():
-            raise UnreadableInput(f"There is no file {target!r} in {Path.cwd()}.")
+            raise UnreadableInput(f"The file {target!r} does not exist in {Path.cwd()}.")
         sys.path.insert(0, str(Path(target).resolve().parent))
-        return finished(lambda: _of_user(lambda: runpy.run_path(target, run_name="__main__")))
+        return finished(lambda: _run_user_code(lambda: runpy.run_path(target, run_name="__main__")))
     if ":" not in target:
         raise UsageError(
-            f"{target!r} is no pipeline: write archive, replay, backfill, aggregate, a file.py, or module:function."
+            f"The pipeline {target!r} does not exist. Write archive, replay, backfill, aggregate, a file.py, or module:function."
         )
-    function = function_named(target)
-    return finished(lambda: _of_user(lambda: _call(function, arguments, database)))
+    function = load_function(target)
+    return finished(lambda: _run_user_code(lambda: _call(function, arguments, database)))
 
 
 def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: str | None) -> Any:
     """Call a user's function with the arguments that it takes."""
-    from headrace_spark.pipelines.connected import connected
+    from headrace_spark.pipelines.database import open_database
     from headrace_spark.pipelines.streams import prepare
     from headrace_spark.session import is_connect, session
 
     takes_database = "database" in inspect.signature(function).parameters
     spark = session()
     if is_connect(spark):
-        send_along(function)
+        pickle_by_value(function)
     prepare(spark)
     if not takes_database:
         return _awaited(function(spark, *arguments))
-    with connected(database) as base:
-        return _awaited(function(spark, *arguments, database=base.url))
+    with open_database(database) as database_connection:
+        return _awaited(function(spark, *arguments, database=database_connection.url))
 
 
 def _awaited(result: Any) -> Any:
@@ -117,15 +117,15 @@ def _awaited(result: Any) -> Any:
     return result
 
 
-def _of_user(work: Callable[[], Any]) -> Any:
+def _run_user_code(work: Callable[[], Any]) -> Any:
     """Run the user's code, and print the traceback of its own errors. Spark's errors become one sentence."""
     try:
         return work()
     except (HeadraceError, SystemExit):
         raise
     except Exception as error:
-        if (ours := told(error)) is not None:
-            raise ours from error
+        if (headrace_error := translate(error)) is not None:
+            raise headrace_error from error
         traceback.print_exception(error)
         raise PipelineFailed(f"The program failed: {type(error).__name__}: {error}. Its traceback is above.") from error
 
@@ -140,7 +140,7 @@ def archive(
         str | None,
         Parameter(
             show_default=False,
-            help="A consumer that is made and moved behind what is archived, so that retention can wait for it.",
+            help="A consumer that is created, and whose cursor follows the archive, so that retention can wait for it.",
         ),
     ] = None,
     filter: FilterOption = None,  # noqa: A002 - as everywhere
@@ -169,7 +169,7 @@ def archive(
         lambda: work(
             stream, path, database=database, once=not continuous, every=every, consumer=consumer, filter=filter or ">",
             where=where, start=start, rows_per_file=rows_per_file, partitions=partitions, compression=compression,
-            fail_on_data_loss=not ignore_data_loss, **_given(max_rows=max_rows),
+            fail_on_data_loss=not ignore_data_loss, **_without_none(max_rows=max_rows),
         ),
         json,
     )  # fmt: skip
@@ -178,7 +178,7 @@ def archive(
 def replay(
     *,
     function: Annotated[
-        str, Parameter(help="module:function, or file.py:function: of a DataFrame, it makes a DataFrame.")
+        str, Parameter(help="module:function, or file.py:function. It takes a DataFrame and returns a DataFrame.")
     ],
     into: IntoOption,
     checkpoint: CheckpointOption,
@@ -208,7 +208,7 @@ def replay(
         lambda: work(
             function, into, stream=stream, path=path, checkpoint=checkpoint, database=database, filter=filter or ">",
             where=where, start=start, partitions=partitions, fail_on_data_loss=not ignore_data_loss,
-            **_given(max_rows=max_rows),
+            **_without_none(max_rows=max_rows),
         ),
         json,
     )  # fmt: skip
@@ -217,13 +217,13 @@ def replay(
 def backfill(
     *,
     table: Annotated[str, Parameter(help="schema.table.")],
-    stream: Annotated[str, Parameter(help="The stream to publish to, which exists.")],
+    stream: Annotated[str, Parameter(help="The stream to publish to. It must exist.")],
     source: Annotated[
         str | None,
         Parameter(name="--from", show_default=False, help="The URL of the table's database, if it is another one."),
     ] = None,
     column: Annotated[
-        list[str] | None, Parameter(negative="", show_default=False, help="Only this column; may be repeated.")
+        list[str] | None, Parameter(negative="", show_default=False, help="Only this column. May be repeated.")
     ] = None,
     where: Annotated[
         str | None, Parameter(show_default=False, help="Only rows that meet this condition, in SQL.")
@@ -234,7 +234,7 @@ def backfill(
     partitions: PartitionsOption = None,
     write_id: Annotated[
         str | None,
-        Parameter(show_default=False, help="A name: what was done under it is not published again within 7 days."),
+        Parameter(show_default=False, help="A name for this backfill. A repetition within 7 days publishes nothing."),
     ] = None,
     database: DatabaseOption = None,
     json: JsonOption = False,
@@ -267,16 +267,19 @@ def aggregate(
         Parameter(
             name="--agg",
             negative="",
-            help="A name and an expression in SQL: --agg.total 'sum(data.total)'; may be repeated.",
+            help="A name and an expression in SQL: --agg.total 'sum(data.total)'. May be repeated.",
         ),
     ],
     checkpoint: CheckpointOption,
     slide: Annotated[
-        str | None, Parameter(show_default=False, help="How far apart windows begin; without it, one after the other.")
+        str | None,
+        Parameter(
+            show_default=False, help="The interval between the starts of windows. Without it windows don't overlap."
+        ),
     ] = None,
     by: Annotated[
         list[str] | None,
-        Parameter(negative="", show_default=False, help="Group by this, instead of the key; may be repeated."),
+        Parameter(negative="", show_default=False, help="Group by this, instead of the key. May be repeated."),
     ] = None,
     time: Annotated[str, Parameter(help="When an event was: a column, or a field of data.")] = "created_at",
     watermark: Annotated[str, Parameter(help="How late an event may come.")] = "10m",
@@ -288,7 +291,7 @@ def aggregate(
     ] = None,
     mode: Annotated[
         Literal["update", "append"],
-        Parameter(help="update: whenever a window changes; append: once, when it is closed."),
+        Parameter(help="update: publish whenever a window changes. append: publish once, when it is closed."),
     ] = "update",
     continuous: ContinuousOption = False,
     every: EveryOption = "10s",
@@ -315,7 +318,7 @@ def aggregate(
             stream, into, window=window, aggregates=aggregates, checkpoint=checkpoint, slide=slide, by=by or ("key",),
             time=time, watermark=watermark, schema=schema, key=key, mode=mode, database=database, once=not continuous,
             every=every, filter=filter or ">", where=where, start=start, partitions=partitions,
-            fail_on_data_loss=not ignore_data_loss, **_given(max_rows=max_rows),
+            fail_on_data_loss=not ignore_data_loss, **_without_none(max_rows=max_rows),
         ),
         json,
     )  # fmt: skip
@@ -356,5 +359,5 @@ def sentence(report: Report) -> str:
     return f"{', '.join(parts)}, in {report.seconds:.1f} s."
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from headrace.model.log import Log
 from headrace_spark.session import is_connect, stop
 from headrace_spark.session.gateway import kill_all
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
-PATIENCE = 20.0
+STOP_TIMEOUT = 20.0
 """Seconds that a program has to end after its queries and jobs were stopped."""
-_AGAIN = 0.5  # seconds between attempts, since a program may start another job meanwhile
+_STOP_INTERVAL = 0.5  # seconds between attempts, since a program may start another job meanwhile
 
 
 class Stopped(BaseException):
@@ -40,12 +41,12 @@ class Stopped(BaseException):
 
 
 class _Program(Generic[T]):
-    """A program in a thread of its own. `news` is set when it ends. Signals set it too."""
+    """A program in a thread of its own. `wake` is set when it ends. Signals set it too."""
 
-    def __init__(self, work: Callable[[], T], news: threading.Event) -> None:
+    def __init__(self, work: Callable[[], T], wake: threading.Event) -> None:
         self.ended = threading.Event()
         self._work = work
-        self._news = news
+        self._wake = wake
         self._result: T
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="program", daemon=True)
@@ -58,7 +59,7 @@ class _Program(Generic[T]):
             self._error = error
         finally:
             self.ended.set()
-            self._news.set()
+            self._wake.set()
 
     def result(self) -> T:
         """Return the program's result, or raise its error."""
@@ -84,11 +85,11 @@ def until_stopped(work: Callable[[], T]) -> T:
     """
     # py4j logs every call. The caller reports the errors.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    news = threading.Event()
-    with _signals(news) as numbers:
-        program = _Program(work, news)
+    wake = threading.Event()
+    with _signals(wake) as numbers:
+        program = _Program(work, wake)
         while not program.ended.is_set() and not numbers:
-            news.wait()
+            wake.wait()
         if numbers and not program.ended.is_set():
             _stop(program, numbers)
         with suppress(Exception):
@@ -99,35 +100,35 @@ def until_stopped(work: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _signals(news: threading.Event) -> Iterator[list[int]]:
+def _signals(wake: threading.Event) -> Iterator[list[int]]:
     numbers: list[int] = []
 
-    def note(number: int, _: FrameType | None) -> None:
+    def on_signal(number: int, _: FrameType | None) -> None:
         numbers.append(number)
         if len(numbers) > 1:
             kill_all()
-        news.set()
+        wake.set()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield numbers
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def _stop(program: _Program[T], numbers: list[int]) -> None:
     # A warning, since warnings are printed even if logging is not set up.
-    logger.warning("%s: stopping queries and jobs; again to stop at once", signal.Signals(numbers[0]).name)
-    for _ in range(int(PATIENCE / _AGAIN)):
+    log.warning("stopping queries and jobs", signal=signal.Signals(numbers[0]).name, hint="again to stop at once")
+    for _ in range(int(STOP_TIMEOUT / _STOP_INTERVAL)):
         with suppress(Exception):  # the session may be starting or stopping
-            _stop_what_runs()
-        if program.ended.wait(_AGAIN) or len(numbers) > 1:
+            _stop_queries_and_jobs()
+        if program.ended.wait(_STOP_INTERVAL) or len(numbers) > 1:
             return
-    logger.warning("the program has not ended %g seconds after its jobs were stopped: it is left", PATIENCE)
+    log.warning("program not ended after its jobs were stopped", seconds=STOP_TIMEOUT)
 
 
-def _stop_what_runs() -> None:
+def _stop_queries_and_jobs() -> None:
     for spark in _sessions():
         for query in spark.streams.active:
             query.stop()

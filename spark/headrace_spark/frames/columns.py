@@ -1,7 +1,7 @@
 """Builds Arrow arrays of a known Spark type from decoded Python values.
 
 Values are converted one column at a time, since row by row would be slow. A column is a tree like
-its type: a `Leaf` of values, a `Record` of named columns, `Many` of one column, or `Pairs` of two.
+its type: a `ScalarColumn` of values, a `StructColumn` of named columns, `ArrayColumn` of one column, or `MapColumn` of two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
     return to_arrow_type(kind, timezone="UTC")
 
 
-class Leaf:
+class ScalarColumn:
     """A column of scalar values, converted first if necessary."""
 
     def __init__(self, kind: DataType, convert: Callable[[Any], Any] | None = None) -> None:
@@ -60,7 +60,7 @@ class Field(msgspec.Struct, frozen=True):
     nullable: bool
 
 
-class Record:
+class StructColumn:
     """A struct column, made of other columns."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -71,11 +71,11 @@ class Record:
     def build(self, values: Sequence[Any]) -> pa.Array:
         """See `Column`."""
         missing = [value is None for value in values]
-        columns = [field.column.build(_taken(field.get, values)) for field in self.fields]
+        columns = [field.column.build(_extracted(field.get, values)) for field in self.fields]
         return pa.StructArray.from_arrays(columns, fields=self._arrow, mask=pa.array(missing) if any(missing) else None)
 
 
-class Many:
+class ArrayColumn:
     """An array column. Its elements are of another column."""
 
     def __init__(self, column: Column, *, nullable: bool) -> None:
@@ -89,7 +89,7 @@ class Many:
         return pa.ListArray.from_arrays(_offsets(values), inner, type=self._arrow)
 
 
-class Pairs:
+class MapColumn:
     """A map column from one column's values to another's."""
 
     def __init__(self, keys: Column, column: Column, *, nullable: bool) -> None:
@@ -105,7 +105,7 @@ class Pairs:
         return pa.MapArray.from_arrays(_offsets(values), keys, inner, type=self._arrow)
 
 
-def _taken(get: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+def _extracted(get: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     return [None if value is None else get(value) for value in values]
 
 

@@ -19,7 +19,7 @@ from headrace.model.errors import InvalidData, InvalidInput
 
 KEY, HEADERS, DATA = "key", "headers", "data"
 
-OURS = ("seq", "created_at")
+MESSAGE_COLUMNS = ("seq", "created_at")
 """Columns of a message that was read.
 
 They may stand beside `data` and are dropped, since a new message gets its own.
@@ -57,8 +57,8 @@ def refuse_nulls(messages: pa.RecordBatch | pa.Table) -> None:
         count = messages.column(name).null_count
         if count:
             raise InvalidInput(
-                f"{count} of {messages.num_rows} rows of the DataFrame have a null `{name}`: a message has a key and data; filter"
-                " these rows out, or fill them."
+                f"{count} of {messages.num_rows} rows of the DataFrame have a null `{name}`. Every message has a key and data."
+                " Filter these rows out, or fill in the values."
             )
 
 
@@ -95,11 +95,11 @@ def _converter(kind: pa.DataType) -> _Convert | None:
     if pa.types.is_decimal(kind):
         return lambda value: f"{value:f}"
     if pa.types.is_float32(kind):
-        return _single
+        return _float32
     if pa.types.is_floating(kind):
-        return lambda value: value if isfinite(value) else _special(value)
+        return lambda value: value if isfinite(value) else _non_finite(value)
     if pa.types.is_timestamp(kind):
-        return _moment if kind.tz is not None else lambda value: value.isoformat(timespec="microseconds")
+        return _timestamp if kind.tz is not None else lambda value: value.isoformat(timespec="microseconds")
     if pa.types.is_date(kind):
         return lambda value: value.isoformat()
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -143,21 +143,21 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _moment(value: Any) -> str:
+def _timestamp(value: Any) -> str:
     return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def _special(value: float) -> str:
+def _non_finite(value: float) -> str:
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
-def _single(value: float) -> float | str:
+def _float32(value: float) -> float | str:
     """The shortest number that equals this one in single precision, as Java writes it.
 
     For example it is 0.1, not 0.10000000149011612.
     """
     if not isfinite(value):
-        return _special(value)
+        return _non_finite(value)
     for digits in range(6, 9):
         short = float(f"{value:.{digits}g}")
         if struct.unpack("f", struct.pack("f", short))[0] == value:

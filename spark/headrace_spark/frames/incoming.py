@@ -23,7 +23,7 @@ from headrace_spark.frames.schema import Schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_BAD = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class Incoming(Protocol):
@@ -45,10 +45,10 @@ class Decoded(msgspec.Struct, frozen=True):
     messages: Sequence[Any]
     data: pa.Array | None = None
 
-    def only(self, places: Sequence[int]) -> Decoded:
+    def only(self, indexes: Sequence[int]) -> Decoded:
         """The messages at these indexes."""
-        data = None if self.data is None else self.data.take(pa.array(places, pa.int64()))
-        return Decoded([self.messages[place] for place in places], data)
+        data = None if self.data is None else self.data.take(pa.array(indexes, pa.int64()))
+        return Decoded([self.messages[index] for index in indexes], data)
 
 
 Misfit = Callable[[Any, Exception], None]
@@ -83,7 +83,7 @@ def decode(messages: Sequence[Any], schema: Schema, misfit: Misfit) -> Decoded:
     for message in messages:
         try:
             values.append(schema.decode(message.raw))
-        except _BAD as error:
+        except _DECODE_ERRORS as error:
             misfit(message, error)
         else:
             fit.append(message)
@@ -91,10 +91,10 @@ def decode(messages: Sequence[Any], schema: Schema, misfit: Misfit) -> Decoded:
         return Decoded(fit, schema.column.build(values))
     except UNFIT:
         unfit = dict(_unfit(values, 0, schema.column))
-    for place, problem in unfit.items():
-        misfit(fit[place], problem)
-    kept = [place for place in range(len(fit)) if place not in unfit]
-    return Decoded([fit[place] for place in kept], schema.column.build([values[place] for place in kept]))
+    for index, problem in unfit.items():
+        misfit(fit[index], problem)
+    kept = [index for index in range(len(fit)) if index not in unfit]
+    return Decoded([fit[index] for index in kept], schema.column.build([values[index] for index in kept]))
 
 
 def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[int, Exception]]:

@@ -53,15 +53,15 @@ def each_key(
     missing = [name for name in ("key", "seq") if name not in frame.columns]
     if missing:
         raise InvalidInput(
-            f"each_key needs the columns key and seq, and the DataFrame has {', '.join(frame.columns)}: keep {' and '.join(missing)} when"
-            " columns are chosen."
+            f"each_key needs the columns key and seq, and the DataFrame has {', '.join(frame.columns)}. Keep"
+            f" {' and '.join(missing)} when you select columns."
         )
     groups = frame.groupBy("key")
     if rows == "arrow":
         return groups.applyInArrow(_arrow(function, _as_type(schema)), schema)
     if rows == "pandas":
         return groups.applyInPandas(_pandas(function, _as_type(schema).names), schema)
-    raise InvalidInput(f"rows={rows!r} must be 'pandas' or 'arrow'.")
+    raise InvalidInput(f"rows={rows!r} is invalid. It must be 'pandas' or 'arrow'.")
 
 
 def _as_type(schema: StructType | str) -> StructType:
@@ -72,7 +72,7 @@ def _as_type(schema: StructType | str) -> StructType:
     found = StructType.fromDDL(schema)
     if not isinstance(found, StructType):
         raise InvalidInput(
-            f"schema={schema!r} names no columns: write names and types, such as 'key string, total bigint'."
+            f"schema={schema!r} names no columns. Write names and types, such as 'key string, total bigint'."
         )
     return found
 
@@ -91,9 +91,9 @@ def _pandas(function: Callable[[Any], Any], names: list[str]) -> Callable[[pd.Da
         import pandas as pd
 
         ordered = rows.sort_values("seq", ignore_index=True)
-        parts, loose = _sorted_out(call(ordered["key"].iloc[0], ordered), pd.DataFrame)
-        if loose:
-            parts.append(pd.DataFrame.from_records(loose, columns=names))
+        parts, single_rows = _split_result(call(ordered["key"].iloc[0], ordered), pd.DataFrame)
+        if single_rows:
+            parts.append(pd.DataFrame.from_records(single_rows, columns=names))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
 
     return of_key
@@ -108,9 +108,9 @@ def _arrow(function: Callable[[Any], Any], schema: StructType) -> Callable[[pa.T
 
         wanted = to_arrow_schema(schema, timezone="UTC")
         ordered = rows.sort_by("seq")
-        parts, loose = _sorted_out(call(ordered["key"][0].as_py(), ordered), pa.Table)
-        if loose:
-            parts.append(pa.Table.from_pylist(loose, wanted))
+        parts, single_rows = _split_result(call(ordered["key"][0].as_py(), ordered), pa.Table)
+        if single_rows:
+            parts.append(pa.Table.from_pylist(single_rows, wanted))
         return (
             pa.concat_tables([part.select(wanted.names).cast(wanted) for part in parts])
             if parts
@@ -120,25 +120,25 @@ def _arrow(function: Callable[[Any], Any], schema: StructType) -> Callable[[pa.T
     return of_key
 
 
-def _sorted_out(result: Any, whole: type) -> tuple[list[Any], list[dict[str, Any]]]:
+def _split_result(result: Any, whole: type) -> tuple[list[Any], list[dict[str, Any]]]:
     """Split a function's result for a key into whole frames and single rows."""
     if result is None:
         return [], []
     if isinstance(result, whole):
         return [result], []
     parts: list[Any] = []
-    loose: list[dict[str, Any]] = []
+    single_rows: list[dict[str, Any]] = []
     for one in _each(result):
         if isinstance(one, whole):
             parts.append(one)
         else:
-            loose.append(one)
-    return parts, loose
+            single_rows.append(one)
+    return parts, single_rows
 
 
 def _each(result: Any) -> Iterator[Any]:
     if isinstance(result, dict) or not isinstance(result, Iterable):
         raise TypeError(
-            f"The function of each_key returned a {type(result).__name__}, and not rows: return a list of dicts, or yield them."
+            f"The function of each_key returned a {type(result).__name__}, which is no sequence of rows. Return a list of dicts, or yield them."
         )
     return iter(result)

@@ -40,24 +40,24 @@ from pyspark.sql.types import (
 )
 
 from headrace.model.errors import InvalidInput
-from headrace_spark.frames.encoding import DATA, HEADERS, KEY, OURS, encode, refuse_nulls
+from headrace_spark.frames.encoding import DATA, HEADERS, KEY, MESSAGE_COLUMNS, encode, refuse_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["check", "encode", "outgoing", "refuse_nulls"]
 
-WANTED = (
-    "a DataFrame becomes messages by a string column `key` and either a column `data` or other columns, which together are the data;"
-    " `headers` may come along"
+REQUIREMENTS = (
+    "It needs a string column `key`, and either a column `data` or other columns, which together are the data."
+    " `headers` is optional"
 )
 
-_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_TIMESTAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _JSON = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
-    "timestampFormat": f"{_MOMENT}'Z'",
-    "timestampNTZFormat": _MOMENT,
+    "timestampFormat": f"{_TIMESTAMP}'Z'",
+    "timestampNTZFormat": _TIMESTAMP,
     "dateFormat": "yyyy-MM-dd",
 }
 _SCALARS = (
@@ -88,29 +88,33 @@ def check(schema: StructType) -> None:
         InvalidInput: the message names the columns of the schema and what is required.
     """
     if len(set(schema.names)) < len(schema.names):
-        raise _wrong(schema, "has two columns of one name")
+        raise _invalid_columns(schema, "has two columns of the same name")
     fields = {field.name: field.dataType for field in schema}
     if not isinstance(fields.get(KEY), StringType):
-        raise _wrong(schema, "has no string column `key`" if KEY not in fields else "has a `key` that is no string")
+        raise _invalid_columns(
+            schema, "has no string column `key`" if KEY not in fields else "has a `key` that is not a string"
+        )
     if not isinstance(fields.get(HEADERS, StringType()), (StringType, MapType, StructType, NullType)):
-        raise _wrong(schema, "has `headers` that are neither JSON text nor a map or a struct")
+        raise _invalid_columns(schema, "has `headers` that are neither JSON text nor a map or a struct")
     others = [name for name in schema.names if name not in (KEY, HEADERS, DATA)]
     if DATA in fields:
-        more = [name for name in others if name not in OURS]
+        more = [name for name in others if name not in MESSAGE_COLUMNS]
         if more:
-            raise _wrong(schema, f"has `data` and {', '.join(more)} beside it, of which only one can be the data")
+            raise _invalid_columns(
+                schema, f"has both `data` and {', '.join(more)}, and only one of them can be the data"
+            )
     elif not others:
-        raise _wrong(schema, "has nothing that could be the data")
+        raise _invalid_columns(schema, "has no column for the data")
     for field in schema:
         for path, kind in _unwritable(field.name, field.dataType):
             raise InvalidInput(
-                f"The DataFrame's column {path} is of type {kind.simpleString()}, which has no form in JSON: cast it to a string."
+                f"The DataFrame's column {path} is of type {kind.simpleString()}, which has no form in JSON. Cast it to a string."
             )
 
 
-def _wrong(schema: StructType, problem: str) -> InvalidInput:
-    came = ", ".join(f"{field.name} {_short(field.dataType)}" for field in schema) or "none"
-    return InvalidInput(f"The DataFrame {problem} (its columns: {came}): {WANTED}.")
+def _invalid_columns(schema: StructType, problem: str) -> InvalidInput:
+    columns = ", ".join(f"{field.name} {_short(field.dataType)}" for field in schema) or "none"
+    return InvalidInput(f"The DataFrame {problem}. Its columns are: {columns}. {REQUIREMENTS}.")
 
 
 def _short(kind: DataType) -> str:

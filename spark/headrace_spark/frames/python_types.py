@@ -37,10 +37,10 @@ from pyspark.sql.types import (
 )
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.frames.columns import Column, Field, Leaf, Many, Pairs, Record
+from headrace_spark.frames.columns import ArrayColumn, Column, Field, MapColumn, ScalarColumn, StructColumn
 
-_RECORDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
-_MANY = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
+_STRUCTS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
+_ARRAYS = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 _SIMPLE: dict[type[inspect.Type], DataType] = {
     inspect.BoolType: BooleanType(),
     inspect.IntType: LongType(),
@@ -51,7 +51,7 @@ _SIMPLE: dict[type[inspect.Type], DataType] = {
 }
 
 
-def record_of(given: Any) -> Record:
+def struct_column(given: Any) -> StructColumn:
     """The column for a type with fields.
 
     Raises:
@@ -62,10 +62,10 @@ def record_of(given: Any) -> Record:
         info = inspect.type_info(given)
     except (TypeError, NameError) as error:
         raise ConfigurationError(f"schema={given!r} can't be decoded from JSON: {error}.") from error
-    if not isinstance(info, _RECORDS):
+    if not isinstance(info, _STRUCTS):
         raise ConfigurationError(
-            f"schema={given!r} has no fields: give a msgspec.Struct, a dataclass, a TypedDict, a NamedTuple, or a DDL string such as"
-            " 'id bigint, total double'."
+            f"schema={given!r} has no fields. Give a msgspec.Struct, a dataclass, a TypedDict, a NamedTuple, or a DDL string"
+            " such as 'id bigint, total double'."
         )
     return _record(info, ())
 
@@ -75,15 +75,15 @@ def _column(info: Any, above: tuple[type, ...], extra: dict[str, Any]) -> Column
         return _column(info.type, above, info.extra or {})
     if isinstance(info, inspect.UnionType):
         return _of_union(info, above, extra)
-    if isinstance(info, _RECORDS):
+    if isinstance(info, _STRUCTS):
         return _record(info, above)
-    if isinstance(info, _MANY):
-        return Many(_column(info.item_type, above, {}), nullable=_nullable(info.item_type))
+    if isinstance(info, _ARRAYS):
+        return ArrayColumn(_column(info.item_type, above, {}), nullable=_nullable(info.item_type))
     if isinstance(info, inspect.DictType):
         return _pairs(info, above)
     if isinstance(info, inspect.CustomType):
         raise ConfigurationError(
-            f"The schema has a {info.cls.__name__!r}, which can't be decoded from JSON: take a Struct or a built-in type."
+            f"The schema has a {info.cls.__name__!r}, which can't be decoded from JSON. Use a Struct or a built-in type."
         )
     return _leaf(info, extra)
 
@@ -91,16 +91,16 @@ def _column(info: Any, above: tuple[type, ...], extra: dict[str, Any]) -> Column
 def _leaf(info: Any, extra: dict[str, Any]) -> Column:
     simple = _SIMPLE.get(type(info))
     if simple is not None:
-        return Leaf(simple)
+        return ScalarColumn(simple)
     match info:
         case inspect.DecimalType():
-            return Leaf(_decimal(extra))
+            return ScalarColumn(_decimal(extra))
         case inspect.DateTimeType():
-            return Leaf(TimestampNTZType() if info.tz is False else TimestampType())
+            return ScalarColumn(TimestampNTZType() if info.tz is False else TimestampType())
         case inspect.ByteArrayType() | inspect.MemoryViewType():
-            return Leaf(BinaryType(), bytes)
+            return ScalarColumn(BinaryType(), bytes)
         case inspect.UUIDType() | inspect.TimeType() | inspect.TimeDeltaType():
-            return Leaf(StringType(), msgspec.to_builtins)
+            return ScalarColumn(StringType(), msgspec.to_builtins)
         case inspect.EnumType():
             return _of_values([one.value for one in info.cls], attrgetter("value"))
         case inspect.LiteralType():
@@ -109,14 +109,14 @@ def _leaf(info: Any, extra: dict[str, Any]) -> Column:
 
 
 def _text() -> Column:
-    return Leaf(StringType(), lambda value: msgspec.json.encode(value).decode())
+    return ScalarColumn(StringType(), lambda value: msgspec.json.encode(value).decode())
 
 
 def _decimal(extra: dict[str, Any]) -> DecimalType:
     precision, scale = extra.get("precision", 38), extra.get("scale", 18 if "precision" not in extra else 0)
     if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision and 1 <= precision <= 38):
         raise ConfigurationError(
-            f"A decimal of the schema has precision={precision!r} and scale={scale!r}: the precision is from 1 to 38, and the scale at most that."
+            f"A decimal of the schema has precision={precision!r} and scale={scale!r}. The precision must be from 1 to 38, and the scale from 0 to the precision."
         )
     return DecimalType(precision, scale)
 
@@ -124,7 +124,7 @@ def _decimal(extra: dict[str, Any]) -> DecimalType:
 def _of_values(values: Sequence[Any], convert: Callable[[Any], Any] | None) -> Column:
     kind = LongType() if all(isinstance(value, int) for value in values) else StringType()
     if isinstance(kind, LongType) or all(isinstance(value, str) for value in values):
-        return Leaf(kind, convert)
+        return ScalarColumn(kind, convert)
     return _text()
 
 
@@ -133,7 +133,7 @@ def _of_union(info: inspect.UnionType, above: tuple[type, ...], extra: dict[str,
     if len(kinds) == 1:
         return _column(kinds[0], above, extra)
     if all(isinstance(one, (inspect.IntType, inspect.FloatType)) for one in kinds):
-        return Leaf(DoubleType(), float)
+        return ScalarColumn(DoubleType(), float)
     return _text()
 
 
@@ -141,16 +141,16 @@ def _pairs(info: inspect.DictType, above: tuple[type, ...]) -> Column:
     keys = _column(info.key_type, above, {})
     if not isinstance(keys.kind, (StringType, LongType)):
         return _text()
-    return Pairs(keys, _column(info.value_type, above, {}), nullable=_nullable(info.value_type))
+    return MapColumn(keys, _column(info.value_type, above, {}), nullable=_nullable(info.value_type))
 
 
-def _record(info: Any, above: tuple[type, ...]) -> Record:
+def _record(info: Any, above: tuple[type, ...]) -> StructColumn:
     if info.cls in above:
         raise ConfigurationError(
-            f"The schema's {info.cls.__name__!r} contains itself, and a Spark type can't: annotate that field as msgspec.Raw, JSON text."
+            f"The schema's {info.cls.__name__!r} contains itself, which a Spark type can't. Annotate that field as msgspec.Raw, which is JSON text."
         )
     inside = (*above, info.cls)
-    return Record([_field(info, field, inside) for field in info.fields])
+    return StructColumn([_field(info, field, inside) for field in info.fields])
 
 
 def _field(info: Any, field: inspect.Field, above: tuple[type, ...]) -> Field:

@@ -46,7 +46,7 @@ class Source(Protocol):
         """Make the schema. Raises `ConfigurationError`."""
 
 
-def of(given: Any) -> Source | None:
+def of(schema_type: Any) -> Source | None:
     """Make a schema source from the value of `schema=`.
 
     Args:
@@ -60,27 +60,27 @@ def of(given: Any) -> Source | None:
         ConfigurationError: it is none of these, or a type has no column. Errors in a DDL string are
             raised later, since only Spark can find them.
     """
-    if given is None:
+    if schema_type is None:
         return None
-    if isinstance(given, str):
-        return FromDDL(given)
-    from headrace_spark.frames.python_types import record_of  # the import takes a moment
+    if isinstance(schema_type, str):
+        return DDLSchema(schema_type)
+    from headrace_spark.frames.python_types import struct_column  # the import takes a moment
 
-    column = record_of(given)
-    return Ready(Schema(msgspec.json.Decoder(given).decode, column))
+    column = struct_column(schema_type)
+    return FixedSchema(Schema(msgspec.json.Decoder(schema_type).decode, column))
 
 
-class Ready(msgspec.Struct, frozen=True):
+class FixedSchema(msgspec.Struct, frozen=True):
     """A schema that is made without Spark."""
 
-    made: Schema
+    fixed: Schema
 
     def schema(self, spark: SparkSession) -> Schema:
         """See `Source`."""
-        return self.made
+        return self.fixed
 
 
-class FromDDL(msgspec.Struct, frozen=True):
+class DDLSchema(msgspec.Struct, frozen=True):
     """A schema from a DDL string, which Spark has to parse."""
 
     text: str
@@ -101,11 +101,11 @@ def parse(text: str, spark: SparkSession) -> StructType:
     try:
         found = StructType.fromDDL(text) if text.strip() else None
     except PySparkException as error:
-        said = (error.getMessage() or str(error)).strip().splitlines()[0]
-        raise ConfigurationError(f"schema={text!r:.200} can't be read as a DDL string: {said}") from None
+        reason = (error.getMessage() or str(error)).strip().splitlines()[0]
+        raise ConfigurationError(f"schema={text!r:.200} can't be read as a DDL string: {reason}") from None
     if not isinstance(found, StructType) or not found.fields:
         raise ConfigurationError(
-            f"schema={text!r:.200} names no columns: write names and types, such as 'id bigint, total decimal(12, 2)'."
+            f"schema={text!r:.200} names no columns. Write names and types, such as 'id bigint, total decimal(12, 2)'."
         )
     return found
 

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.frames.columns import Column, Field, Leaf, Many, Pairs, Record
+from headrace_spark.frames.columns import ArrayColumn, Column, Field, MapColumn, ScalarColumn, StructColumn
 
 Decoded = tuple[Any, Column]
 """A type that msgspec decodes, and the column for its values."""
@@ -66,39 +66,39 @@ def decoded(kind: DataType, path: str = "") -> Decoded:
         case ArrayType():
             item, column = decoded(kind.elementType, f"{path}[]")
             nullable = kind.containsNull
-            return list[item | None] if nullable else list[item], Many(column, nullable=nullable)  # type: ignore[valid-type]
+            return list[item | None] if nullable else list[item], ArrayColumn(column, nullable=nullable)  # type: ignore[valid-type]
         case MapType():
             return _pairs(kind, path)
         case CharType() | VarcharType():
-            return Annotated[str, msgspec.Meta(max_length=kind.length)], Leaf(StringType())
+            return Annotated[str, msgspec.Meta(max_length=kind.length)], ScalarColumn(StringType())
         case FloatType() | DoubleType():
-            return _NUMBER, Leaf(kind, float)
+            return _NUMBER, ScalarColumn(kind, float)
     for whole, bits in _BITS.items():
         if isinstance(kind, whole):
-            return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)], Leaf(kind)
+            return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)], ScalarColumn(kind)
     for simple, python in _SIMPLE.items():
         if isinstance(kind, simple):
-            return python, Leaf(kind)
+            return python, ScalarColumn(kind)
     raise ConfigurationError(
-        f"The schema's {path.removeprefix('.') or 'type'} is of type {kind.simpleString()}, which JSON has no form for: take a string, or leave it out."
+        f"The schema's {path.removeprefix('.') or 'type'} is of type {kind.simpleString()}, which has no form in JSON. Use a string, or leave the column out."
     )
 
 
 def _pairs(kind: MapType, path: str) -> Decoded:
     if not isinstance(kind.keyType, (StringType, *_BITS)):
         raise ConfigurationError(
-            f"The schema's {path.removeprefix('.')} is a map with keys of type {kind.keyType.simpleString()}: take string or a whole number."
+            f"The schema's {path.removeprefix('.')} is a map with keys of type {kind.keyType.simpleString()}. Use strings or whole numbers as keys."
         )
     key, keys = decoded(kind.keyType, path)
     value, column = decoded(kind.valueType, f"{path}[]")
     nullable = kind.valueContainsNull
     python = dict[key, value | None] if nullable else dict[key, value]  # type: ignore[valid-type]
-    return python, Pairs(keys, column, nullable=nullable)
+    return python, MapColumn(keys, column, nullable=nullable)
 
 
 def _record(kind: StructType, path: str) -> Decoded:
     if len(set(kind.names)) < len(kind.names):
-        raise ConfigurationError(f"The schema has two columns of one name{f' in {path}' if path else ''}.")
+        raise ConfigurationError(f"The schema has two columns of the same name{f' in {path}' if path else ''}.")
     names = {
         f"f{place}": field.name for place, field in enumerate(kind)
     }  # a column's name may be no identifier in Python
@@ -108,7 +108,7 @@ def _record(kind: StructType, path: str) -> Decoded:
     struct = msgspec.defstruct(
         "Row", [_defined(name, field, python) for name, field, (python, _) in made], rename=names, kw_only=True
     )
-    return struct, Record(
+    return struct, StructColumn(
         [Field(field.name, _getter(name), column, field.nullable) for name, field, (_, column) in made]
     )
 

@@ -15,8 +15,8 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import OnBatchError
 from headrace.model.specs import DeliverPolicy, OnExhausted
-from headrace_spark.handlers.transform import Given, Transform
-from headrace_spark.handlers.warm import warm_of
+from headrace_spark.handlers.transform import Transform, TransformSettings
+from headrace_spark.handlers.warm_session import warm_session_of
 from headrace_spark.session import SparkSettings
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-AHEAD = 10
+PENDING_BATCHES = 10
 """Default number of batches that may be unsettled at a time, over all processes.
 
-It is limited by the number of messages that a consumer may have unsettled, `MOST_PENDING`.
+It is limited by the number of messages that a consumer may have unsettled, `MAX_PENDING`.
 """
 
-MOST_PENDING = 1_000_000
+MAX_PENDING = 1_000_000
 
 
 def spark_consumer(
@@ -108,10 +108,10 @@ def spark_consumer(
     """
 
     def register(function: F) -> F:
-        called = _name(function) if name is None else name
-        given = Given(
-            name=f"{stream}:{called}",
-            function=_called(function, called),
+        handler_name = _name(function) if name is None else name
+        transform_settings = TransformSettings(
+            name=f"{stream}:{handler_name}",
+            function=_with_batch(function, handler_name),
             source=_source(schema),
             publishes=publishes,
             max_results=_positive(max_results, "max_results") if max_results is not None else 10 * max_rows,
@@ -124,29 +124,29 @@ def spark_consumer(
         async def handle(payloads: list[msgspec.Raw], batch: Batch) -> Any:
             return await transform[0].handle(batch)
 
-        handle.__name__ = handle.__qualname__ = called
+        handle.__name__ = handle.__qualname__ = handler_name
         app.consumer(
             stream, name=name, filter=filter, where=where, timeout=timeout, max_deliver=max_deliver, ack_wait=ack_wait, backoff=backoff,
             on_exhausted=on_exhausted, ordered=ordered, deliver_policy=deliver_policy, start_seq=start_seq, start_time=start_time,
             rate_limit=rate_limit, rate_burst=rate_burst, priority=priority, breaker=breaker, middleware=middleware, publishes=publishes,
             batch=max_rows, batch_timeout=max_wait, concurrency=1, on_batch_error=on_batch_error,
-            max_ack_pending=min(AHEAD * max_rows, MOST_PENDING) if max_ack_pending is None else max_ack_pending,
+            max_ack_pending=min(PENDING_BATCHES * max_rows, MAX_PENDING) if max_ack_pending is None else max_ack_pending,
         )(handle)  # fmt: skip
-        warm = warm_of(app)
-        warm.settings = settings or warm.settings
-        transform.append(Transform(given, warm))
+        warm_session = warm_session_of(app)
+        warm_session.settings = settings or warm_session.settings
+        transform.append(Transform(transform_settings, warm_session))
         return function
 
     if not isinstance(app, App):
         raise ConfigurationError(
-            "Write @spark_consumer(app, 'events'): the decorator needs the app, and the stream that it reads."
+            f"The first argument of @spark_consumer is {app!r:.80}, and must be the app. Write @spark_consumer(app, 'events')."
         )
     return register
 
 
-def _positive(number: int, what: str) -> int:
+def _positive(number: int, argument: str) -> int:
     if not isinstance(number, int) or number < 1:
-        raise ConfigurationError(f"{what}={number!r} must be a whole number from 1 on.")
+        raise ConfigurationError(f"{argument}={number!r} is invalid. It must be a whole number of at least 1.")
     return number
 
 
@@ -154,30 +154,36 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _called(function: Callable[..., Any], name: str) -> Callable[[DataFrame, Batch], Any]:
+def _with_batch(function: Callable[..., Any], name: str) -> Callable[[DataFrame, Batch], Any]:
     """Adapt the function to take the DataFrame and the batch. Raises `ConfigurationError`."""
     if not callable(function):
-        raise ConfigurationError(f"A Spark handler is a function, not {type(function).__name__}.")
+        raise ConfigurationError(
+            f"The Spark handler {name!r} is of type {type(function).__name__}, and must be a function."
+        )
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
         raise ConfigurationError(
-            f"The Spark handler {name!r} must be a plain function, def {name}(df, batch): it runs in a thread, and returns a DataFrame."
+            f"The Spark handler {name!r} is asynchronous or a generator. It runs in a thread, so write a plain function: def {name}(df, batch)."
         )
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return function
-    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    needed = [one for one in places if one.default is one.empty]
-    if named or len(needed) > 2 or not (places or any(one.kind is one.VAR_POSITIONAL for one in parameters)):
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    keyword_only = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    required = [one for one in positional if one.default is one.empty]
+    if (
+        keyword_only
+        or len(required) > 2
+        or not (positional or any(one.kind is one.VAR_POSITIONAL for one in parameters))
+    ):
         raise ConfigurationError(
-            f"The Spark handler {name!r} takes a DataFrame, and a Batch if it wants: write def {name}(df, batch)."
+            f"The Spark handler {name!r} has the wrong parameters. It takes a DataFrame and, optionally, a Batch: def {name}(df, batch)."
         )
-    if len(places) == 1 and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if len(positional) == 1 and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return lambda frame, _: function(frame)
     return function
 

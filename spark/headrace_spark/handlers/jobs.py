@@ -13,7 +13,6 @@ has ended.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,19 +22,20 @@ import anyio
 import anyio.to_thread
 
 from headrace.model.errors import HeadraceError
+from headrace.model.log import Log
 from headrace_spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
 T = TypeVar("T")
 
-LOOK = 1.0
+PROGRESS_INTERVAL = 1.0
 """Interval in seconds between two looks at a running job."""
 
-AGAIN = 0.5
+CANCEL_INTERVAL = 0.5
 """Interval in seconds between two attempts to cancel a job that still runs."""
 
 
@@ -66,14 +66,14 @@ class Job:
 
     # --- called in the job's thread
 
-    def call(self, make: Callable[[], SparkSession], work: Callable[[SparkSession], T]) -> T:
+    def call(self, make_session: Callable[[], SparkSession], work: Callable[[SparkSession], T]) -> T:
         """Do the work, with all of its Spark jobs in the group."""
-        spark = make()
+        spark = make_session()
         self._enter(spark)
         self._spark = spark
         try:
             if self._cancelled:
-                raise Cancelled(f"{self.name} was stopped before its job began.")
+                raise Cancelled(f"The job of {self.name} was cancelled before it began.")
             return work(spark)
         finally:
             with contextlib.suppress(Exception):  # the thread is reused, and a session that is gone has no groups
@@ -83,8 +83,8 @@ class Job:
         if is_connect(spark):
             spark.addTag(self.group)
         else:
-            about = f"{self.name}: {self.rows} messages"
-            spark.sparkContext.setJobGroup(self.group, about, interruptOnCancel=True)
+            description = f"{self.name}: {self.rows} messages"
+            spark.sparkContext.setJobGroup(self.group, description, interruptOnCancel=True)
 
     def _leave(self, spark: SparkSession) -> None:
         if is_connect(spark):
@@ -107,7 +107,7 @@ class Job:
             else:
                 spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
-    def look(self) -> None:
+    def read_progress(self) -> None:
         """Read the progress from Spark. Spark Connect does not report it."""
         spark = self._spark
         if spark is None or is_connect(spark):
@@ -122,17 +122,19 @@ class Job:
             self.tasks_done = sum(stage.numCompletedTasks for stage in stages)
             self.stages_done = sum(stage.numCompletedTasks >= stage.numTasks > 0 for stage in stages)
 
-    def tells(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, Any]:
         """The state of the job, for statistics."""
         return {
             "job": self.group, "rows": self.rows, "started": self.started, "stages": self.stages, "stages_done": self.stages_done,
             "tasks": self.tasks, "tasks_done": self.tasks_done,
         }  # fmt: skip
 
-    def __str__(self) -> str:
-        seconds = time.time() - self.started
-        done = f"{self.stages_done} of {self.stages} stages and {self.tasks_done} of {self.tasks} tasks"
-        return f"{self.name}: {self.rows} messages in Spark for {seconds:.0f} s, {done} done"
+    def log_progress(self) -> None:
+        """Log how far the job is."""
+        log.info(
+            "spark job running", consumer=self.name, messages=self.rows, seconds=round(time.time() - self.started),
+            stages=self.stages, stages_done=self.stages_done, tasks=self.tasks, tasks_done=self.tasks_done,
+        )  # fmt: skip
 
 
 async def run(
@@ -149,7 +151,7 @@ async def run(
     Returns:
         The result of the work. Raises what the work raised.
     """
-    over = anyio.Event()
+    ended = anyio.Event()
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -160,14 +162,14 @@ async def run(
         except Exception as error:
             errors.append(error)
         finally:
-            over.set()
+            ended.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(in_thread)
         try:
-            await _watch(job, over, log_every, check)
+            await _watch(job, ended, log_every, check)
         except BaseException as stopped:
-            await _stop(job, over)
+            await _stop(job, ended)
             if isinstance(stopped, Exception):
                 errors[:] = [stopped]
             else:
@@ -177,23 +179,23 @@ async def run(
     return results[0]
 
 
-async def _watch(job: Job, over: anyio.Event, log_every: float, check: Callable[[], None]) -> None:
-    told = time.monotonic()
-    while not over.is_set():
-        with anyio.move_on_after(min(LOOK, log_every)):
-            await over.wait()
+async def _watch(job: Job, ended: anyio.Event, log_every: float, check: Callable[[], None]) -> None:
+    logged_at = time.monotonic()
+    while not ended.is_set():
+        with anyio.move_on_after(min(PROGRESS_INTERVAL, log_every)):
+            await ended.wait()
             return
         check()
-        await anyio.to_thread.run_sync(job.look)
-        if time.monotonic() - told >= log_every and not over.is_set():
-            told = time.monotonic()
-            logger.info("%s", job)
+        await anyio.to_thread.run_sync(job.read_progress)
+        if time.monotonic() - logged_at >= log_every and not ended.is_set():
+            logged_at = time.monotonic()
+            job.log_progress()
 
 
-async def _stop(job: Job, over: anyio.Event) -> None:
+async def _stop(job: Job, ended: anyio.Event) -> None:
     """Cancel the job, and wait for its thread, since a batch must not be processed twice at a time."""
     with anyio.CancelScope(shield=True):
-        while not over.is_set():
+        while not ended.is_set():
             await anyio.to_thread.run_sync(job.cancel)
-            with anyio.move_on_after(AGAIN):
-                await over.wait()
+            with anyio.move_on_after(CANCEL_INTERVAL):
+                await ended.wait()

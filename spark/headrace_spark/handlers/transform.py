@@ -9,7 +9,6 @@ letters, draining.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,11 @@ import msgspec
 
 from headrace import Batch
 from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost
+from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Release, Retry, Unfit
+from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified, gone
 from headrace_spark.handlers.jobs import Job, run
-from headrace_spark.handlers.troubles import Halves, SparkGone, Wholesale, gone, judged
-from headrace_spark.handlers.warm import Warm
+from headrace_spark.handlers.warm_session import WarmSession
 from headrace_spark.session import SparkUnavailable, stop
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from headrace_spark.frames.schema import Schema, Source
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
-SHORTEST, LONGEST = 0.5, 30.0
+MIN_DELAY, MAX_DELAY = 0.5, 30.0
 """First and longest wait, in seconds, before a batch is released because Spark is unavailable."""
 
 _TOO_MANY = "HEADRACE_TOO_MANY_RESULTS"
@@ -41,7 +41,7 @@ _TOO_MANY = "HEADRACE_TOO_MANY_RESULTS"
 Message = tuple[str, msgspec.Raw] | tuple[str, msgspec.Raw, dict[str, Any]]
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class TransformSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a Spark consumer.
 
     Attributes:
@@ -66,18 +66,18 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 class Transform:
     """Runs the function of one consumer."""
 
-    def __init__(self, given: Given, warm: Warm) -> None:
-        self._given = given
-        self._warm = warm
+    def __init__(self, settings: TransformSettings, warm_session: WarmSession) -> None:
+        self._settings = settings
+        self._warm_session = warm_session
         self._schema: Schema | None = None
-        self._halves = Halves()
+        self._bisection = Bisection()
         self._threads: anyio.CapacityLimiter | None = None
-        self._delay = SHORTEST
-        warm.add(given.name, self._prepare)
+        self._delay = MIN_DELAY
+        warm_session.add(settings.name, self._prepare)
 
     def _prepare(self, spark: SparkSession) -> None:
-        if self._given.source is not None:
-            self._schema = self._given.source.schema(spark)
+        if self._settings.source is not None:
+            self._schema = self._settings.source.schema(spark)
 
     # --- on the event loop
 
@@ -86,30 +86,30 @@ class Transform:
 
         If it raises, the framework bisects the batch to find the failing messages.
         """
-        if not self._halves.begins(batch):
-            return Retry(
-                "No other part of its batch got through, to the end or into the stream, so this one was not tried."
-            )
-        begun = anyio.current_time()
+        if not self._bisection.should_call(batch):
+            return Retry("This part of the batch was not tried, since every other part of it failed or took too long.")
+        started = anyio.current_time()
         try:
             found = await self._run(batch)
-        except (Retry, Reject) as said:
-            return said
+        except (Retry, Reject) as outcome:
+            return outcome
         except SparkUnavailable as error:
-            await self._wait(error, begun)
+            await self._wait(error, started)
             raise Release(str(error)) from error
-        except (Wholesale, ConfigurationError) as error:
+        except (BatchFailed, ConfigurationError) as error:
             return Retry(str(error))
         except (LeaseLost, Release):
             raise
         except Exception as error:
-            if self._halves.failed(batch):
+            if self._bisection.failed(batch):
                 raise
-            return Retry(f"{type(error).__name__}: {error} (no part of the batch passed, so it was not halved further)")
+            return Retry(
+                f"{type(error).__name__}: {error} (the batch was not halved further, since no part of it passed)"
+            )
         except BaseException:  # cancelled
-            self._halves.stopped(batch)
+            self._bisection.stopped(batch)
             raise
-        self._delay = SHORTEST
+        self._delay = MIN_DELAY
         return found
 
     async def _run(self, batch: Batch) -> list[Message] | None:
@@ -119,42 +119,42 @@ class Transform:
 
         def check() -> None:
             if any(lease.lost for lease in leases):
-                raise LeaseLost("A lease of the batch was lost in the midst of its job, which was cancelled for that.")
+                raise LeaseLost("The job was cancelled, since a lease of its batch was lost.")
 
-        job = self._warm.jobs[self._given.name] = Job(self._given.name, len(batch))
+        job = self._warm_session.jobs[self._settings.name] = Job(self._settings.name, len(batch))
         try:
-            work = partial(job.call, self._warm.session, partial(self._work, batch))
-            return await run(job, work, threads=self._threads, log_every=self._given.log_every, check=check)
+            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch))
+            return await run(job, work, threads=self._threads, log_every=self._settings.log_every, check=check)
         finally:
-            self._warm.jobs[self._given.name] = None
+            self._warm_session.jobs[self._settings.name] = None
 
-    async def _wait(self, error: SparkUnavailable, begun: float) -> None:
+    async def _wait(self, error: SparkUnavailable, started: float) -> None:
         """Wait before the batch is released because Spark is unavailable. The wait doubles each time in a row.
 
         The wait ends before the timeout of the batch, since a timeout would count the attempt.
         """
-        delay, self._delay = self._delay, min(self._delay * 2, LONGEST)
-        if self._given.timeout is not None:
-            delay = min(delay, max(begun + self._given.timeout - anyio.current_time(), 0) / 2)
-        logger.error("%s waits for %.3g s: %s", self._given.name, delay, error)
+        delay, self._delay = self._delay, min(self._delay * 2, MAX_DELAY)
+        if self._settings.timeout is not None:
+            delay = min(delay, max(started + self._settings.timeout - anyio.current_time(), 0) / 2)
+        log.error("spark unavailable", consumer=self._settings.name, seconds=delay, error=error)
         await anyio.sleep(delay)
 
     # --- in the thread
 
-    def _work(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
+    def _run_in_thread(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
         try:
-            found = self._worked(batch, spark)
-            self._halves.returned(batch)
+            found = self._call_function(batch, spark)
+            self._bisection.returned(batch)
             return found
         except Exception as error:
-            meaning = judged(error, spark)
-            if isinstance(meaning, SparkGone) and gone(spark):
+            failure = classified(error, spark)
+            if isinstance(failure, SparkGone) and gone(spark):
                 stop()  # the next batch gets a new session
-            if meaning is error:
+            if failure is error:
                 raise
-            raise meaning from error
+            raise failure from error
 
-    def _worked(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
+    def _call_function(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
         from headrace_spark.frames import incoming
 
         decoded = self._decoded(batch)
@@ -162,7 +162,7 @@ class Transform:
             return None
         kind = None if self._schema is None else self._schema.column.kind
         frame = incoming.frame(spark, incoming.table(decoded, kind), kind)
-        return self._messages(self._given.function(frame, batch))
+        return self._messages(self._settings.function(frame, batch))
 
     def _decoded(self, batch: Batch) -> Any:
         """The messages with payloads that fit the schema.
@@ -171,14 +171,14 @@ class Transform:
         """
         from headrace_spark.frames.incoming import Decoded, decode
 
-        todo = batch.done
+        messages = batch.done
         if self._schema is None:
-            return Decoded(todo)
-        found = decode(todo, self._schema, lambda message, error: _unfit(batch, message, error))
+            return Decoded(messages)
+        found = decode(messages, self._schema, lambda message, error: _unfit(batch, message, error))
         if not batch.failures:
             return found
-        left = {message.seq for message in batch.done}
-        return found.only([place for place, message in enumerate(found.messages) if message.seq in left])
+        remaining = {message.seq for message in batch.done}
+        return found.only([row_number for row_number, message in enumerate(found.messages) if message.seq in remaining])
 
     def _messages(self, result: Any) -> list[Message] | None:
         from pyspark.sql import DataFrame
@@ -188,38 +188,38 @@ class Transform:
         if isinstance(result, (Retry, Reject)):
             raise result
         if not isinstance(result, DataFrame):
-            raise Wholesale(
-                f"A Spark handler returns a DataFrame, or None for nothing to publish; this one returned a {_kind(result)}."
+            raise BatchFailed(
+                f"The Spark handler returned a {_kind(result)}. Return a DataFrame, or None to publish nothing."
             )
-        if self._given.publishes is None:
-            raise Wholesale(
-                "The handler returned a DataFrame, and its consumer publishes nothing: say publishes='a-stream', or return None."
+        if self._settings.publishes is None:
+            raise BatchFailed(
+                "The Spark handler returned a DataFrame, and its consumer has no stream to publish to. Set publishes='a-stream', or return None."
             )
         return _messages(self._collected(result))
 
     def _collected(self, result: DataFrame) -> pa.Table:
         from headrace_spark.frames.outgoing import outgoing, refuse_nulls
 
-        most = self._given.max_results
+        limit = self._settings.max_results
         try:
             plan = outgoing(result)
         except InvalidInput as error:  # the columns alone show it
-            raise Wholesale(str(error)) from error
+            raise BatchFailed(str(error)) from error
         try:
-            rows = _guarded(plan, most).toArrow()
+            rows = _guarded(plan, limit).toArrow()
         except Exception as error:
             if _TOO_MANY in str(error) or "spark.driver.maxResultSize" in str(error):
                 raise self._too_many() from error
             raise
-        if rows.num_rows > most:
+        if rows.num_rows > limit:
             raise self._too_many()
         refuse_nulls(rows)
         return rows
 
-    def _too_many(self) -> Wholesale:
-        return Wholesale(
-            f"The handler returned more than max_results={self._given.max_results} rows, or more than the driver may hold"
-            ' (spark.driver.maxResultSize): raise that, or write them with df.write.format("headrace").'
+    def _too_many(self) -> BatchFailed:
+        return BatchFailed(
+            f"The Spark handler returned more than max_results={self._settings.max_results} rows, or more than spark.driver.maxResultSize."
+            ' Raise the limit, or write the rows with df.write.format("headrace").'
         )
 
 
@@ -233,7 +233,7 @@ def _unfit(batch: Batch, message: Any, error: Exception) -> None:
     batch.failures[message.seq] = Unfit(f"The payload does not fit: {error}")
 
 
-def _guarded(plan: DataFrame, most: int) -> DataFrame:
+def _guarded(plan: DataFrame, limit: int) -> DataFrame:
     """A plan that fails as soon as one partition has more rows than the whole result may have.
 
     Otherwise the rows would come to the driver first. `monotonically_increasing_id` has the
@@ -241,8 +241,8 @@ def _guarded(plan: DataFrame, most: int) -> DataFrame:
     """
     from pyspark.sql import functions as sql
 
-    place = sql.monotonically_increasing_id().bitwiseAND(sql.lit((1 << 33) - 1))
-    key = sql.when(place >= most, sql.raise_error(sql.lit(_TOO_MANY)).cast("string")).otherwise(sql.col("key"))
+    row_number = sql.monotonically_increasing_id().bitwiseAND(sql.lit((1 << 33) - 1))
+    key = sql.when(row_number >= limit, sql.raise_error(sql.lit(_TOO_MANY)).cast("string")).otherwise(sql.col("key"))
     return plan.select(key.alias("key"), "headers", "data")
 
 
@@ -261,7 +261,7 @@ def _headers(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except msgspec.MsgspecError as error:
-        raise InvalidInput(f"The `headers` of a row are no JSON: {text!r:.80} ({error}).") from error
+        raise InvalidInput(f"The `headers` of a row are not JSON: {text!r:.80} ({error}).") from error
     if not isinstance(found, dict):
-        raise InvalidInput(f"The `headers` of a row are no JSON object: {text!r:.80}.")
+        raise InvalidInput(f"The `headers` of a row are not a JSON object: {text!r:.80}.")
     return found

@@ -19,10 +19,10 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
-from headrace_spark.pipelines.claims import claimed
-from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.claims import claim
+from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import Files, files_at
-from headrace_spark.pipelines.running import Progress, Report, follow, telling, timed, triggered
+from headrace_spark.pipelines.running import Progress, Report, follow, timed, translated_errors, triggered
 from headrace_spark.pipelines.streams import Selection, prepare, stream_of
 from headrace_spark.session import is_connect, session
 
@@ -35,7 +35,7 @@ MAX_ROWS = 500_000
 _IDENTITY = "aggregate.json"
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _TIMES = ("window_start", "window_end")
-_LONGEST_VALUE = 96  # bytes, as in other keys
+_MAX_VALUE_BYTES = 96  # bytes, as in other keys
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,18 +123,20 @@ def aggregate(
         ConfigurationError: a setting is invalid.
     """
     if mode not in get_args(Mode):
-        raise ConfigurationError(f"mode={mode!r} must be 'update' or 'append'.")
+        raise ConfigurationError(f"mode={mode!r} is invalid. It must be 'update' or 'append'.")
     if not aggregates:
-        raise ConfigurationError("There is nothing to aggregate: give at least one, such as {'count': 'count(*)'}.")
+        raise ConfigurationError("aggregates is empty. Give at least one, such as {'count': 'count(*)'}.")
     if stream == into:
-        raise ConfigurationError(f"The stream {into!r} can't be aggregated into itself: give another one.")
-    length = _length(window, "window")
+        raise ConfigurationError(
+            f"The stream {into!r} can't be aggregated into itself. Set another stream for the results."
+        )
+    length = _positive_seconds(window, "window")
     identity = Identity(
-        id=uuid.uuid4().hex, stream=stream, into=into, window=length, slide=length if slide is None else _length(slide, "slide"),
+        id=uuid.uuid4().hex, stream=stream, into=into, window=length, slide=length if slide is None else _positive_seconds(slide, "slide"),
         by=tuple(by), aggregates=dict(aggregates), mode=mode, time=time,
     )  # fmt: skip
     if identity.slide > identity.window:
-        raise ConfigurationError(f"slide={slide!r} must not be longer than window={window!r}.")
+        raise ConfigurationError(f"slide={slide!r} is longer than window={window!r}. It must be at most as long.")
     names = _names(identity)
     template = key if key is not None else ".".join(f"{{{name}}}" for name in (*names, "window_start"))
     selection = Selection(
@@ -144,30 +146,30 @@ def aggregate(
     spark = spark or session()
     prepare(spark)
     report = Report(pipeline="aggregate", stream=stream, into=into, late=0)
-    with timed(report), connected(database) as base:
-        base.stream(stream)
-        base.stream(into)
+    with timed(report), open_database(database) as database_connection:
+        database_connection.stream(stream)
+        database_connection.stream(into)
         files = files_at(checkpoint, spark)
-        with telling():
-            rows = stream_of(spark, base.url, selection)
+        with translated_errors():
+            rows = stream_of(spark, database_connection.url, selection)
             results = _results(rows, identity, names, schema, seconds(watermark, "watermark"), template)
             results.schema  # noqa: B018 - it makes Spark check that everything named exists
-        identity = _claimed(files, identity)
+        identity = _claim(files, identity)
         # Spark lets a data source in Python write only in append mode. `foreachBatch` works for
         # both modes.
         writer = results.writeStream.queryName(f"aggregate_{stream}").outputMode(mode)
-        writer = writer.foreachBatch(_Publishing(base.url, identity))
+        writer = writer.foreachBatch(_Publishing(database_connection.url, identity))
         writer = writer.option("checkpointLocation", f"{files.root}/checkpoint")
 
-        def seen(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             report.add(progress["numInputRows"])
             report.late = (report.late or 0) + sum(
                 one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]
             )
 
-        follow(triggered(writer, once=once, every=every), seen)
+        follow(triggered(writer, once=once, every=every), on_progress)
         if is_connect(spark):
-            report.uncounted()
+            report.clear_counts()
     return report
 
 
@@ -182,8 +184,8 @@ def _results(
     rows = rows.withWatermark("event_time", _interval(watermark))
     windows = sql.window("event_time", _interval(identity.window), _interval(identity.slide))
     groups = [sql.expr(text).alias(name) for text, name in zip(identity.by, names, strict=True)]
-    made = [sql.expr(text).alias(name) for name, text in identity.aggregates.items()]
-    grouped = rows.groupBy(windows.alias("window"), *groups).agg(*made)
+    aggregate_columns = [sql.expr(text).alias(name) for name, text in identity.aggregates.items()]
+    grouped = rows.groupBy(windows.alias("window"), *groups).agg(*aggregate_columns)
     columns = [sql.col("window.start").alias("window_start"), sql.col("window.end").alias("window_end")]
     columns += [sql.col(f"`{name}`") for name in (*names, *identity.aggregates)]
     data = sql.struct(*columns)
@@ -201,7 +203,7 @@ def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
     for field, text in zip(pieces[1::2], pieces[2::2], strict=True):
         if field not in known:
             raise ConfigurationError(
-                f"The key template {template!r} has the field {{{field}}}: there are {', '.join(f'{{{name}}}' for name in known)}."
+                f"The key template {template!r} has the unknown field {{{field}}}. The fields are {', '.join(f'{{{name}}}' for name in known)}."
             )
         if field in _TIMES:
             moment = sql.col("window.start" if field == "window_start" else "window.end")
@@ -222,7 +224,7 @@ def _token(value: Column) -> Column:
     hashed = sql.upper(sql.sha2(value, 256))
     return (
         sql.when(value.isNull() | (value == ""), "_")
-        .when(sql.octet_length(value) > _LONGEST_VALUE, hashed)
+        .when(sql.octet_length(value) > _MAX_VALUE_BYTES, hashed)
         .otherwise(plain)
     )
 
@@ -230,19 +232,19 @@ def _token(value: Column) -> Column:
 def _names(identity: Identity) -> tuple[str, ...]:
     """The names of the columns of `by` in a result."""
     names = tuple(text.rpartition(".")[2].strip("`") for text in identity.by)
-    every = (*_TIMES, *names, *identity.aggregates)
-    double = next((name for name in every if every.count(name) > 1), None)
-    if double is not None:
-        raise ConfigurationError(f"Two columns of the result are called {double!r}: give one of them another name.")
+    all_names = (*_TIMES, *names, *identity.aggregates)
+    duplicate = next((name for name in all_names if all_names.count(name) > 1), None)
+    if duplicate is not None:
+        raise ConfigurationError(f"The result has two columns named {duplicate!r}. Give one of them another name.")
     return names
 
 
-def _claimed(files: Files, identity: Identity) -> Identity:
+def _claim(files: Files, identity: Identity) -> Identity:
     """Claim the checkpoint, or return the identity that it has, with its id."""
-    known = claimed(files, _IDENTITY, identity, "checkpoint of an aggregate")
+    known = claim(files, _IDENTITY, identity, "checkpoint of an aggregate")
     if msgspec.structs.replace(identity, id=known.id) != known:
         raise InvalidInput(
-            f"The checkpoint {files.root!r} is of another aggregate, of {known.stream!r}: its state doesn't fit these settings, so give"
+            f"The checkpoint {files.root!r} is of another aggregate, of {known.stream!r}. Its state doesn't fit these settings. Give"
             " another directory."
         )
     return known
@@ -265,10 +267,10 @@ class _Publishing:
         ).save()
 
 
-def _length(value: Any, name: str) -> float:
+def _positive_seconds(value: Any, name: str) -> float:
     found = seconds(value, name)
     if found <= 0:
-        raise ConfigurationError(f"{name}={value!r} must be longer than nothing.")
+        raise ConfigurationError(f"{name}={value!r} is invalid. It must be greater than zero.")
     return found
 
 

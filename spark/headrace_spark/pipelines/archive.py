@@ -17,7 +17,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
-from headrace_spark.pipelines.connected import Connected, connected
+from headrace_spark.pipelines.database import Database, open_database
 from headrace_spark.pipelines.files import files_at
 from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
@@ -98,38 +98,40 @@ def archive(
     spark = spark or session()
     prepare(spark)
     report = Report(pipeline="archive", stream=stream, into=os.fspath(path), written=0, files=0)
-    with timed(report), connected(database) as base:
-        base.stream(stream)
+    with timed(report), open_database(database) as database_connection:
+        database_connection.stream(stream)
         layout = Layout(files_at(path, spark))
-        archive_id = layout.open(Identity(stream=stream, filters=_told(selection.filters), where=selection.where))
-        with base.alone(f"headrace archive {archive_id}") as alone:
-            if not alone:
-                raise layout.taken()
+        archive_id = layout.open(
+            Identity(stream=stream, filters=_identity_filters(selection.filters), where=selection.where)
+        )
+        with database_connection.exclusive_lock(f"headrace archive {archive_id}") as locked:
+            if not locked:
+                raise layout.in_use_error()
             layout.recover()
-            writing = _Writing(layout.files.root, rows_per_file, compression)
-            _work(spark, base, selection, layout, writing, report, once=once, every=every)
+            batch_writer = _BatchWriter(layout.files.root, rows_per_file, compression)
+            _run(spark, database_connection, selection, layout, batch_writer, report, once=once, every=every)
     return report
 
 
-def _work(
-    spark: SparkSession, base: Connected, selection: Selection, layout: Layout, writing: _Writing, report: Report, *,
+def _run(
+    spark: SparkSession, database_connection: Database, selection: Selection, layout: Layout, batch_writer: _BatchWriter, report: Report, *,
     once: bool, every: Duration,
 ) -> None:  # fmt: skip
     if selection.consumer is not None:
-        _keep_consumer(base, selection, selection.consumer)
+        _ensure_consumer(database_connection, selection, selection.consumer)
     before = max(layout.batches(), default=-1)
-    rows = stream_of(spark, base.url, selection)
-    writer = rows.writeStream.queryName(f"archive_{selection.stream}").foreachBatch(writing)
+    rows = stream_of(spark, database_connection.url, selection)
+    writer = rows.writeStream.queryName(f"archive_{selection.stream}").foreachBatch(batch_writer)
     writer = triggered(writer.option("checkpointLocation", layout.checkpoint), once=once, every=every)
     try:
         follow(writer, lambda progress: None)
     finally:
         _count(layout, before, report)
     if selection.consumer is not None:
-        _confirm(layout, base, selection.stream, selection.consumer)
+        _confirm(layout, database_connection, selection.stream, selection.consumer)
 
 
-class _Writing:
+class _BatchWriter:
     """Writes a batch. It holds only plain values, since Spark Connect sends it to the server."""
 
     def __init__(self, root: str, rows_per_file: int, compression: str) -> None:
@@ -157,9 +159,9 @@ class _Writing:
         # The session is the query's own, so these settings affect nothing else.
         batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         batch.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "8")  # then Spark does not sort by day
-        seen = Observation()
+        observed = Observation()
         counted = batch.withColumn("day", _day()).observe(
-            seen, sql.count(sql.lit(1)).alias("rows"), sql.min("seq").alias("first"), sql.max("seq").alias("last")
+            observed, sql.count(sql.lit(1)).alias("rows"), sql.min("seq").alias("first"), sql.max("seq").alias("last")
         )
         (
             counted.write.partitionBy("day")
@@ -169,8 +171,8 @@ class _Writing:
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .parquet(place)
         )
-        found: dict[str, Any] = seen.get
-        return found["rows"], found["first"], found["last"]
+        values: dict[str, Any] = observed.get
+        return values["rows"], values["first"], values["last"]
 
 
 def _day() -> Any:
@@ -183,20 +185,24 @@ def _day() -> Any:
 
 def _check(compression: str, rows_per_file: int, max_rows: int) -> None:
     if compression not in COMPRESSIONS:
-        raise ConfigurationError(f"compression={compression!r} must be one of {', '.join(COMPRESSIONS)}.")
+        raise ConfigurationError(
+            f"compression={compression!r} is invalid. It must be one of {', '.join(COMPRESSIONS)}."
+        )
     for name, value in (("rows_per_file", rows_per_file), ("max_rows", max_rows)):
         if value < 1:
-            raise ConfigurationError(f"{name}={value} must be at least 1.")
+            raise ConfigurationError(f"{name}={value} is invalid. It must be at least 1.")
 
 
-def _told(filters: Sequence[str]) -> tuple[str, ...]:
+def _identity_filters(filters: Sequence[str]) -> tuple[str, ...]:
     """The filters in the form of an archive's identity, which is empty for all messages."""
     return () if ">" in filters else tuple(sorted(filters))
 
 
-def _keep_consumer(base: Connected, selection: Selection, name: str) -> None:
+def _ensure_consumer(database_connection: Database, selection: Selection, name: str) -> None:
     where = None if selection.where is None else conditions.parse(selection.where)
-    base.keep_consumer(ConsumerSpec(stream=selection.stream, name=name, filters=selection.filters, where=where))
+    database_connection.ensure_consumer(
+        ConsumerSpec(stream=selection.stream, name=name, filters=selection.filters, where=where)
+    )
 
 
 def _count(layout: Layout, before: int, report: Report) -> None:
@@ -204,11 +210,11 @@ def _count(layout: Layout, before: int, report: Report) -> None:
         report.add(manifest.rows)
         report.written = report.rows
         report.files = (report.files or 0) + len(manifest.files)
-        report.saw(manifest.first, manifest.last)
+        report.extend_range(manifest.first, manifest.last)
 
 
-def _confirm(layout: Layout, base: Connected, stream: str, consumer: str) -> None:
+def _confirm(layout: Layout, database_connection: Database, stream: str, consumer: str) -> None:
     """Move the consumer behind the last batch. Spark reports a batch to a source only when the next one comes."""
     numbers = layout.batches()
     if numbers and (manifest := layout.manifest(numbers[-1])) is not None:
-        confirm(base.url, stream, consumer, manifest.last)
+        confirm(database_connection.url, stream, consumer, manifest.last)

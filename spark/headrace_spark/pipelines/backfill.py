@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
-from headrace_spark.pipelines.running import Report, telling, timed
+from headrace_spark.pipelines.running import Report, timed, translated_errors
 from headrace_spark.pipelines.streams import prepare
-from headrace_spark.pipelines.tables import checked, literal, metadata, ranges, selected, table_named
+from headrace_spark.pipelines.tables import check_condition, find_table, literal, metadata, ranges, select_list
 from headrace_spark.pipelines.values import SETTINGS
 from headrace_spark.session import session
-from headrace_spark.source.connection import ask, connect, translated
+from headrace_spark.source.connection import connect, fetch, translated
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _IDX_BITS = (
     32  # rows are numbered within a range, below the range's number. Together this fits the 53-bit integers of JSON
 )
-_HINT = 4 * 1024 * 1024  # bytes of a batch
+_BATCH_BYTES = 4 * 1024 * 1024  # bytes of a batch
 _SCHEMA = "key string, data string"
 
 
@@ -90,42 +90,46 @@ def backfill(
     """
     spark = spark or session()
     report = Report(pipeline="backfill", into=stream)
-    with timed(report), connected(database) as base:
-        base.stream(stream)
-        with _exported(source or base.url) as (connection, snapshot):
+    with timed(report), open_database(database) as database_connection:
+        database_connection.stream(stream)
+        with _exported_snapshot(source or database_connection.url) as (connection, snapshot):
 
-            def asked(sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
-                return ask(connection, source or base.url, sql, *arguments)
+            def fetch_rows(sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+                return fetch(connection, source or database_connection.url, sql, *arguments)
 
-            found = table_named(asked, table)
+            found = find_table(fetch_rows, table)
             shape = (
                 default_shape(found.schema, found.name, found.key)
                 if key is None
                 else shape_of(key, found.schema, found.name)
             )
-            select = selected(asked, found, found.chosen(columns), shape)
+            select = select_list(fetch_rows, found, found.columns_named(columns), shape)
             condition = "" if where is None else f" and ({where}\n)"
             parts = ranges(found, partitions or 2 * _cores(spark))
             if where is not None:
-                checked(asked, f"{select} {parts[0]}{condition}", where)
+                check_condition(fetch_rows, f"{select} {parts[0]}{condition}", where)
             queries = [f"{select} {part}{condition}" for part in parts]
-            reading = _Reading(
-                source or base.url, queries, snapshot, metadata(found, snapshot.taken_at, snapshot.lsn), shape
+            reader = _RangeReader(
+                source or database_connection.url,
+                queries,
+                snapshot,
+                metadata(found, snapshot.taken_at, snapshot.lsn),
+                shape,
             )
-            report.rows = _publish(spark, reading, base.url, stream, write_id)
+            report.rows = _publish(spark, reader, database_connection.url, stream, write_id)
         report.batches = 1
         report.written = report.rows if write_id is None else None
     return report
 
 
 @contextmanager
-def _exported(url: str) -> Iterator[tuple[Connection, Snapshot]]:
+def _exported_snapshot(url: str) -> Iterator[tuple[Connection, Snapshot]]:
     """Open a connection with an exported snapshot. Other connections can use the snapshot while this one is open."""
     with connect(url, autocommit=False) as connection:
-        ask(connection, url, "set transaction isolation level repeatable read, read only")
-        ask(connection, url, "select set_config('idle_in_transaction_session_timeout', '0', true)")
-        _settle(connection, url)
-        rows = ask(
+        fetch(connection, url, "set transaction isolation level repeatable read, read only")
+        fetch(connection, url, "select set_config('idle_in_transaction_session_timeout', '0', true)")
+        _set_settings(connection, url)
+        rows = fetch(
             connection,
             url,
             """select pg_export_snapshot(), to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
@@ -134,12 +138,12 @@ def _exported(url: str) -> Iterator[tuple[Connection, Snapshot]]:
         yield connection, Snapshot(*rows[0])
 
 
-def _settle(connection: Connection, url: str) -> None:
+def _set_settings(connection: Connection, url: str) -> None:
     settings = ", ".join(f"set_config({literal(name)}, {literal(value)}, true)" for name, value in SETTINGS.items())
-    ask(connection, url, f"select {settings}")
+    fetch(connection, url, f"select {settings}")
 
 
-class _Reading:
+class _RangeReader:
     """Reads ranges of a table, in a task. It holds only plain values."""
 
     def __init__(self, url: str, queries: Sequence[str], snapshot: Snapshot, metadata: str, shape: KeyShape) -> None:
@@ -157,12 +161,12 @@ class _Reading:
     def _range(self, number: int) -> Iterator[pa.RecordBatch]:
         rows = number << _IDX_BITS
         with connect(self.url, autocommit=False) as connection:
-            ask(connection, self.url, "set transaction isolation level repeatable read, read only")
-            ask(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
-            _settle(connection, self.url)
+            fetch(connection, self.url, "set transaction isolation level repeatable read, read only")
+            fetch(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
+            _set_settings(connection, self.url)
             with (
                 translated(self.url),
-                connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": _HINT}) as cursor,
+                connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": _BATCH_BYTES}) as cursor,
             ):
                 cursor.execute(self.queries[number])
                 for batch in cursor.fetch_record_batch():
@@ -180,19 +184,19 @@ class _Reading:
         return pa.RecordBatch.from_arrays([key, data], names=["key", "data"])
 
 
-def _publish(spark: SparkSession, reading: Callable[..., Any], database: str, stream: str, write_id: str | None) -> int:
+def _publish(spark: SparkSession, reader: Callable[..., Any], database: str, stream: str, write_id: str | None) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
     prepare(spark)
-    count = len(reading.queries)  # type: ignore[attr-defined]
+    count = len(reader.queries)  # type: ignore[attr-defined]
     numbers = spark.range(0, count, 1, numPartitions=count)
-    seen = Observation()
-    rows: DataFrame = numbers.mapInArrow(reading, _SCHEMA).observe(seen, sql.count(sql.lit(1)).alias("rows"))
+    observed = Observation()
+    rows: DataFrame = numbers.mapInArrow(reader, _SCHEMA).observe(observed, sql.count(sql.lit(1)).alias("rows"))
     options = {"database": database, "stream": stream, "writeId": write_id or str(uuid.uuid4())}
-    with telling():
+    with translated_errors():
         rows.write.format("headrace").mode("append").options(**options).save()
-    return int(seen.get["rows"])
+    return int(observed.get["rows"])
 
 
 def _cores(spark: SparkSession) -> int:

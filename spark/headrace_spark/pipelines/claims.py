@@ -11,7 +11,7 @@ from headrace_spark.pipelines.files import CantKeepFiles, Files
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def claimed(files: Files, name: str, made: T, what: str, ours: tuple[str, ...] = ()) -> T:
+def claim(files: Files, name: str, content: T, purpose: str, allowed: tuple[str, ...] = ()) -> T:
     """Claim a directory, or return its existing claim. If several processes claim it at once, one claim holds for all.
 
     Args:
@@ -27,19 +27,19 @@ def claimed(files: Files, name: str, made: T, what: str, ours: tuple[str, ...] =
     Raises:
         CantKeepFiles: the directory holds something else.
     """
-    if (known := _read(files, name, made)) is not None:
-        return known
-    if any(not one.startswith(".") and one not in ours for one in files.names()):
-        if (known := _read(files, name, made)) is not None:  # another process was faster
-            return known
+    if (existing := _read(files, name, content)) is not None:
+        return existing
+    if any(not entry.startswith(".") and entry not in allowed for entry in files.names()):
+        if (existing := _read(files, name, content)) is not None:  # another process was faster
+            return existing
         raise CantKeepFiles(
-            f"There is something in {files.root!r} that is no {what}: give a directory that is empty, or none yet."
+            f"The directory {files.root!r} holds other files, and is no {purpose}. Give an empty directory, or one that does not exist."
         )
-    if files.create(name, msgspec.json.encode(made)):
-        return made
-    return _read(files, name, made) or made
+    if files.create(name, msgspec.json.encode(content)):
+        return content
+    return _read(files, name, content) or content
 
 
-def _read(files: Files, name: str, made: T) -> T | None:
+def _read(files: Files, name: str, content: T) -> T | None:
     text = files.read(name)
-    return None if text is None else msgspec.json.decode(text, type=type(made))
+    return None if text is None else msgspec.json.decode(text, type=type(content))

@@ -85,7 +85,7 @@ def _of_hadoop(text: str, spark: SparkSession) -> Files:
         hadoop = HadoopFiles(text, spark)
     except Py4JJavaError as error:
         reason = str(error.java_exception.getMessage()).splitlines()[0]
-        raise CantKeepFiles(f"Nothing can be kept at {text!r}: {reason}.") from error
+        raise CantKeepFiles(f"Files can't be stored at {text!r}: {reason}.") from error
     if not hadoop.root.startswith("file:"):
         return hadoop
     # A relative path refers to this process's directory. The JVM may have another one.
@@ -99,7 +99,9 @@ class LocalFiles:
         self._root = Path(root.removeprefix("file://").removeprefix("file:")).absolute()
         self.root = f"file://{self._root}"
         if self._root.exists() and not self._root.is_dir():
-            raise CantKeepFiles(f"{str(self._root)!r} is a file: give a directory, or one that is to be made.")
+            raise CantKeepFiles(
+                f"The path {str(self._root)!r} is a file. Give a directory, or a path that does not exist."
+            )
 
     def names(self, directory: str = "") -> list[str]:
         try:
@@ -128,7 +130,7 @@ class LocalFiles:
         except FileExistsError:
             return False
         except OSError as error:
-            raise CantKeepFiles(f"{str(target)!r} can't be written: {error.strerror}.") from error
+            raise CantKeepFiles(f"The file {str(target)!r} can't be written: {error.strerror}.") from error
         finally:
             with suppress(OSError):
                 draft.unlink()
@@ -172,7 +174,7 @@ class HadoopFiles:
         self._no_options = spark._sc._gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 0)  # type: ignore[union-attr]
         self._to_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
         if self._files.exists(self._path) and not self._files.getFileStatus(self._path).isDirectory():
-            raise CantKeepFiles(f"{self.root!r} is a file: give a directory, or one that is to be made.")
+            raise CantKeepFiles(f"The path {self.root!r} is a file. Give a directory, or a path that does not exist.")
 
     def _at(self, name: str) -> Any:
         return self._new_path(self._path, name) if name else self._path
@@ -187,10 +189,10 @@ class HadoopFiles:
         top = self._at(directory)
         if not self._files.exists(top):
             return []
-        base = str(self._files.makeQualified(top).toString()) + "/"
+        database_connection = str(self._files.makeQualified(top).toString()) + "/"
         found, all_files = [], self._files.listFiles(top, True)
         while all_files.hasNext():
-            found.append(str(all_files.next().getPath().toString()).removeprefix(base))
+            found.append(str(all_files.next().getPath().toString()).removeprefix(database_connection))
         return sorted(found)
 
     def read(self, name: str) -> bytes | None:
@@ -250,10 +252,10 @@ class ArrowFiles:
         try:
             self._files, self._base = fs.FileSystem.from_uri(url)
         except (ArrowInvalid, OSError) as error:
-            raise CantKeepFiles(f"Nothing can be kept at {url!r} over Spark Connect: {error}.") from error
+            raise CantKeepFiles(f"Files can't be stored at {url!r} over Spark Connect: {error}.") from error
         self.root = url.rstrip("/")
         if self._files.get_file_info(self._base).type == fs.FileType.File:
-            raise CantKeepFiles(f"{url!r} is a file: give a directory, or one that is to be made.")
+            raise CantKeepFiles(f"The path {url!r} is a file. Give a directory, or a path that does not exist.")
 
     def _at(self, name: str) -> str:
         return f"{self._base}/{name}" if name else self._base
@@ -268,8 +270,12 @@ class ArrowFiles:
         return sorted(info.base_name for info in self._found(directory, recursive=False))
 
     def below(self, directory: str) -> list[str]:
-        base = self._at(directory) + "/"
-        return sorted(info.path.removeprefix(base) for info in self._found(directory, recursive=True) if info.is_file)
+        database_connection = self._at(directory) + "/"
+        return sorted(
+            info.path.removeprefix(database_connection)
+            for info in self._found(directory, recursive=True)
+            if info.is_file
+        )
 
     def read(self, name: str) -> bytes | None:
         try:

@@ -19,7 +19,7 @@ class NoFunction(HeadraceError, LookupError):
     exit_code = 66  # EX_NOINPUT
 
 
-def function_named(target: str) -> Callable[..., Any]:
+def load_function(target: str) -> Callable[..., Any]:
     """Return the function that `target` names. The working directory is searched first.
 
     Raises:
@@ -29,7 +29,7 @@ def function_named(target: str) -> Callable[..., Any]:
     """
     place, colon, names = target.rpartition(":")
     if not (colon and place and names):
-        raise InvalidInput(f"{target!r} does not name a function: write module:function, or file.py:function.")
+        raise InvalidInput(f"{target!r} does not name a function. Write module:function, or file.py:function.")
     found: object = _module(place)
     for name in names.split("."):
         if not hasattr(found, name):
@@ -40,7 +40,7 @@ def function_named(target: str) -> Callable[..., Any]:
     return found
 
 
-def send_along(function: Callable[..., Any]) -> None:
+def pickle_by_value(function: Callable[..., Any]) -> None:
     """Pickle the function's module by value, so that a server that can't import the module gets it too."""
     from pyspark.cloudpickle import register_pickle_by_value
 
@@ -53,7 +53,7 @@ def _module(place: str) -> ModuleType:
     path = Path(place)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
-        raise NoFunction(f"There is no file {place!r} in {Path.cwd()}.")
+        raise NoFunction(f"The file {place!r} does not exist in {Path.cwd()}.")
     directory, name = (path.resolve().parent, path.stem) if is_file else (Path.cwd(), place)
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
@@ -63,10 +63,10 @@ def _module(place: str) -> ModuleType:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            raise NoFunction(f"There is no module {name!r} in {directory}.") from error
+            raise NoFunction(f"The module {name!r} does not exist in {directory}.") from error
         raise ConfigurationError(f"The module {name!r} can't be imported: {type(error).__name__}: {error}.") from error
     if is_file and Path(module.__file__ or "").resolve() != path.resolve():
         raise NoFunction(
-            f"The file {place!r} can't be imported, since there is another module {name!r}: rename the file."
+            f"The file {place!r} can't be imported, since another module is named {name!r}. Rename the file."
         )
     return module

@@ -25,14 +25,14 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.model.errors import InvalidInput
-from headrace_spark.pipelines.claims import claimed
+from headrace_spark.pipelines.claims import claim
 from headrace_spark.pipelines.files import CantKeepFiles, Files
 
-OURS = "_headrace"
-CHECKPOINT = f"{OURS}/checkpoint"
-_BATCHES = f"{OURS}/batches"
-_WRITING = f"{OURS}/writing"
-_IDENTITY = f"{OURS}/archive.json"
+DIRECTORY = "_headrace"
+CHECKPOINT = f"{DIRECTORY}/checkpoint"
+_BATCHES = f"{DIRECTORY}/batches"
+_WRITING = f"{DIRECTORY}/writing"
+_IDENTITY = f"{DIRECTORY}/archive.json"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +94,17 @@ class Layout:
             InvalidInput: it is an archive of something else, or has lost its checkpoint.
         """
         made = msgspec.structs.replace(identity, id=uuid.uuid4().hex)
-        known = claimed(self.files, _IDENTITY, made, "archive", (OURS,))  # a run may have been killed before the claim
+        known = claim(
+            self.files, _IDENTITY, made, "archive", (DIRECTORY,)
+        )  # a run may have been killed before the claim
         if msgspec.structs.replace(identity, id=known.id) != known:
             raise InvalidInput(
-                f"In {self.files.root!r} is an archive of {known}, and not of {identity}: give another directory."
+                f"{self.files.root!r} holds an archive of {known}, and not of {identity}. Give another directory."
             )
         if self.files.names(_BATCHES) and not self.files.names(f"{CHECKPOINT}/offsets"):
             raise InvalidInput(
-                f"The archive in {self.files.root!r} has lost its checkpoint, {CHECKPOINT}, so nobody knows where to go on: bring that"
-                " back, or begin another archive."
+                f"The archive in {self.files.root!r} has lost its checkpoint, {CHECKPOINT}, and so its position. Restore the"
+                " checkpoint, or start another archive."
             )
         return known.id
 
@@ -149,7 +151,7 @@ class Layout:
         self.files.secure([f"{written}/{name}" for name in found])
         manifest = Manifest(batch=batch, rows=rows, first=first, last=last, written=written, files=files)
         if not self.files.create(_manifest_of(batch), msgspec.json.encode(manifest)):
-            raise self.taken()
+            raise self.in_use_error()
         self._move(manifest)
         self.files.remove(written)
         return manifest
@@ -158,11 +160,9 @@ class Layout:
         """Move the files of a committed batch to their targets, if they are not there yet."""
         self._move(manifest)
 
-    def taken(self) -> CantKeepFiles:
+    def in_use_error(self) -> CantKeepFiles:
         """The error for an archive that another process is writing."""
-        return CantKeepFiles(
-            f"Another process is at work on the archive in {self.files.root!r}: let one run at a time."
-        )
+        return CantKeepFiles(f"Another process is writing the archive in {self.files.root!r}. Run one at a time.")
 
     def _move(self, manifest: Manifest) -> None:
         for name, place in manifest.files.items():

@@ -17,12 +17,12 @@ import msgspec
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
 from headrace_spark.frames.outgoing import check
-from headrace_spark.pipelines.claims import claimed
-from headrace_spark.pipelines.connected import connected
+from headrace_spark.pipelines.claims import claim
+from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import Files, files_at
-from headrace_spark.pipelines.functions import function_named, send_along
+from headrace_spark.pipelines.functions import load_function, pickle_by_value
 from headrace_spark.pipelines.layout import Layout
-from headrace_spark.pipelines.running import Report, follow, telling, timed, triggered
+from headrace_spark.pipelines.running import Report, follow, timed, translated_errors, triggered
 from headrace_spark.pipelines.streams import Selection, prepare, stream_of
 from headrace_spark.session import is_connect, session
 
@@ -104,58 +104,60 @@ def replay(
         PipelineFailed: the function raised.
     """
     if (stream is None) == (path is None):
-        raise ConfigurationError("What is to be replayed? Give a stream or a path: one of them.")
+        raise ConfigurationError("A replay reads either a stream or a path. Give exactly one of them.")
     if stream == into:
-        raise ConfigurationError(f"The stream {into!r} can't be replayed into itself: give another one.")
+        raise ConfigurationError(
+            f"The stream {into!r} can't be replayed into itself. Set another stream for the results."
+        )
     selection = Selection(
         stream=stream or "", filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
         partitions=partitions, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
-    call = function_named(function) if isinstance(function, str) else function
+    call = load_function(function) if isinstance(function, str) else function
     spark = spark or session()
     if isinstance(function, str) and is_connect(spark):
-        send_along(call)
+        pickle_by_value(call)
     prepare(spark)
     report = Report(pipeline="replay", stream=stream, into=into)
-    with timed(report), connected(database) as base:
-        base.stream(into)
+    with timed(report), open_database(database) as database_connection:
+        database_connection.stream(into)
         files = files_at(checkpoint, spark)
         if stream is not None:
-            base.stream(stream)
+            database_connection.stream(stream)
             identity = _identity(files, selection, f"stream:{stream}", into)
-            _of_stream(spark, _Step(call, base.url, identity), selection, files, report)
+            _replay_stream(spark, _Step(call, database_connection.url, identity), selection, files, report)
         else:
             source = files_at(path or "", spark)
             identity = _identity(files, selection, source.root, into)
-            _of_files(spark, _Step(call, base.url, identity), Layout(source), files, report)
+            _replay_files(spark, _Step(call, database_connection.url, identity), Layout(source), files, report)
     return report
 
 
 def _identity(files: Files, selection: Selection, source: str, into: str) -> Identity:
-    made = Identity(id=uuid.uuid4().hex, source=source, into=into, filters=selection.filters, where=selection.where)
-    known = claimed(files, _IDENTITY, made, "checkpoint of a replay")
-    if msgspec.structs.replace(made, id=known.id) != known:
+    result = Identity(id=uuid.uuid4().hex, source=source, into=into, filters=selection.filters, where=selection.where)
+    known = claim(files, _IDENTITY, result, "checkpoint of a replay")
+    if msgspec.structs.replace(result, id=known.id) != known:
         raise InvalidInput(
-            f"The checkpoint {files.root!r} is of a replay of {known.source} into {known.into!r}, with other settings than these: give another"
+            f"The checkpoint {files.root!r} is of a replay of {known.source} into {known.into!r}, with other settings. Give another"
             " directory."
         )
     return known
 
 
-def _of_stream(spark: SparkSession, step: _Step, selection: Selection, files: Files, report: Report) -> None:
+def _replay_stream(spark: SparkSession, step: _Step, selection: Selection, files: Files, report: Report) -> None:
     rows = stream_of(spark, step.database, selection)
     writer = rows.writeStream.queryName(f"replay_{selection.stream}").foreachBatch(step)
     writer = triggered(writer.option("checkpointLocation", f"{files.root}/checkpoint"), once=True, every="1m")
 
-    def seen(progress: Any) -> None:
+    def on_progress(progress: Any) -> None:
         report.add(progress["numInputRows"])
 
-    follow(writer, seen)
+    follow(writer, on_progress)
     if is_connect(spark):
-        report.uncounted()
+        report.clear_counts()
 
 
-def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, report: Report) -> None:
+def _replay_files(spark: SparkSession, step: _Step, source: Layout, files: Files, report: Report) -> None:
     """Replay files, batch by batch as the archive was written.
 
     A finished batch is recorded in the checkpoint. A batch that may have been published is
@@ -165,7 +167,7 @@ def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, re
         parts = [(0, [source.files.root])]
         if not source.files.below(""):
             raise InvalidInput(
-                f"There is nothing to replay in {source.files.root!r}: give an archive, or a directory of Parquet files."
+                f"There is nothing to replay in {source.files.root!r}. Give an archive, or a directory of Parquet files."
             )
     else:
         parts = [(manifest.batch, source.paths(manifest)) for manifest in source.manifests()]
@@ -173,12 +175,12 @@ def _of_files(spark: SparkSession, step: _Step, source: Layout, files: Files, re
     for number, paths in parts:
         if str(number) in done:
             continue
-        with telling():
+        with translated_errors():
             rows = spark.read.parquet(*paths)
             missing = [name for name in ("key", "data") if name not in rows.columns]
             if missing:
                 raise InvalidInput(
-                    f"The files in {source.files.root!r} have no column {missing[0]!r}, but {', '.join(rows.columns)}: a message needs key and data."
+                    f"The files in {source.files.root!r} have no column {missing[0]!r}. A message needs key and data. Their columns are {', '.join(rows.columns)}."
                 )
             columns = [name for name in ("key", "seq", "headers", "created_at", "data") if name in rows.columns]
             step(rows.select(*columns), number)
@@ -196,12 +198,12 @@ class _Step:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         prepare(batch.sparkSession)
-        made = self._called(_in_order(batch))
-        if "seq" in made.columns:
-            made = _in_order(made).drop("seq")
-        if "data" in made.columns:
-            made = made.select(*[name for name in ("key", "headers", "data") if name in made.columns])
-        made.write.format("headrace").mode("append").options(
+        result = self._call_function(_in_order(batch))
+        if "seq" in result.columns:
+            result = _in_order(result).drop("seq")
+        if "data" in result.columns:
+            result = result.select(*[name for name in ("key", "headers", "data") if name in result.columns])
+        result.write.format("headrace").mode("append").options(
             database=self.database, stream=self.identity.into, writeId=f"replay:{self.identity.id}:{number}"
         ).save()
 
@@ -209,20 +211,20 @@ class _Step:
         """The number of rows in a batch of files, from the files' footers."""
         return batch.count()
 
-    def _called(self, batch: DataFrame) -> DataFrame:
-        made = self.function(batch)
-        if not hasattr(made, "sparkSession"):
+    def _call_function(self, batch: DataFrame) -> DataFrame:
+        result = self.function(batch)
+        if not hasattr(result, "sparkSession"):
             raise InvalidInput(
-                f"The function {_name(self.function)} returned {type(made).__name__}, and must return a DataFrame."
+                f"The function {_name(self.function)} returned {type(result).__name__}, and must return a DataFrame."
             )
-        check(made.schema)
-        return made
+        check(result.schema)
+        return result
 
 
 def _in_order(rows: DataFrame) -> DataFrame:
     """Put the rows of each key into one partition, sorted by seq. Without `seq` the rows are not sorted."""
-    parted = rows.repartition("key")
-    return parted.sortWithinPartitions("seq") if "seq" in rows.columns else parted
+    partitioned = rows.repartition("key")
+    return partitioned.sortWithinPartitions("seq") if "seq" in rows.columns else partitioned
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -20,7 +20,7 @@ from headrace.model.keys import MAX_KEY_BYTES, check_key
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-LONGEST_VALUE = 96  # bytes
+MAX_VALUE_BYTES = 96  # bytes
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _RECORD = re.compile(r'record\.(?:"((?:[^"]|"")+)"|([^."{}]+))')
 
@@ -74,10 +74,12 @@ def shape_of(template: str, schema: str, table: str) -> KeyShape:
             literals.append(text)
         else:
             raise ConfigurationError(
-                f"The key template {template!r} has the field {{{field}}}: write {{record.column}}, {{table}} or {{schema}}."
+                f"The key template {template!r} has the unknown field {{{field}}}. Write {{record.column}}, {{table}} or {{schema}}."
             )
     if any(brace in text for text in literals for brace in "{}"):
-        raise ConfigurationError(f"The key template {template!r} has a brace without its other half.")
+        raise ConfigurationError(
+            f"The key template {template!r} has an unmatched brace. Write fields as {{{{record.column}}}}."
+        )
     check_key("x".join(literals))
     return KeyShape(tuple(literals), tuple(columns))
 
@@ -86,7 +88,7 @@ def token(text: str) -> str:
     """Convert a text into one token of a key."""
     if not text:
         return "_"
-    if len(text) * 4 > LONGEST_VALUE and len(text.encode("utf-8", "surrogatepass")) > LONGEST_VALUE:
+    if len(text) * 4 > MAX_VALUE_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest().upper()
     return text if text.isalnum() else "".join("_" if c in ".*> " or not c.isprintable() else c for c in text)
 
@@ -97,7 +99,8 @@ def _tokens(values: pa.Array) -> pa.Array:
 
     values = pc.fill_null(values, "")
     plain = (
-        pc.all(pc.utf8_is_alnum(values)).as_py() and (pc.max(pc.utf8_length(values)).as_py() or 0) * 4 <= LONGEST_VALUE
+        pc.all(pc.utf8_is_alnum(values)).as_py()
+        and (pc.max(pc.utf8_length(values)).as_py() or 0) * 4 <= MAX_VALUE_BYTES
     )
     return values if plain else pa.array([token(text) for text in values.to_pylist()], pa.string())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,22 +13,23 @@ import msgspec
 
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.log import Log
 from headrace_spark.session import SparkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
-_LOOK = 1  # seconds between two looks at a query's progress
+_PROGRESS_INTERVAL = 1  # seconds between two looks at a query's progress
 
 # The last line of a Python traceback in Spark's message: `headrace.model.errors.UnknownStream:
 # There is no …`.
-_OURS = re.compile(r"^\s*headrace(?:_spark)?(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
-_JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
+_HEADRACE_ERROR = re.compile(r"^\s*headrace(?:_spark)?(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
+_JAVA_ERROR = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
-_GONE = re.compile(
+_CONNECTION_LOST = re.compile(
     r"Py4JNetworkError|Connection refused|SparkContext was shut down|StatusCode.UNAVAILABLE|stopped SparkContext"
 )
 
@@ -76,11 +76,11 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.rows = (self.rows or 0) + rows
         self.batches = (self.batches or 0) + 1
 
-    def uncounted(self) -> None:
+    def clear_counts(self) -> None:
         """Reset the counts to unknown."""
         self.rows = self.batches = self.late = None
 
-    def saw(self, first: int | None, last: int | None) -> None:
+    def extend_range(self, first: int | None, last: int | None) -> None:
         """Extend the range of seqs that were read."""
         if first is not None:
             self.first = first if self.first is None else min(self.first, first)
@@ -91,11 +91,11 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
 @contextmanager
 def timed(report: Report) -> Iterator[Report]:
     """Record the duration of the block in the report."""
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         yield report
     finally:
-        report.seconds = round(time.monotonic() - begun, 3)
+        report.seconds = round(time.monotonic() - started, 3)
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every: Duration) -> DataStreamWriter:
@@ -104,14 +104,14 @@ def triggered(writer: DataStreamWriter, *, once: bool, every: Duration) -> DataS
         return writer.trigger(availableNow=True)
     period = seconds(every, "every")
     if not 0.1 <= period <= 86_400:
-        raise ConfigurationError(f"every={every!r} must be from 0.1 seconds to a day.")
+        raise ConfigurationError(f"every={every!r} is invalid. It must be from 0.1 seconds to a day.")
     return writer.trigger(processingTime=f"{int(period * 1000)} milliseconds")
 
 
 Progress = Mapping[str, Any]
 
 
-def follow(writer: DataStreamWriter, seen: Callable[[Progress], None]) -> None:
+def follow(writer: DataStreamWriter, on_progress: Callable[[Progress], None]) -> None:
     """Start a query, and wait until it ends. If the wait is interrupted, the query is stopped.
 
     Args:
@@ -119,33 +119,31 @@ def follow(writer: DataStreamWriter, seen: Callable[[Progress], None]) -> None:
         seen: called with Spark's progress report of each micro-batch that had rows.
 
     Raises:
-        HeadraceError: the query failed. See `told`.
+        HeadraceError: the query failed. See `translate`.
     """
-    with telling():
+    with translated_errors():
         query = writer.start()
         try:
-            _until_it_ends(query, seen)
+            _await_end(query, on_progress)
         finally:
             _stop(query)
 
 
-def _until_it_ends(query: StreamingQuery, seen: Callable[[Progress], None]) -> None:
+def _await_end(query: StreamingQuery, on_progress: Callable[[Progress], None]) -> None:
     last = -1
     ended = False
     while not ended:
-        ended = bool(query.awaitTermination(_LOOK))
+        ended = bool(query.awaitTermination(_PROGRESS_INTERVAL))
         for progress in query.recentProgress:
             if progress["batchId"] > last and progress["numInputRows"]:
                 last = progress["batchId"]
                 _log(progress)
-                seen(progress)
+                on_progress(progress)
 
 
 def _log(progress: Progress) -> None:
-    logger.info(
-        "batch %d: %s rows in %.1f s", progress["batchId"], f"{progress['numInputRows']:,}",
-        progress.get("batchDuration", 0) / 1000,
-    )  # fmt: skip
+    seconds = progress.get("batchDuration", 0) / 1000
+    log.info("batch done", batch=progress["batchId"], rows=progress["numInputRows"], seconds=seconds)
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -153,58 +151,62 @@ def _stop(query: StreamingQuery) -> None:
         if query.isActive:
             query.stop()
     except Exception as error:  # the session may be gone, and the query with it
-        logger.debug("a query could not be stopped: %s", error)
+        log.debug("query not stopped", error=error)
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """Translate Spark's errors in the block into Headrace's. See `told`."""
+def translated_errors() -> Iterator[None]:
+    """Translate Spark's errors in the block into Headrace's. See `translate`."""
     try:
         yield
     except HeadraceError:
         raise
     except Exception as error:
-        if (ours := told(error)) is None:
+        if (headrace_error := translate(error)) is None:
             raise
-        raise ours from error
+        raise headrace_error from error
 
 
-def told(error: BaseException) -> HeadraceError | None:
+def translate(error: BaseException) -> HeadraceError | None:
     """Translate an error of Spark into a Headrace error with one sentence. Returns None for other errors.
 
     An error that Headrace raised in a worker or in a callback arrives as a Java exception with a
     Python traceback as its text. It is restored by the name of its class.
     """
-    kind = type(error)
-    if not kind.__module__.startswith(("pyspark", "py4j", "grpc")) and not isinstance(error, ConnectionError):
+    error_class = type(error)
+    if not error_class.__module__.startswith(("pyspark", "py4j", "grpc")) and not isinstance(error, ConnectionError):
         return None
     text = str(error)
-    if ours := _OURS.findall(text):
-        name, sentence = ours[-1]
-        return _kinds().get(name, PipelineFailed)(sentence.strip())
-    if isinstance(error, ConnectionError) or _GONE.search(text) or _GONE.search(kind.__name__):
+    if headrace_error := _HEADRACE_ERROR.findall(text):
+        name, sentence = headrace_error[-1]
+        return _error_classes().get(name, PipelineFailed)(sentence.strip())
+    if (
+        isinstance(error, ConnectionError)
+        or _CONNECTION_LOST.search(text)
+        or _CONNECTION_LOST.search(error_class.__name__)
+    ):
         return SparkUnavailable(
-            "Spark has gone away in the middle of the work: run it again, and it goes on from what it has committed."
+            "The connection to Spark was lost during the run. Run it again. It continues from what it has committed."
         )
     return PipelineFailed(f"The pipeline failed: {_reason(text)}")
 
 
-def _kinds() -> dict[str, type[HeadraceError]]:
+def _error_classes() -> dict[str, type[HeadraceError]]:
     """Headrace's error classes by name, limited to those that are loaded and take only a message."""
-    found: dict[str, type[HeadraceError]] = {}
-    kinds = [HeadraceError]
-    while kinds:
-        kind = kinds.pop()
-        if not inspect.isfunction(kind.__init__):  # the class has no Python `__init__` of its own
-            found[kind.__name__] = kind
-        kinds += kind.__subclasses__()
-    return found
+    classes: dict[str, type[HeadraceError]] = {}
+    pending = [HeadraceError]
+    while pending:
+        error_class = pending.pop()
+        if not inspect.isfunction(error_class.__init__):  # the class has no Python `__init__` of its own
+            classes[error_class.__name__] = error_class
+        pending += error_class.__subclasses__()
+    return classes
 
 
 def _reason(text: str) -> str:
     """The original error: that of the last, innermost traceback, or else the first line of Java's message."""
-    if java := _JAVA.search(text):
+    if java := _JAVA_ERROR.search(text):
         text = text if _TRACEBACK in text else java[1]
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
     plain = (line for line in lines if line.strip() and (_TRACEBACK not in text or not line.startswith((" ", "\t"))))
-    return next(plain, "Spark did not say why.").strip()
+    return next(plain, "Spark gives no reason.").strip()

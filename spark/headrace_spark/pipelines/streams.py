@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace_spark.session import is_connect, register
-from headrace_spark.source.connection import ask, connect
+from headrace_spark.source.connection import connect, fetch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ def stream_of(spark: SparkSession, database: str, selection: Selection) -> DataF
 def confirm(database: str, stream: str, consumer: str, position: int) -> None:
     """Move a consumer's cursor to `position`, up to which everything is done."""
     with connect(database) as connection:
-        ask(
+        fetch(
             connection,
             database,
             "select headrace.confirm_range($1::text, $2::text, $3::bigint)",

@@ -17,11 +17,11 @@ from headrace.model.errors import HeadraceError, InvalidInput
 from headrace_spark.pipelines.rowkeys import KeyShape
 from headrace_spark.pipelines.values import as_json, literal, load_types, quoted
 
-Ask = Callable[..., list[tuple[Any, ...]]]
+Fetch = Callable[..., list[tuple[Any, ...]]]
 
-_SAID = re.compile(r"ERROR:\s+(.+)")
+_SERVER_ERROR = re.compile(r"ERROR:\s+(.+)")
 _BLOCK = 8192
-_MOST_PARTITIONS = 10_000
+_MAX_PARTITIONS = 10_000
 
 
 class UnknownTable(HeadraceError, LookupError):
@@ -48,7 +48,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...]
     leaves: tuple[tuple[str, int], ...]
 
-    def chosen(self, names: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
+    def columns_named(self, names: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
         """The columns with these names, or all for None. Raises `InvalidInput` for an unknown name."""
         if names is None:
             return self.columns
@@ -56,12 +56,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         for name in names:
             if name not in known:
                 raise InvalidInput(
-                    f"The table {self.schema}.{self.name} has no column {name!r}: it has {', '.join(known)}."
+                    f"The table {self.schema}.{self.name} has no column {name!r}. Its columns are {', '.join(known)}."
                 )
         return tuple((name, known[name]) for name in names)
 
 
-def table_named(ask: Ask, name: str) -> Table:
+def find_table(fetch: Fetch, name: str) -> Table:
     """Read a table from the catalog. A name without a schema is resolved by the search path.
 
     Raises:
@@ -69,15 +69,17 @@ def table_named(ask: Ask, name: str) -> Table:
         InvalidInput: the name is invalid.
     """
     try:
-        found = ask("select pg_catalog.to_regclass($1::text)::oid::bigint", name)
+        found = fetch("select pg_catalog.to_regclass($1::text)::oid::bigint", name)
     except Error as error:
         raise InvalidInput(
-            f"{name!r} can't be a table: write schema.table, such as public.orders or 'public.\"Odd Name\"'."
+            f"{name!r} is no valid table name. Write schema.table, such as public.orders or 'public.\"Odd Name\"'."
         ) from error
     oid = found[0][0]
-    rows = ask(_TABLE, oid) if oid is not None else []
+    rows = fetch(_TABLE, oid) if oid is not None else []
     if not rows:
-        raise UnknownTable(f"There is no table {name!r} in that database: write schema.table, such as public.orders.")
+        raise UnknownTable(
+            f"The table {name!r} does not exist in the database. Write schema.table, such as public.orders."
+        )
     schema, relation, columns, key, leaves = rows[0]
     return Table(
         schema=schema, name=relation,
@@ -125,7 +127,7 @@ def ranges(table: Table, partitions: int) -> list[str]:
         table: the table.
         partitions: the approximate number of ranges.
     """
-    partitions = min(max(partitions, 1), _MOST_PARTITIONS)
+    partitions = min(max(partitions, 1), _MAX_PARTITIONS)
     blocks = {name: -(-size // _BLOCK) for name, size in table.leaves if size >= 0}
     width = max(1, -(-sum(blocks.values()) // partitions))
     found = []
@@ -142,28 +144,28 @@ def ranges(table: Table, partitions: int) -> list[str]:
     return found
 
 
-def selected(ask: Ask, table: Table, columns: Sequence[tuple[str, int]], shape: KeyShape) -> str:
+def select_list(fetch: Fetch, table: Table, columns: Sequence[tuple[str, int]], shape: KeyShape) -> str:
     """Build the select list: the record as JSON text, followed by the columns of the key as text.
 
     Raises:
         InvalidInput: the table has no such column.
     """
-    key = table.chosen(shape.columns)
-    types = load_types(ask, [oid for _, oid in {*columns, *key}])
+    key = table.columns_named(shape.columns)
+    types = load_types(fetch, [oid for _, oid in {*columns, *key}])
     fields = ", ".join(f"{as_json(oid, f't.{quoted(name)}', types)} as {quoted(name)}" for name, oid in columns)
     record = f"(select row_to_json(r) from (select {fields}) as r)::text as record"
     keys = [f"({as_json(oid, f't.{quoted(name)}', types)}) #>> '{{}}' as k{n}" for n, (name, oid) in enumerate(key)]
     return f"select {', '.join([record, *keys])}"
 
 
-def checked(ask: Ask, query: str, where: str) -> None:
+def check_condition(fetch: Fetch, query: str, where: str) -> None:
     """Check that a query with a user's condition can be planned. Raises `InvalidInput`."""
     try:
-        ask(f"{query} limit 0")
+        fetch(f"{query} limit 0")
     except (Error, HeadraceError) as error:
-        said = _SAID.search(str(error))
-        reason = said[1] if said else " ".join(str(error).split())
-        raise InvalidInput(f"The condition {where!r} can't be: {reason.rstrip('.')}.") from error
+        match = _SERVER_ERROR.search(str(error))
+        reason = match[1] if match else " ".join(str(error).split())
+        raise InvalidInput(f"The condition {where!r} is invalid: {reason.rstrip('.')}.") from error
 
 
 def metadata(table: Table, taken_at: str, lsn: int) -> str:
@@ -175,4 +177,4 @@ def metadata(table: Table, taken_at: str, lsn: int) -> str:
     )
 
 
-__all__ = ["Table", "UnknownTable", "checked", "literal", "metadata", "ranges", "selected", "table_named"]
+__all__ = ["Table", "UnknownTable", "check_condition", "find_table", "literal", "metadata", "ranges", "select_list"]

@@ -71,7 +71,7 @@ TYPES = """
 """
 
 
-def load_types(ask: Callable[..., list[tuple[Any, ...]]], oids: Sequence[int]) -> dict[int, Type]:
+def load_types(fetch: Callable[..., list[tuple[Any, ...]]], oids: Sequence[int]) -> dict[int, Type]:
     """Load the types, and all types that they are made of.
 
     Args:
@@ -81,31 +81,33 @@ def load_types(ask: Callable[..., list[tuple[Any, ...]]], oids: Sequence[int]) -
     known: dict[int, Type] = {}
     wanted = set(oids)
     while wanted:
-        for oid, name, kind, element, attributes in ask(TYPES, ",".join(map(str, sorted(wanted)))):
-            members = tuple((str(name), int(one)) for name, one in msgspec.json.decode(attributes or "[]"))
+        for oid, name, kind, element, attributes in fetch(TYPES, ",".join(map(str, sorted(wanted)))):
+            members = tuple((str(name), int(type_)) for name, type_ in msgspec.json.decode(attributes or "[]"))
             known[oid] = Type(oid, name, kind, element, members)
-        parts = {part for one in known.values() for part in (one.element, *(oid for _, oid in one.attributes)) if part}
+        parts = {
+            part for type_ in known.values() for part in (type_.element, *(oid for _, oid in type_.attributes)) if part
+        }
         wanted = parts - known.keys()
     return known
 
 
-_AS_IT_IS = "to_json({0})"
+_UNCHANGED = "to_json({0})"
 _AS_TEXT = "to_json({0}::text)"
 _IN_UTC = """replace(to_json({0})::text, '+00:00"', 'Z"')::json"""
 _BASE = {
-    16: _AS_IT_IS,  # bool
-    20: _AS_IT_IS,  # int8
-    21: _AS_IT_IS,  # int2
-    23: _AS_IT_IS,  # int4
+    16: _UNCHANGED,  # bool
+    20: _UNCHANGED,  # int8
+    21: _UNCHANGED,  # int2
+    23: _UNCHANGED,  # int4
     26: "to_json({0}::bigint)",  # oid
     22: "array_to_json(string_to_array({0}::text, ' ')::bigint[])",  # int2vector
     30: "array_to_json(string_to_array({0}::text, ' ')::bigint[])",  # oidvector
     114: "{0}::json",  # json
     3802: "{0}::json",  # jsonb
-    700: _AS_IT_IS,  # float4
-    701: _AS_IT_IS,  # float8
-    1082: _AS_IT_IS,  # date
-    1114: _AS_IT_IS,  # timestamp
+    700: _UNCHANGED,  # float4
+    701: _UNCHANGED,  # float8
+    1082: _UNCHANGED,  # date
+    1114: _UNCHANGED,  # timestamp
     1184: _IN_UTC,  # timestamptz
     1266: r"to_json({0}::text || case when {0}::text ~ '[+-]\d\d$' then ':00' else '' end)",  # timetz
 }
@@ -120,29 +122,31 @@ def as_json(oid: int, value: str, types: Mapping[int, Type]) -> str:
         value: a SQL expression for the value.
         types: the result of `load_types`.
     """
-    one = types.get(oid)
-    if one is None or oid in _BASE or one.kind == "base":
+    type_ = types.get(oid)
+    if type_ is None or oid in _BASE or type_.kind == "base":
         return _BASE.get(oid, _AS_TEXT).format(value)
-    if one.kind == "domain":
-        return as_json(one.element, f"({value})::{types[one.element].name}", types)
-    if one.kind == "array":
-        return _array(one.element, value, types)
-    if one.kind == "composite":
+    if type_.kind == "domain":
+        return as_json(type_.element, f"({value})::{types[type_.element].name}", types)
+    if type_.kind == "array":
+        return _array(type_.element, value, types)
+    if type_.kind == "composite":
         fields = ", ".join(
-            f"{as_json(part, f'({value}).{quoted(name)}', types)} as {quoted(name)}" for name, part in one.attributes
+            f"{as_json(part, f'({value}).{quoted(name)}', types)} as {quoted(name)}" for name, part in type_.attributes
         )
-        made = f"(select row_to_json(composed) from (select {fields}) as composed)" if fields else f"to_json({value})"
-        return f"case when ({value})::text is not null then {made} end"
-    if one.kind == "range":
-        return _range(one.element, value, types)
-    inner = as_json(one.element, "part", types)
+        composed = (
+            f"(select row_to_json(composed) from (select {fields}) as composed)" if fields else f"to_json({value})"
+        )
+        return f"case when ({value})::text is not null then {composed} end"
+    if type_.kind == "range":
+        return _range(type_.element, value, types)
+    inner = as_json(type_.element, "part", types)
     return f"case when {value} is not null then (select coalesce(json_agg({inner}), '[]') from unnest({value}) as part) end"
 
 
 def _array(element: int, value: str, types: Mapping[int, Type]) -> str:
     kind = types[element].kind
     if kind == "base" and element not in (22, 30, 1266):
-        return _ARRAYS.get(element, _AS_IT_IS).format(value)
+        return _ARRAYS.get(element, _UNCHANGED).format(value)
     place = f"i{len(value)}"  # the expression of an inner array is longer, so its index variable gets another name
     inner = as_json(element, f"({value})[{place}]", types)
     return (

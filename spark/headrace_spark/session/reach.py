@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
 from headrace_spark.session.settings import without_token
 
-PATIENCE = 5.0  # seconds
+TIMEOUT = 5.0  # seconds
 _CONNECT_PORT = 15002
 _RETRIES = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000}
 
 
-def cluster(master: str) -> None:
+def check_cluster(master: str) -> None:
     """Check that a master with an address is reachable. Raises `SparkUnavailable` if nothing listens there."""
     if master.startswith("spark://"):
         addresses = [_split(one) for one in master.removeprefix("spark://").split(",")]
@@ -27,12 +27,12 @@ def cluster(master: str) -> None:
         addresses = [(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))]
     else:
         return
-    complaints = [_complaint(host, port) for host, port in addresses]
-    if None not in complaints:
-        raise SparkUnavailable(f"The Spark master {master} can't be reached: {complaints[0]}.")
+    errors = [_connect_error(host, port) for host, port in addresses]
+    if None not in errors:
+        raise SparkUnavailable(f"The Spark master {master} can't be reached: {errors[0]}.")
 
 
-def server(remote: str) -> None:
+def check_server(remote: str) -> None:
     """Check a Spark Connect server. Raises `SparkUnavailable` if none answers, or it refuses the client."""
     import grpc  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -43,19 +43,21 @@ def server(remote: str) -> None:
     try:
         builder = DefaultChannelBuilder(remote)
     except PySparkException as error:
-        raise SparkMisconfigured(f"The Spark Connect server {shown!r} can't be: {_first_line(error)}.") from error
+        raise SparkMisconfigured(f"The Spark Connect server {shown!r} is invalid: {_first_line(error)}.") from error
     host, port = _split(builder.endpoint, _CONNECT_PORT)
-    if (complaint := _complaint(host, port)) is not None:
-        raise SparkUnavailable(f"The Spark Connect server {shown} can't be reached: {complaint}.")
+    if (error_text := _connect_error(host, port)) is not None:
+        raise SparkUnavailable(f"The Spark Connect server {shown} can't be reached: {error_text}.")
     client = SparkConnectClient(builder, retry_policy=_RETRIES)
     try:
-        grpc.channel_ready_future(client._channel).result(PATIENCE)
+        grpc.channel_ready_future(client._channel).result(TIMEOUT)
         client._analyze("spark_version")
         client.release_session()
     except grpc.FutureTimeoutError as error:
-        raise SparkUnavailable(f"At {shown} somebody listens, but no Spark Connect server answers.") from error
+        raise SparkUnavailable(
+            f"The program at {shown} does not answer as a Spark Connect server. Check the address."
+        ) from error
     except (PySparkException, grpc.RpcError) as error:
-        raise SparkUnavailable(f"The Spark Connect server {shown} refuses: {_first_line(error)}.") from error
+        raise SparkUnavailable(f"The Spark Connect server {shown} refuses the client: {_first_line(error)}.") from error
     finally:
         client.close()
 
@@ -65,12 +67,12 @@ def _split(address: str, port: int = 0) -> tuple[str, int]:
     return (found[1], int(found[2] or port)) if found else (address, port)
 
 
-def _complaint(host: str, port: int) -> str | None:
+def _connect_error(host: str, port: int) -> str | None:
     """The reason why an address can't be reached, or None if something listens there."""
     try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
+        socket.create_connection((host, port), timeout=TIMEOUT).close()
     except TimeoutError:
-        return f"{host}:{port} doesn't answer within {PATIENCE:g} s"
+        return f"{host}:{port} doesn't answer within {TIMEOUT:g} s"
     except OSError as error:
         return f"{host}:{port}: {(error.strerror or str(error)).lower()}"
     return None

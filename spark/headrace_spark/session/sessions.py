@@ -16,19 +16,19 @@ import msgspec
 
 from headrace_spark.session import configuration, reach
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, extra
-from headrace_spark.session.gateway import Gateway, launch, stopped, surroundings
+from headrace_spark.session.gateway import Gateway, environment_variables, launch, stop_session
 from headrace_spark.session.java import find
 from headrace_spark.session.settings import Resolved, SparkSettings, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PATIENCE = 120.0  # seconds that a cluster has to accept an application
-_STOPPING = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
+_ACCEPT_TIMEOUT = 120.0  # seconds that a cluster has to accept an application
+_STOP_TIMEOUT = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 # These loggers write all that Java knows about a failed task, and the same error is also raised
 # here.
-_REPEAT_WHAT_IS_RAISED = (
+_REDUNDANT_LOGGERS = (
     "org.apache.spark.api.python",
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -74,10 +74,10 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
             stop()
         if _current is None:
             with extra():
-                _current = _adopted() or _made(read(_given(settings, conf)))
-                _hush()
+                _current = _existing_session() or _make(read(_merged(settings, conf)))
+                _silence_python_loggers()
         elif (settings is not None or conf) and _current.resolved is not None:
-            _check_same(_current.resolved, read(_given(settings, conf)))
+            _check_same(_current.resolved, read(_merged(settings, conf)))
         return _current.spark
 
 
@@ -95,11 +95,11 @@ def stop() -> None:
         if current is None or current.resolved is None:  # the session was made elsewhere
             return
         if current.gateway is not None:
-            with current.gateway.given(_STOPPING):
-                stopped(current.spark)
+            with current.gateway.kill_after(_STOP_TIMEOUT):
+                stop_session(current.spark)
             current.gateway.end()
         else:
-            stopped(current.spark)
+            stop_session(current.spark)
             os.environ.pop(_CONNECT_MODE, None)
         shutil.rmtree(configuration.scratch(), ignore_errors=True)
 
@@ -118,7 +118,7 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _given(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSettings:
+def _merged(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSettings:
     settings = settings or SparkSettings()
     return msgspec.structs.replace(settings, conf=settings.conf | {key: str(value) for key, value in conf.items()})
 
@@ -126,7 +126,7 @@ def _given(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSetting
 def _check_same(made: Resolved, wanted: Resolved) -> None:
     if made.settings != wanted.settings:
         raise SparkMisconfigured(
-            "This process has its Spark session already, made with other settings: give them at the first call of session(), or call stop() before."
+            "This process already has a Spark session, with other settings. Give the settings at the first call of session(), or call stop() first."
         )
 
 
@@ -138,7 +138,7 @@ def _alive(current: _Current) -> bool:
     return current.spark.sparkContext._jsc is not None
 
 
-def _adopted() -> _Current | None:
+def _existing_session() -> _Current | None:
     """The session that the process already has, or None."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -156,50 +156,54 @@ def _adopted() -> _Current | None:
     return _Current(found)
 
 
-def _made(resolved: Resolved) -> _Current:
+def _make(resolved: Resolved) -> _Current:
     made = (
-        _on_a_master(resolved) if resolved.settings.remote is None else _on_a_server(resolved, resolved.settings.remote)
+        _master_session(resolved)
+        if resolved.settings.remote is None
+        else _connect_session(resolved, resolved.settings.remote)
     )
     register(made.spark)
     return made
 
 
-def _on_a_server(resolved: Resolved, remote: str) -> _Current:
+def _connect_session(resolved: Resolved, remote: str) -> _Current:
     from pyspark.sql import SparkSession
 
-    reach.server(remote)
-    spark = SparkSession.builder.config(map={**configuration.of_a_server(resolved)}).remote(remote).getOrCreate()
+    reach.check_server(remote)
+    spark = (
+        SparkSession.builder.config(map={**configuration.connect_configuration(resolved)}).remote(remote).getOrCreate()
+    )
     return _Current(spark, resolved)
 
 
-def _on_a_master(resolved: Resolved) -> _Current:
+def _master_session(resolved: Resolved) -> _Current:
     from pyspark.sql import SparkSession
 
-    reach.cluster(resolved.master)
+    reach.check_cluster(resolved.master)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # set by spark-submit, which has started a Java process
     conf = configuration.configuration(resolved)
     variables = configuration.environment(resolved, None if submitted else find())
-    with surroundings(variables), _own_interrupt():
+    with environment_variables(variables), _keep_sigint_handler():
         gateway = None if submitted else launch(conf)
         # A cluster that never answers is given up after a timeout.
-        with contextlib.nullcontext() if gateway is None or resolved.local else gateway.given(_PATIENCE):
+        with contextlib.nullcontext() if gateway is None or resolved.local else gateway.kill_after(_ACCEPT_TIMEOUT):
             try:
                 spark = SparkSession.builder.config(map={**conf}).getOrCreate()
             except Exception as error:
                 if gateway is not None:
                     gateway.end()
                 raise SparkUnavailable(
-                    f"Spark doesn't start with the master {resolved.master}: {_cause(error)}."
+                    f"Spark can't start with the master {resolved.master}: {_cause(error)}."
                 ) from error
         if gateway is not None:
             gateway.listener.pass_on()
             if "spark.log.level" not in resolved.settings.conf:
-                _hush_java(spark)
+                _silence_java_loggers(spark)
     return _Current(spark, resolved, gateway)
 
 
 @contextlib.contextmanager
-def _own_interrupt() -> Iterator[None]:
+def _keep_sigint_handler() -> Iterator[None]:
     """Keep the process's own SIGINT handler, which PySpark would replace.
 
     PySpark's handler cancels all jobs and raises `KeyboardInterrupt` in the main thread. A process
@@ -219,33 +223,33 @@ def _own_interrupt() -> Iterator[None]:
 
 def _cause(error: Exception) -> str:
     """The root cause in one line, from the Java exception."""
-    told = getattr(error, "java_exception", None)
+    exception = getattr(error, "java_exception", None)
     text = str(error)
     with contextlib.suppress(Exception):  # the process may be gone already
-        while told is not None:
-            text, told = told.getMessage() or told.toString(), told.getCause()
+        while exception is not None:
+            text, exception = exception.getMessage() or exception.toString(), exception.getCause()
     return " ".join((text.strip().splitlines() or ["no reason is given"])[0].split()).rstrip(".")
 
 
-def _hush() -> None:
+def _silence_python_loggers() -> None:
     """Silence PySpark's JSON output about errors that it also raises, since it repeats them unreadably.
 
     Also silence py4j, which logs the traceback of a broken connection through the root logger.
     """
-    logging.getLogger().addFilter(_of_others)
+    logging.getLogger().addFilter(_not_from_py4j)
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def _of_others(record: logging.LogRecord) -> bool:
+def _not_from_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
-def _hush_java(spark: SparkSession) -> None:
+def _silence_java_loggers(spark: SparkSession) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    for name in _REPEAT_WHAT_IS_RAISED:
+    for name in _REDUNDANT_LOGGERS:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)

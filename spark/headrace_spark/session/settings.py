@@ -26,16 +26,16 @@ _NAMES = (*_TEXTS, "conf")
 _TABLE = "[tool.headrace.spark]"
 # Keys that have a setting of their own. As configuration they are refused, since it would be
 # unclear which value wins.
-_OWN = {"spark.master": "master", "spark.remote": "remote", "spark.app.name": "app_name"}
+_SETTING_OF_KEY = {"spark.master": "master", "spark.remote": "remote", "spark.app.name": "app_name"}
 _LOCAL = re.compile(r"local(-cluster)?\[[^\]]*\]|local")
-_LOCAL_RIGHT = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]")
+_VALID_LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]")
 _CLUSTER = re.compile(
     r"yarn|spark://[^/\s,:]+:\d+(,[^/\s,:]+:\d+)*|k8s://\S+|(?!spark:|k8s:|sc:|local)[a-z][\w+.-]*://\S+"
 )
 _REMOTE = re.compile(r"sc://[^/\s]+(/.*)?")
 # A comma separates pairs where the next pair begins. Elsewhere it belongs to a value, such as a
 # list of jars.
-_BETWEEN_PAIRS = re.compile(r",(?=\s*spark\.[^=,\s]+=)")
+_PAIR_SEPARATOR = re.compile(r",(?=\s*spark\.[^=,\s]+=)")
 
 
 class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +99,8 @@ def read(
         for name in _TEXTS:
             # `master` and `remote` answer the same question, so a place that sets one of them
             # hides both settings of the places after it.
-            answered = ("master", "remote") if name in ("master", "remote") else (name,)
-            if level.get(name) and not any(other in found and places[other] != place for other in answered):
+            alternatives = ("master", "remote") if name in ("master", "remote") else (name,)
+            if level.get(name) and not any(other in found and places[other] != place for other in alternatives):
                 found[name], places[name] = level[name], place
         for key, value in level.get("conf", {}).items():
             if key not in conf:
@@ -123,11 +123,11 @@ def _levels(
 
 def _pairs(text: str) -> dict[str, str]:
     pairs = {}
-    for pair in filter(None, map(str.strip, _BETWEEN_PAIRS.split(text.rstrip(", ")))):
+    for pair in filter(None, map(str.strip, _PAIR_SEPARATOR.split(text.rstrip(", ")))):
         key, equals, value = pair.partition("=")
         if not equals:
             raise SparkMisconfigured(
-                f"HEADRACE_SPARK_CONF has {pair!r} in it, and must be pairs such as spark.driver.memory=4g, with commas between them."
+                f"HEADRACE_SPARK_CONF contains {pair!r}, which is no pair. Write pairs such as spark.driver.memory=4g, separated by commas."
             )
         pairs[key.strip()] = value.strip()
     return pairs
@@ -141,10 +141,10 @@ def _file(directory: Path) -> list[tuple[str, dict[str, Any]]]:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("headrace", {}).get("spark", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError) as error:
-        raise SparkMisconfigured(f"{file} can't be read, where {_TABLE} may be: {error}.") from error
+        raise SparkMisconfigured(f"{file}, which may contain {_TABLE}, can't be read: {error}.") from error
     place = f"{_TABLE} of {file}"
     if not isinstance(table, dict):
-        raise SparkMisconfigured(f"tool.headrace.spark in {file} must be a table: {_TABLE}.")
+        raise SparkMisconfigured(f"tool.headrace.spark in {file} is not a table. Write {_TABLE}.")
     conf = table.get("conf", {})
     # `spark.driver.memory = "4g"` is nested tables in TOML, unless the key is quoted. Both forms
     # are accepted.
@@ -166,18 +166,20 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _check(level: Mapping[str, Any], place: str) -> None:
     for name, value in level.items():
         if name not in _NAMES:
-            raise SparkMisconfigured(f"There is no Spark setting {name!r} for {place}: there are {', '.join(_NAMES)}.")
+            raise SparkMisconfigured(
+                f"The Spark setting {name!r} in {place} does not exist. The settings are {', '.join(_NAMES)}."
+            )
         if name in _TEXTS and value is not None and not isinstance(value, str):
-            raise SparkMisconfigured(f"The Spark setting {name!r} is {value!r} in {place}, and must be a text.")
+            raise SparkMisconfigured(f"The Spark setting {name!r} is {value!r} in {place}, and must be a string.")
     if level.get("master") and level.get("remote"):
         raise SparkMisconfigured(
-            f"Both a Spark master and a Connect server are set by {place}: leave out 'master' or 'remote'."
+            f"Both a Spark master and a Connect server are set by {place}. Leave out 'master' or 'remote'."
         )
     if level.get("master"):
         check_master(level["master"])
     if level.get("remote") and not _REMOTE.fullmatch(level["remote"]):
         raise SparkMisconfigured(
-            f"The Spark Connect server {without_token(level['remote'])!r} must be written as sc://host:15002."
+            f"The Spark Connect server {without_token(level['remote'])!r} is invalid. Write it as sc://host:15002."
         )
     _check_conf(level.get("conf", {}), place)
 
@@ -188,22 +190,26 @@ def _check_conf(conf: Any, place: str) -> None:
             f"The Spark setting 'conf' is {conf!r} in {place}, and must be a table of keys and values."
         )
     for key, value in conf.items():
-        if key in _OWN:
-            raise SparkMisconfigured(f"The Spark setting {_OWN[key]!r} is the place for {key}, and not 'conf'.")
+        if key in _SETTING_OF_KEY:
+            raise SparkMisconfigured(
+                f"{key} can't be set in the Spark setting 'conf'. Use the setting {_SETTING_OF_KEY[key]!r}."
+            )
         if not key.startswith("spark."):
             raise SparkMisconfigured(
-                f"{key!r} in the Spark setting 'conf' is no key of Spark's: they begin with spark."
+                f"{key!r} in the Spark setting 'conf' is no Spark key. Spark's keys begin with 'spark.'."
             )
         if not isinstance(value, str):
-            raise SparkMisconfigured(f"{key} in the Spark setting 'conf' is {value!r} in {place}, and must be a text.")
+            raise SparkMisconfigured(
+                f"{key} in the Spark setting 'conf' is {value!r} in {place}, and must be a string."
+            )
 
 
 def check_master(master: str) -> None:
     """Check the form of a master. Raises `SparkMisconfigured`."""
-    if not (_LOCAL_RIGHT.fullmatch(master) or _CLUSTER.fullmatch(master)):
-        other = " For a Connect server there is the setting 'remote'." if master.startswith("sc:") else ""
+    if not (_VALID_LOCAL.fullmatch(master) or _CLUSTER.fullmatch(master)):
+        hint = " For a Connect server, use the setting 'remote'." if master.startswith("sc:") else ""
         raise SparkMisconfigured(
-            f"The Spark master {master!r} is none: write local[*], local[4], spark://host:7077, yarn or k8s://https://host:6443.{other}"
+            f"The Spark master {master!r} is invalid. Write local[*], local[4], spark://host:7077, yarn or k8s://https://host:6443.{hint}"
         )
 
 

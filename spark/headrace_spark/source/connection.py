@@ -34,13 +34,13 @@ from headrace.model.errors import (
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
 
-    from headrace.embedded import Tenancy
+    from headrace.embedded import ServerHandle
 
 APPLICATION_NAME = "headrace spark"
 CONNECT_TIMEOUT = 10
 """Connect timeout in seconds."""
 
-LIVELY = {
+KEEPALIVE = {
     "connect_timeout": str(CONNECT_TIMEOUT),
     "keepalives_idle": "10",
     "keepalives_interval": "10",
@@ -83,7 +83,7 @@ def find(database: str | None) -> Place:
     from headrace.embedded import EmbeddedPostgres
 
     directory = str(EmbeddedPostgres(found.data).data_dir)
-    return Place(_hold(directory), directory)
+    return Place(_keep_running(directory), directory)
 
 
 def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
@@ -103,65 +103,65 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
         from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigurationError(
-            "Spark reads Postgres through ADBC, which is not installed here: pip install 'headrace[spark]'."
+            "The package adbc-driver-postgresql is not installed. Spark reads Postgres with it. Run pip install 'headrace[spark]'."
         ) from error
     if place.embedded is not None:
-        _hold(place.embedded)
-    url = completed(place.url)
+        _keep_running(place.embedded)
+    url = with_defaults(place.url)
     with translated(place.url):
         return dbapi.connect(url, autocommit=autocommit)
 
 
-def ask(connection: Connection, place: Place | str, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+def fetch(connection: Connection, place: Place | str, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
     """Return the rows of a short query. Raises the same Headrace errors as Headrace's other clients."""
     with translated(place if isinstance(place, str) else place.url), connection.cursor() as cursor:
         cursor.execute(sql, arguments or None)
         return list(cursor.fetchall())
 
 
-_held: dict[str, Tenancy] = {}
-_holding = threading.Lock()
+_server_handles: dict[str, ServerHandle] = {}
+_server_handles_lock = threading.Lock()
 
 
-def _hold(directory: str) -> str:
+def _keep_running(directory: str) -> str:
     """Return the URL of the embedded Postgres in the directory, which runs until this process ends.
 
     If the process is killed, the kernel releases the hold.
     """
     from headrace.embedded import EmbeddedPostgres
 
-    with _holding:
-        if directory not in _held:
-            _held[directory] = tenancy = EmbeddedPostgres(directory).acquire()
-            atexit.register(tenancy.release)
-        return _held[directory].url
+    with _server_handles_lock:
+        if directory not in _server_handles:
+            _server_handles[directory] = handle = EmbeddedPostgres(directory).acquire()
+            atexit.register(handle.release)
+        return _server_handles[directory].url
 
 
-def completed(url: str) -> str:
+def with_defaults(url: str) -> str:
     """Add the application name and timeouts to a URL that does not set them.
 
     An application name in the URL or in the environment takes precedence over the fallback name.
     """
     if "://" not in url and "=" in url:
         # If a parameter is given twice, the later one counts.
-        return " ".join([*(f"{name}={value}" for name, value in LIVELY.items()), url])
+        return " ".join([*(f"{name}={value}" for name, value in KEEPALIVE.items()), url])
     found = re.fullmatch(r"(postgres(?:ql)?://)([^/?#]*)([^?]*)\??(.*)", url)
     if found is None:
         # Without repeating the URL, since the position of its password is unknown.
         raise ConfigurationError(
-            "The database URL can't be read: write postgresql://user:password@host:5432/database, or pairs such as host=… dbname=…"
+            "The database URL can't be parsed. Write postgresql://user:password@host:5432/database, or pairs such as host=… dbname=…"
         )
     scheme, authority, rest, query = found.groups()
     user, at, hosts = authority.rpartition("@")
     given = {name for name, _ in parse_qsl(query)}
-    ours = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), **LIVELY}
-    added = [f"{name}={value}" for name, value in ours.items() if name not in given]
+    headrace_error = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), **KEEPALIVE}
+    added = [f"{name}={value}" for name, value in headrace_error.items() if name not in given]
     # libpq takes an @ in a password for the beginning of the host. Headrace's other driver does
     # not.
     return f"{scheme}{user.replace('@', '%40')}{at}{hosts}{rest}?{'&'.join(filter(None, [query, *added]))}"
 
 
-_OURS: dict[str, type[HeadraceError]] = {
+_ERRORS: dict[str, type[HeadraceError]] = {
     "HR001": UnknownStream,
     "HR002": UnknownConsumer,
     "HR003": ConfigurationError,
@@ -171,7 +171,7 @@ _OURS: dict[str, type[HeadraceError]] = {
     "HR009": StagedRowsGone,
 }
 
-_REFUSALS = re.compile(
+_PERMANENT_ERRORS = re.compile(
     r"does not exist|authentication failed|no password supplied|missing \"=\"|invalid (URI|port|connection option|integer|percent)|no pg_hba"
 )
 
@@ -184,53 +184,53 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except Error as error:
-        ours = _translate(error, without_password(url))
-        if ours is None:
+        headrace_error = _headrace_error(error, without_password(url))
+        if headrace_error is None:
             raise
         # libpq repeats parts of a URL that it can't parse, and a traceback would show them.
-        raise ours from (error if error.sqlstate else None)
+        raise headrace_error from (error if error.sqlstate else None)
 
 
-def _translate(error: Any, url: str) -> HeadraceError | None:
-    state, said = error.sqlstate, _said(error)
+def _headrace_error(error: Any, url: str) -> HeadraceError | None:
+    state, text = error.sqlstate, _server_message(error)
     if state is None and error.status_code.name not in ("IO", "TIMEOUT", "CANCELLED"):
         return None
     if state is None:
         # Before a session exists there is no error code, only libpq's message.
-        if _REFUSALS.search(said):
-            return ConfigurationError(f"The database at {url} refuses: {said}. Mend the database URL.")
-        return StoreUnavailable(f"The database at {url} can't be reached: {said}.")
-    if state in _OURS:
-        return _OURS[state](said if said.endswith(".") else f"{said}.")
+        if _PERMANENT_ERRORS.search(text):
+            return ConfigurationError(
+                f"The database at {url} refuses the connection: {text}. Correct the database URL."
+            )
+        return StoreUnavailable(f"The database at {url} can't be reached: {text}.")
+    if state in _ERRORS:
+        return _ERRORS[state](text if text.endswith(".") else f"{text}.")
     if state in ("3F000", "42P01", "42883", "42704", "42703"):
-        return SchemaError(
-            f"The database lacks Headrace's schema, or has an older one ({said}): run `headrace migrate`."
-        )
+        return SchemaError(f"The database has no Headrace schema, or an older one ({text}). Run `headrace migrate`.")
     if state == "42501":
-        return ConfigurationError(f"The database user lacks a privilege: {said}. Grant it, or take another user.")
+        return ConfigurationError(f"The database user lacks a privilege: {text}. Grant it, or use another user.")
     if state == "53100":
-        return StoreFull(f"The disk of the database at {url} is full ({said}): nothing was written; make room.")
+        return StoreFull(f"The disk of the database at {url} is full ({text}). Nothing was written. Free some space.")
     if state == "23514":
-        return InvalidKey(f"The database refuses a message: {said}.") if "valid_key" in said else _refused(said)
+        return InvalidKey(f"The database rejects a message: {text}.") if "valid_key" in text else _invalid_data(text)
     if state[:2] in ("22", "54"):  # 54: nested too deeply, or too large
-        return _refused(said)
+        return _invalid_data(text)
     if state[:2] in ("08", "53", "58", "40", "55") or state[:3] == "57P" or state in ("57014", "25006", "XX000"):
-        return StoreUnavailable(f"The database at {url} could not do it now: {said}.")
+        return StoreUnavailable(f"The database at {url} could not run the statement: {text}.")
     return None
 
 
-def _refused(said: str) -> InvalidData:
-    return InvalidData(f"The database can't take that value: {said}.")
+def _invalid_data(text: str) -> InvalidData:
+    return InvalidData(f"The database can't store the value: {text}.")
 
 
-def _said(error: Any) -> str:
+def _server_message(error: Any) -> str:
     """The server's error message in one line, or else the driver's."""
     for name, value in error.details or ():
         if _text(name) == "PG_DIAG_MESSAGE_PRIMARY":
             return _text(value).strip().rstrip(".")
-    said = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", " ".join(str(error).split()))
-    said = re.sub(r"(percent-encoded token): .*", r"\1", said)  # the token may be part of a password
-    return without_password(said).rstrip(". ")
+    text = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", " ".join(str(error).split()))
+    text = re.sub(r"(percent-encoded token): .*", r"\1", text)  # the token may be part of a password
+    return without_password(text).rstrip(". ")
 
 
 def _text(value: bytes | str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-MOST = 64
+MAX_MARKS = 64
 """Maximum number of marks kept. Above it every other mark is dropped, and a position is then known a little later."""
 
 
@@ -39,20 +39,20 @@ class Marks:
     def add(self, last: int, open_: Collection[str]) -> None:
         """Add a mark. Its `last` must not be lower than that of the marks before it."""
         self._waiting.append(Mark(last, frozenset(open_)))
-        self._sort_out()
+        self._resolve()
 
     def ended(self, still_open: Collection[str]) -> None:
         """Remove the transactions that have ended: all of `open` that are not in `still_open`."""
         left = frozenset(still_open)
         self._waiting = [Mark(mark.last, mark.open & left) for mark in self._waiting]
-        self._sort_out()
+        self._resolve()
 
     def raise_to(self, position: int) -> None:
         """Raise the position to a seq that is known to be resolved from another source."""
         self.position = max(self.position, position)
-        self._sort_out()
+        self._resolve()
 
-    def _sort_out(self) -> None:
+    def _resolve(self) -> None:
         self.position = max([self.position, *(mark.last for mark in self._waiting if not mark.open)])
         kept: list[Mark] = []
         for mark in reversed(self._waiting):
@@ -61,4 +61,4 @@ class Marks:
             if mark.last > self.position and not any(later.open <= mark.open for later in kept):
                 kept.append(mark)
         kept.reverse()
-        self._waiting = kept if len(kept) <= MOST else [*kept[:-1:2], kept[-1]]
+        self._waiting = kept if len(kept) <= MAX_MARKS else [*kept[:-1:2], kept[-1]]

@@ -23,12 +23,12 @@ READING = ("database", "stream", "filter", "where", "start", "end", "partitions"
            "settleTimeout", "consumer")  # fmt: skip
 """The options of both readers."""
 
-_OF_SPARK = frozenset(("path", "checkpointlocation", "queryname", "mergeschema"))
+_SPARK_OPTIONS = frozenset(("path", "checkpointlocation", "queryname", "mergeschema"))
 """Options that Spark itself may add. They are ignored."""
 
 SETTLE_TIMEOUT = 30.0
 _LARGEST_SEQ = 2**63 - 1
-_MOST_PARTITIONS = 10_000
+_MAX_PARTITIONS = 10_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         given = {name.lower(): value for name, value in options.items()}
         _check_names(given, known)
         if not (stream := given.get("stream") or given.get("path")):
-            raise ConfigurationError("Which stream? Say .option('stream', 'orders'), or .load('orders').")
+            raise ConfigurationError("The stream is not set. Write .option('stream', 'orders'), or .load('orders').")
         others = {name.lower() for name in known} - {name.lower() for name in READING}
         return Options(
             place=find(given.get("database")),
@@ -94,7 +94,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             where=_where(given.get("where")),
             start=_edge("start", given.get("start", "earliest")),
             end=_edge("end", given.get("end", "latest")),
-            partitions=_count("partitions", given.get("partitions"), _MOST_PARTITIONS),
+            partitions=_count("partitions", given.get("partitions"), _MAX_PARTITIONS),
             max_rows=_count("maxRows", given.get("maxrows"), _LARGEST_SEQ),
             fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
             settle_timeout=seconds(given.get("settletimeout", SETTLE_TIMEOUT), "settleTimeout"),
@@ -106,11 +106,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def _check_names(given: Iterable[str], known: tuple[str, ...]) -> None:
     names = {name.lower(): name for name in known}
     for name in given:
-        if name not in names and name not in _OF_SPARK:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-            meant = f"; did you mean {names[near[0]]}?" if near else "."
+        if name not in names and name not in _SPARK_OPTIONS:
+            matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+            suggestion = f" Did you mean {names[matches[0]]}?" if matches else ""
             raise ConfigurationError(
-                f"The data source headrace has no option {name!r}{meant} There are {', '.join(known)}."
+                f"The data source headrace has no option {name!r}.{suggestion} The options are {', '.join(known)}."
             )
 
 
@@ -122,7 +122,7 @@ def _filters(text: str | None) -> tuple[str, ...]:
             found = msgspec.json.decode(text, type=list[str])
         except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f'filter={text!r} is not a list of filters ({error}): write orders.us.> or ["orders.us.>", "orders.eu.>"].'
+                f'filter={text!r} is not a list of filters ({error}). Write orders.us.> or ["orders.us.>", "orders.eu.>"].'
             ) from None
     else:
         found = [part.strip() for part in text.split(",")]
@@ -141,34 +141,32 @@ def _edge(name: str, text: str) -> Edge:
         return cast(Edge, text)
     if re.fullmatch(r"\d+", text):
         if not 1 <= int(text) <= _LARGEST_SEQ:
-            raise ConfigurationError(f"{name}={text!r} can't be: a seq is from 1 to {_LARGEST_SEQ}.")
+            raise ConfigurationError(f"{name}={text!r} is no seq. A seq is from 1 to {_LARGEST_SEQ}.")
         return int(text)
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ConfigurationError(
-            f"{name}={text!r} is no place in a stream: write earliest, latest, a seq, or a time such as 2030-01-31T12:00:00Z."
+            f"{name}={text!r} is no position in a stream. Write earliest, latest, a seq, or a time such as 2030-01-31T12:00:00Z."
         ) from None
 
 
-def _count(name: str, text: str | None, most: int) -> int | None:
+def _count(name: str, text: str | None, maximum: int) -> int | None:
     if text is None:
         return None
-    if not re.fullmatch(r"\s*\d+\s*", text) or not 1 <= int(text) <= most:
-        raise ConfigurationError(f"{name}={text!r} must be a number from 1 to {most}.")
+    if not re.fullmatch(r"\s*\d+\s*", text) or not 1 <= int(text) <= maximum:
+        raise ConfigurationError(f"{name}={text!r} is invalid. It must be a number from 1 to {maximum}.")
     return int(text)
 
 
 def _flag(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise ConfigurationError(f"{name}={text!r} must be true or false.")
+        raise ConfigurationError(f"{name}={text!r} is invalid. It must be true or false.")
     return text.strip().lower() == "true"
 
 
 def check_order(options: Options) -> None:
     """Raise `InvalidInput` if both start and end are seqs and the start is after the end."""
     if isinstance(options.start, int) and isinstance(options.end, int) and options.start > options.end:
-        raise InvalidInput(
-            f"start={options.start} lies after end={options.end}: a range goes from a seq up to a later one."
-        )
+        raise InvalidInput(f"start={options.start} is after end={options.end}. The start must not be after the end.")

@@ -30,7 +30,7 @@ _ORDERED: dict[type[Filter], str] = {GreaterThan: ">", GreaterThanOrEqual: ">=",
 _COMPARED: dict[type[Filter], str] = {EqualTo: "=", EqualNullSafe: "<=>", **_ORDERED}
 _TEXTUAL: dict[type[Filter], str] = {StringStartsWith: "starts", StringEndsWith: "ends", StringContains: "contains"}
 
-_LEAST, _MOST = -(2**63), 2**63 - 1
+_MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1
 
 
 class Pushed(msgspec.Struct):
@@ -43,10 +43,10 @@ class Pushed(msgspec.Struct):
     """
 
     tests: list[dict[str, Any]] = []
-    first: int = _LEAST
-    last: int = _MOST
+    first: int = _MIN_SEQ
+    last: int = _MAX_SEQ
 
-    def take(self, filters: Iterable[Filter], compares_bytes: Callable[[], bool]) -> Iterator[Filter]:
+    def push(self, filters: Iterable[Filter], compares_bytes: Callable[[], bool]) -> Iterator[Filter]:
         """Push down the filters that the database can evaluate, and return the others.
 
         Args:
@@ -54,47 +54,47 @@ class Pushed(msgspec.Struct):
             compares_bytes: returns whether the database orders text as Spark does. It is called
                 only if that matters.
         """
-        for each in filters:
-            inner = each.child if isinstance(each, Not) else each
+        for spark_filter in filters:
+            inner = spark_filter.child if isinstance(spark_filter, Not) else spark_filter
             test = _test(inner)
             ordered = type(inner) in _ORDERED and inner.attribute == ("key",)  # type: ignore[attr-defined]
             if test is None or (ordered and not compares_bytes()):
-                yield each
+                yield spark_filter
                 continue
-            self.tests.append({**test, "not": isinstance(each, Not)})
-            if inner is each and test["column"] == "seq":
-                self._narrow(test["op"], each.value)  # type: ignore[attr-defined]
+            self.tests.append({**test, "not": isinstance(spark_filter, Not)})
+            if inner is spark_filter and test["column"] == "seq":
+                self._narrow(test["op"], spark_filter.value)  # type: ignore[attr-defined]
 
     def _narrow(self, op: str, value: Any) -> None:
         match op:
             case "=" | "<=>":
                 low, high = value, value
             case ">" | ">=":
-                low, high = value + (op == ">"), _MOST
+                low, high = value + (op == ">"), _MAX_SEQ
             case "<" | "<=":
-                low, high = _LEAST, value - (op == "<")
+                low, high = _MIN_SEQ, value - (op == "<")
             case _:
                 low, high = min(value), max(value)
         self.first, self.last = max(self.first, low), min(self.last, high)
 
 
-def _test(each: Filter) -> dict[str, Any] | None:
+def _test(spark_filter: Filter) -> dict[str, Any] | None:
     """The test for a filter, or None if the database does not evaluate it with the same result."""
-    path: tuple[str, ...] = getattr(each, "attribute", ())
+    path: tuple[str, ...] = getattr(spark_filter, "attribute", ())
     if len(path) != 1 or path[0] not in COLUMNS:
         return None
     column = path[0]
-    if isinstance(each, (IsNull, IsNotNull)):
-        return {"column": column, "op": "is null" if isinstance(each, IsNull) else "is not null"}
+    if isinstance(spark_filter, (IsNull, IsNotNull)):
+        return {"column": column, "op": "is null" if isinstance(spark_filter, IsNull) else "is not null"}
     op: str | None
-    if isinstance(each, In):
+    if isinstance(spark_filter, In):
         op = "in"
-        values: tuple[Any, ...] = tuple(each.value)
+        values: tuple[Any, ...] = tuple(spark_filter.value)
         value: Any = [_literal(column, one) for one in values]
         known = bool(values) and all(one is not None for one in value)
     else:
-        op = _COMPARED.get(type(each)) or (_TEXTUAL.get(type(each)) if column == "key" else None)
-        value = _literal(column, getattr(each, "value", None))
+        op = _COMPARED.get(type(spark_filter)) or (_TEXTUAL.get(type(spark_filter)) if column == "key" else None)
+        value = _literal(column, getattr(spark_filter, "value", None))
         known = value is not None
     return {"column": column, "op": op, "value": value} if op and known else None
 
@@ -102,11 +102,11 @@ def _test(each: Filter) -> dict[str, Any] | None:
 def _literal(column: str, value: Any) -> str | None:
     """A value as the database's text for that column, or None if no text certainly means the same."""
     if column == "key":
-        good = isinstance(value, str) and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
-        return value if good else None
+        valid = isinstance(value, str) and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+        return value if valid else None
     if column == "seq":
-        good = isinstance(value, int) and not isinstance(value, bool) and _LEAST <= value <= _MOST
-        return str(value) if good else None
+        valid = isinstance(value, int) and not isinstance(value, bool) and _MIN_SEQ <= value <= _MAX_SEQ
+        return str(value) if valid else None
     if column == "created_at" and isinstance(value, datetime) and value.tzinfo is not None:
         return value.isoformat()
     return None

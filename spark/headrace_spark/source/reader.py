@@ -6,7 +6,6 @@ Postgres.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from headrace.model.errors import ConfigurationError, SchemaError, StoreUnavailable, UnknownStream
+from headrace.model.log import Log
 from headrace_spark.source.connection import Place, connect, translated
 from headrace_spark.source.marks import Marks
 from headrace_spark.source.options import Options, check_order
@@ -23,7 +23,7 @@ from headrace_spark.source.ranges import Ranges
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
 BATCH_BYTES = 4 * 1024 * 1024
 """Approximate size of an Arrow batch in bytes.
@@ -55,15 +55,15 @@ class RangePartition(InputPartition):
 
 def check_columns(schema: StructType) -> list[str]:
     """The names of the requested columns. Raises `ConfigurationError` for an unknown column or a wrong type."""
-    ours = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
+    known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
     for field in schema.fields:
         if TYPES.get(field.name) != field.dataType:
             raise ConfigurationError(
-                f"A stream has no column {field.name} {field.dataType.simpleString()}: there are {ours}. Leave .schema(…) out for all of them."
+                f"A stream has no column {field.name} {field.dataType.simpleString()}. The columns are {known}. Leave out .schema(…) to read all of them."
             )
     if not schema.fields:
         raise ConfigurationError(
-            f"The schema has no column: name at least one of {ours}, or leave .schema(…) out for all of them."
+            f"The schema has no column. Name at least one of {known}, or leave out .schema(…) to read all of them."
         )
     return schema.fieldNames()
 
@@ -99,12 +99,14 @@ def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBat
             for batch in cursor.fetch_record_batch():
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
     except SchemaError as error:
-        raise UnknownStream(f"The stream {partition.stream!r} was deleted while it was read: begin anew.") from error
+        raise UnknownStream(
+            f"The stream {partition.stream!r} was deleted while it was read. Start the read again."
+        ) from error
     finally:
         connection.close()
 
 
-class _Taking:
+class _PushFilters:
     """The `pushFilters` of a reader, in a form that Spark does not take for an override.
 
     Spark refuses a reader that overrides `pushFilters` unless
@@ -114,11 +116,11 @@ class _Taking:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, take: Callable[[list[Filter]], Iterable[Filter]]) -> None:
-        self._take = take
+    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
+        self._push = push
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._take(filters)
+        return self._push(filters)
 
 
 class HeadraceReader(DataSourceReader):
@@ -130,13 +132,13 @@ class HeadraceReader(DataSourceReader):
         self._schema = schema
         self._columns = check_columns(schema)
         self._pushed = Pushed()
-        self.pushFilters = _Taking(self._take)  # type: ignore[method-assign]
+        self.pushFilters = _PushFilters(self._push)  # type: ignore[method-assign]
 
-    def _take(self, filters: list[Filter]) -> Iterable[Filter]:
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Push down the filters that the database evaluates with the same result."""
         ranges = Ranges(self._options)
         try:
-            return list(self._pushed.take(filters, ranges.compares_bytes))
+            return list(self._pushed.push(filters, ranges.compares_bytes))
         finally:
             ranges.close()
 
@@ -171,8 +173,8 @@ class HeadraceReader(DataSourceReader):
         return read(partition, self._schema) if isinstance(partition, RangePartition) else iter(())
 
 
-def _last(ranges: Ranges, options: Options, most: int) -> int:
-    """The last seq to read, at most `most`.
+def _last(ranges: Ranges, options: Options, limit: int) -> int:
+    """The last seq to read, at most `limit`.
 
     It is the requested end, or else the position that is complete once the current publishers have
     ended or the settle timeout has passed.
@@ -180,9 +182,9 @@ def _last(ranges: Ranges, options: Options, most: int) -> int:
     wanted = ranges.end(options.end)
     marks = Marks()
     drawn = ranges.mark(marks)
-    target = min(drawn if wanted is None else wanted, most)
+    target = min(drawn if wanted is None else wanted, limit)
     if not ranges.settle(marks, target, options.settle_timeout):
-        _tell(ranges, options, marks, target, wanted)
+        _report_incomplete(ranges, options, marks, target, wanted)
         target = marks.position
     # For a time, the end is before the first later message. An earlier message with such a time may
     # have appeared meanwhile.
@@ -190,12 +192,15 @@ def _last(ranges: Ranges, options: Options, most: int) -> int:
     return target if last is None else min(last, target)
 
 
-def _tell(ranges: Ranges, options: Options, marks: Marks, target: int, wanted: int | None) -> None:
+def _report_incomplete(ranges: Ranges, options: Options, marks: Marks, target: int, wanted: int | None) -> None:
     """Log that a transaction still publishes. Raises `StoreUnavailable` instead if the end was explicit."""
-    told = (
-        f"The stream {options.stream!r} is complete up to seq {marks.position}, and not up to {target} after"
-        f" {options.settle_timeout:g} s, since somebody still publishes ({ranges.holders(marks)})"
-    )
+    publishers = ranges.holders(marks)
     if wanted is not None:
-        raise StoreUnavailable(f"{told}: try again, or end that transaction.")
-    logger.warning("%s: this read ends there.", told)
+        raise StoreUnavailable(
+            f"The stream {options.stream!r} is complete up to seq {marks.position}, and not up to {target}, since a transaction"
+            f" still publishes after {options.settle_timeout:g} s ({publishers}). Try again, or end that transaction."
+        )
+    log.warning(
+        "stream not complete", stream=options.stream, seq=marks.position, last_seq=target,
+        seconds=options.settle_timeout, publishers=publishers, hint="the read ends at seq",
+    )  # fmt: skip

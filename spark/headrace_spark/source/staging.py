@@ -8,7 +8,6 @@ Arrow batches to `stage`. The caller that knows which attempts count passes thei
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,21 +17,22 @@ from uuid import uuid4
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidData, InvalidInput, InvalidKey, StoreFull, StoreUnavailable
-from headrace_spark.source.connection import Place, ask, connect, translated
+from headrace.model.log import Log
+from headrace_spark.source.connection import Place, connect, fetch, translated
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped, unused-ignore]
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
-PIECE = 8_000_000
+CHUNK_BYTES = 8_000_000
 """Approximate bytes of a task's rows that are encoded and sent at a time.
 
 This bounds the memory of a task, whatever the size of Spark's batches.
 """
 
-PATIENCE = 0.2, 1.0, 3.0, 10.0
+RETRY_DELAYS = 0.2, 1.0, 3.0, 10.0
 """Pauses in seconds before the retries of a commit, after a failure or a lost answer."""
 
 
@@ -76,8 +76,8 @@ def check(place: Place, stream: str) -> None:
     """
     connection = connect(place)
     try:
-        ask(connection, place, "select (headrace.require_stream($1)).id", stream)
-        ask(connection, place, "select 'headrace.stage_write(text, text, bigint, boolean)'::regprocedure::text")
+        fetch(connection, place, "select (headrace.require_stream($1)).id", stream)
+        fetch(connection, place, "select 'headrace.stage_write(text, text, bigint, boolean)'::regprocedure::text")
     finally:
         connection.close()
 
@@ -107,20 +107,20 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Pa
     table: str | None = None
     rows = 0
     try:
-        for piece in _pieces(batches):
+        for chunk in _chunks(batches):
             if connection is None:
                 connection = connect(write.place)
                 table = _table(connection, write)
             if table is not None:
-                _ingest(connection, write, table, _numbered(encode(piece), attempt.bytes, rows))
-            rows += piece.num_rows
+                _ingest(connection, write, table, _numbered(encode(chunk), attempt.bytes, rows))
+            rows += chunk.num_rows
     finally:
         if connection is not None:
             connection.close()
     return Part(partition=partition, attempt=str(attempt), rows=rows)
 
 
-def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = PATIENCE) -> int:
+def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float] = RETRY_DELAYS) -> int:
     """Publish the staged rows of these attempts exactly once, all or nothing.
 
     A batch that was committed before changes nothing.
@@ -141,7 +141,7 @@ def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = P
     wanted = sum(part.rows for part in parts)
     if not wanted:
         return 0
-    pauses = iter(patience)
+    delays = iter(retry_delays)
     while True:
         try:
             count = _commit(write, parts)
@@ -149,13 +149,18 @@ def commit(write: Write, parts: Sequence[Part], *, patience: Sequence[float] = P
         except StoreFull:
             raise
         except StoreUnavailable as error:
-            pause = next(pauses, None)
-            if pause is None:
+            delay = next(delays, None)
+            if delay is None:
                 raise
-            logger.warning("%s The commit is tried again in %g s.", error, pause)
-            time.sleep(pause)
+            log.warning(
+                "commit failed", stream=write.stream, write=write.id, error=error, seconds=delay, hint="it is retried"
+            )
+            time.sleep(delay)
     if count == 0:
-        logger.info("Nothing of the write %r was published: it was before, or no payload has changed.", write.id)
+        log.info(
+            "write published nothing", stream=write.stream, write=write.id,
+            hint="it was committed before, or no payload has changed",
+        )  # fmt: skip
     return count
 
 
@@ -168,17 +173,20 @@ def abort(write: Write) -> None:
         connection = connect(write.place)
         try:
             sql = "select headrace.abort_write($1, $2, $3)::text"
-            ask(connection, write.place, sql, write.stream, write.id, write.batch)
+            fetch(connection, write.place, sql, write.stream, write.id, write.batch)
         finally:
             connection.close()
     except HeadraceError as error:
-        logger.warning("What the write %r had staged is there still, for a day at most: %s", write.id, error)
+        log.warning(
+            "staged rows not deleted", stream=write.stream, write=write.id, error=error,
+            hint="they are deleted within a day",
+        )  # fmt: skip
 
 
 def _commit(write: Write, parts: Sequence[Part]) -> int:
     connection = connect(write.place)
     try:
-        ((count,),) = ask(
+        ((count,),) = fetch(
             connection,
             write.place,
             "select headrace.commit_write($1, $2, $3, $4::json)",
@@ -193,7 +201,7 @@ def _commit(write: Write, parts: Sequence[Part]) -> int:
 
 
 def _table(connection: Connection, write: Write) -> str | None:
-    ((table,),) = ask(
+    ((table,),) = fetch(
         connection,
         write.place,
         "select headrace.stage_write($1, $2, $3, $4)",
@@ -205,9 +213,9 @@ def _table(connection: Connection, write: Write) -> str | None:
     return table if table is None else str(table)
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        step = max(1, batch.num_rows * PIECE // max(batch.get_total_buffer_size(), PIECE))
+        step = max(1, batch.num_rows * CHUNK_BYTES // max(batch.get_total_buffer_size(), CHUNK_BYTES))
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 
@@ -235,19 +243,19 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
         try:
             cursor.adbc_ingest(name.strip('"'), rows, mode="append", db_schema_name=schema)
         except Exception as error:
-            ours = _explain(error, write, rows)
-            if ours is None:
+            headrace_error = _row_error(error, write, rows)
+            if headrace_error is None:
                 raise
-            raise ours from error
+            raise headrace_error from error
 
 
-def _explain(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | None:
+def _row_error(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | None:
     """The Headrace error for a row that the database refuses, with its key, or for a staging table that is gone."""
     state = getattr(error, "sqlstate", None) or ""
     # The driver looks up the table itself, and then reports no error code.
     if state == "42P01" or (not state and "headrace_staging" in str(error) and "does not exist" in str(error)):
         return StoreUnavailable(
-            f"What the write {write.id!r} to the stream {write.stream!r} had staged is gone: it was committed or given up meanwhile."
+            f"The staged rows of the write {write.id!r} to the stream {write.stream!r} are gone, since it was committed or aborted meanwhile."
         )
     if state[:2] not in ("22", "23", "54"):
         return None
@@ -260,17 +268,17 @@ def _explain(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | 
     start = f"The row with the key {_short(key)} can't be published:"
     if constraint == "valid_key":
         return InvalidKey(
-            f"{start} a key has 1 to 1024 bytes, and its tokens, parted by dots, are neither empty nor exactly '*' or '>'."
+            f"{start} a key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'."
         )
     if constraint == "no_nul" or state == "22021":
-        return InvalidData(f"{start} it has a NUL character, which Postgres can't hand out as text.")
+        return InvalidData(f"{start} it has a NUL character, which Postgres can't return as text.")
     if constraint == "message_size":
-        return InvalidData(f"{start} a message has at most 200 MB, its headers included.")
+        return InvalidData(f"{start} a message, including its headers, has at most 200 MB.")
     if constraint == "headers_are_objects":
         return InvalidData(f'{start} its headers are not a JSON object, such as {{"trace": "abc"}}.')
     if line and line[2] in ("data", "headers") and state == "22P02":
-        said = _detail(error, "MESSAGE_DETAIL").rstrip(".")
-        return InvalidData(f"{start} its {line[2]}, a string, must be JSON text, and is not ({said}).")
+        detail = _detail(error, "MESSAGE_DETAIL").rstrip(".")
+        return InvalidData(f"{start} its {line[2]}, a string, is not JSON text ({detail}).")
     return InvalidInput(f"{start} {_detail(error, 'MESSAGE_PRIMARY')}.")
 
 

@@ -7,7 +7,6 @@ are read, and a restarted query continues exactly where it stopped.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
+from headrace.model.log import Log
 from headrace_spark.source.marks import Marks
 from headrace_spark.source.options import Options
 from headrace_spark.source.ranges import Ranges
@@ -24,9 +24,9 @@ from headrace_spark.source.reader import RangePartition, check_columns, read
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-logger = logging.getLogger("headrace.spark")
+log = Log("headrace.spark")
 
-PATIENCE = 0.25
+SETTLE_SECONDS = 0.25
 """Seconds that a micro-batch waits for publishers in progress.
 
 Most of them take milliseconds. The messages of a longer one are read by a later micro-batch.
@@ -42,7 +42,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         if options.end != "latest":
             raise ConfigurationError(
-                f"end={options.end} is for spark.read: a streaming query has no end; trigger(availableNow=True) reads what is there, and stops."
+                f"end={options.end} is not supported by a streaming query. Use spark.read, or trigger(availableNow=True), which stops"
+                " at the current end."
             )
         self._options = options
         self._schema = schema
@@ -65,8 +66,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The read limit, from the option `maxRows`."""
-        most = self._options.max_rows
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        max_rows = self._options.max_rows
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Store the position where the stream ends now, for `trigger(availableNow=True)`.
@@ -75,10 +76,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._drawn = self._ranges.mark(self._marks)
         if not self._ranges.settle(self._marks, self._drawn, self._options.settle_timeout):
-            logger.warning(
-                "The stream %r is complete up to seq %d, and not up to %d after %g s, since somebody still publishes (%s):"
-                " this run ends there.",
-                self._options.stream, self._marks.position, self._drawn, self._options.settle_timeout, self._ranges.holders(self._marks),
+            log.warning(
+                "stream not complete", stream=self._options.stream, seq=self._marks.position, last_seq=self._drawn,
+                seconds=self._options.settle_timeout, publishers=self._ranges.holders(self._marks), hint="the run ends at seq",
             )  # fmt: skip
         self._target = self._marks.position
 
@@ -95,8 +95,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = self._resolved(after) if self._target is None else self._target
         if self._drawn < after and self._options.fail_on_data_loss:
             raise InvalidInput(
-                f"The checkpoint has read the stream {self._options.stream!r} up to seq {after}, and its last one is {self._drawn}: the database"
-                " is older than the checkpoint; begin anew, with a new checkpoint."
+                f"The checkpoint has read the stream {self._options.stream!r} up to seq {after}, and its last one is {self._drawn}. The database"
+                " is older than the checkpoint. Start again with a new checkpoint."
             )
         if last > after and isinstance(limit, ReadMaxRows):
             last = self._ranges.limit(after, last, limit.max_rows)
@@ -106,7 +106,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._marks.raise_to(after)
         self._drawn = self._ranges.mark(self._marks)
         if self._drawn > after:
-            self._ranges.settle(self._marks, after + 1, PATIENCE)
+            self._ranges.settle(self._marks, after + 1, SETTLE_SECONDS)
         return self._marks.position
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -150,8 +150,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         uid = self._ranges.uid()
         if offset["stream"] != uid:
             raise UnknownStream(
-                f"The stream {self._options.stream!r} was deleted and created anew: what the checkpoint has read is of another one;"
-                " begin anew, with a new checkpoint."
+                f"The stream {self._options.stream!r} was deleted and created again. The checkpoint belongs to the deleted one."
+                " Start again with a new checkpoint."
             )
         self._uid = uid
         return int(offset["position"])

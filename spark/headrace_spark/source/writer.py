@@ -67,7 +67,7 @@ class HeadraceWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigurationError("A stream is only ever appended to: write with .mode('append').")
+            raise ConfigurationError("A stream can only be appended to. Write with .mode('append').")
         check_schema(schema)
         read = Options.of(options, WRITING)
         staging.check(read.place, read.stream)
@@ -99,11 +99,11 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "A stream is only ever appended to: use .outputMode('append'), and foreachBatch for results that are updated."
+                "A stream can only be appended to. Use .outputMode('append'), and foreachBatch for results that are updated."
             )
         if any(name.lower() == "writeid" for name in options):
             raise ConfigurationError(
-                "writeId is for single writes: a streaming query is known by the id that its checkpoint has."
+                "writeId is not supported by a streaming query, which is identified by its checkpoint. Leave it out."
             )
         check_schema(schema)
         self._options = Options.of(options, WRITING_STREAM)
@@ -137,7 +137,9 @@ def _write_id(others: Mapping[str, str]) -> str:
     if given is None:
         return str(uuid4())
     if not 1 <= len(given.encode()) <= 200:
-        raise ConfigurationError("A writeId has 1 to 200 bytes, such as 'orders-2030-01-31'.")
+        raise ConfigurationError(
+            f"The writeId {given!r:.80} is invalid. It must have 1 to 200 bytes, such as 'orders-2030-01-31'."
+        )
     return f"save:{given}"
 
 
@@ -152,7 +154,7 @@ def _micro_batch() -> tuple[str, int]:
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if not query or not batch:
-        raise ConfigurationError("Spark has told the task neither its query nor its batch: use writeStream.")
+        raise ConfigurationError("The task has no streaming query and batch in its Spark properties. Use writeStream.")
     return f"query:{query}", int(batch)
 
 

@@ -33,8 +33,8 @@ def waiting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory: Path = tmp_path_factory.mktemp("waiting") / "postgres"
     server = EmbeddedPostgres(directory, settings={**QUICK, "synchronous_standby_names": "nobody"})
     try:
-        with server.acquire() as tenancy:
-            yield tenancy.url
+        with server.acquire() as handle:
+            yield handle.url
         server.destroy()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -92,7 +92,7 @@ async def test_an_unexpected_failure_ends_the_capture_lease_of_its_source_only(
     async def failing(executor: Any, of: int, *args: Any, **options: Any) -> int | None:
         if of == number and not failed.is_set():
             failed.set()
-            raise SchemaError("The database lacks Headrace's schema.")
+            raise SchemaError("The database has no Headrace schema.")
         return await take(executor, of, *args, **options)
 
     monkeypatch.setattr(store, "take_capture", failing)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from headrace.embedded.account import Account, account_for
 from headrace.embedded.binaries import Installation, find_installation
+from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
 
 USER = "headrace"
@@ -47,7 +47,7 @@ class Node:
     def __init__(self, name: str) -> None:
         self.name = name
         self.socket = Path(tempfile.mkdtemp(prefix=f"headrace-{name}-"))
-        self._account: Account = account_for(self.socket)
+        self._account: OsUser = os_user_for(self.socket)
         self._programs: Installation = usable_by(self._account, find_installation())
         self._account.own(self.socket)
         self.socket.chmod(0o700)

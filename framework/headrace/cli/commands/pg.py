@@ -92,12 +92,12 @@ def psql(
 ) -> int:
     """Open psql on the embedded Postgres, which is started if necessary. Arguments after `--` go to psql."""
     server = _server(data)
-    with server.acquire() as tenancy:
+    with server.acquire() as handle:
         # Ctrl-C is for psql, which uses it to end a query. This is a handler because psql would inherit
         # SIG_IGN.
         previous = signal.signal(signal.SIGINT, lambda *_: None)
         try:
-            return subprocess.call([server.program("psql"), tenancy.url, *arguments])
+            return subprocess.call([server.program("psql"), handle.url, *arguments])
         finally:
             signal.signal(signal.SIGINT, previous)
 

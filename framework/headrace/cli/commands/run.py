@@ -11,8 +11,8 @@ from cyclopts.validators import Number
 
 from headrace.app.app import App
 from headrace.app.consumer import Consumer
-from headrace.app.heartbeats import this_process_is
-from headrace.app.settings import MOST_PROCESSES
+from headrace.app.heartbeats import set_process_kind
+from headrace.app.settings import MAX_PROCESSES
 from headrace.app.settings import read as read_settings
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import flag
@@ -36,7 +36,7 @@ def run(
     processes: Annotated[
         int | None,
         Parameter(
-            validator=Number(gte=1, lte=MOST_PROCESSES), show_default=False,
+            validator=Number(gte=1, lte=MAX_PROCESSES), show_default=False,
             help="The number of processes that share the work. Default: 1.",
         ),
     ] = None,
@@ -97,7 +97,7 @@ def run(
 
 
 async def _run(app: App, ready_file: Path | None) -> None:
-    this_process_is("run")
+    set_process_kind("run")
     app.attach(Capturing())  # also captures sources that the app didn't declare, because it mostly has their transforms
     if ready_file is None:
         await app.run()

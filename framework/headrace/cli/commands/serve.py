@@ -17,8 +17,8 @@ from cyclopts.validators import Number
 
 from headrace import store
 from headrace.app.app import App
-from headrace.app.heartbeats import this_process_is
-from headrace.app.settings import MOST_PROCESSES, Settings
+from headrace.app.heartbeats import set_process_kind
+from headrace.app.settings import MAX_PROCESSES, Settings
 from headrace.app.settings import read as read_settings
 from headrace.cli.options.common import flag
 from headrace.cli.options.sizes import size_in_bytes
@@ -53,7 +53,7 @@ def serve(
     processes: Annotated[
         int | None,
         Parameter(
-            validator=Number(gte=1, lte=MOST_PROCESSES), show_default=False,
+            validator=Number(gte=1, lte=MAX_PROCESSES), show_default=False,
             help="The number of processes that share the port. Default: 1.",
         ),
     ] = None,
@@ -166,7 +166,7 @@ class ServeCommand:
         from headrace.server.asgi import Server
         from headrace.server.serve import ServerRunner
 
-        this_process_is("serve")
+        set_process_kind("serve")
         server = Server(self._app, _limit_connections(self._options))
         background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._expose_metrics(server, background)

@@ -104,5 +104,5 @@ def _database_url(configuration: Settings) -> Iterator[str]:
     else:
         from headrace.embedded import EmbeddedPostgres
 
-        with EmbeddedPostgres(configuration.data).acquire() as tenancy:
-            yield tenancy.url
+        with EmbeddedPostgres(configuration.data).acquire() as handle:
+            yield handle.url

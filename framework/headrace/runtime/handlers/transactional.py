@@ -30,7 +30,7 @@ from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.transaction import Transaction
-from headrace.store.database.missing_objects import swept_away
+from headrace.store.database.missing_objects import object_replaced
 from headrace.store.database.retry import DatabaseRetry
 
 Delivery = Message | Batch
@@ -142,7 +142,7 @@ class Transactional:
                     " exception leave the handler, or put statements that may fail inside `async with tx.transaction():`."
                 ) from error
             except asyncpg.PostgresError as error:
-                if not swept_away(error):
+                if not object_replaced(error):
                     raise
                 raise Release("The database functions were replaced at that moment, as by an upgrade.") from error
             except asyncpg.InterfaceError as error:

@@ -19,6 +19,9 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
+from headrace.runtime.maintenance.scheduler import Scheduler
+from headrace.runtime.maintenance.sweeper import Sweeper, Swept
+from headrace.runtime.maintenance.vacuum import Vacuum
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 logger = logging.getLogger("headrace")
@@ -59,9 +62,9 @@ class Janitor:
 
     def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
         self._database = database
-        self._sweeper = store.Sweeper(database)
-        self._scheduled = store.Schedule(database)
-        self._vacuum = store.Vacuum(database)
+        self._sweeper = Sweeper(database)
+        self._scheduled = Scheduler(database)
+        self._vacuum = Vacuum(database)
         self._published = published
         self._schedule = anyio.Event()
         self._id = uuid4()
@@ -122,7 +125,7 @@ class Janitor:
                 if _passes(failure):
                     raise
                 _tell("retention", failure)
-                swept = store.Swept()
+                swept = Swept()
             database_retry.cleared()
             rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
             took = 0.0 if swept.more else monotonic() - began
@@ -171,7 +174,7 @@ class Janitor:
             database_retry.cleared()
 
 
-def _until(swept: store.Swept, rest: float) -> float:
+def _until(swept: Swept, rest: float) -> float:
     """Seconds to wait until the next sweep. Less while there is more to do, or while a stream fills quickly."""
     if swept.more:
         return AT_ONCE

@@ -18,7 +18,7 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import ConfigurationError, InDoubt, StoreUnavailable
-from headrace.store.database.connection import ENDING
+from headrace.store.database.connection import ROLLBACK_TIMEOUT
 from headrace.store.database.errors import translated
 from headrace.store.database.retry import DatabaseRetry
 
@@ -146,7 +146,7 @@ class Transaction:
         hold, left, committing = self._hold, None, False
         assert hold is not None
         try:
-            with translated(self._database.dsn), anyio.fail_after(ENDING, shield=True):
+            with translated(self._database.dsn), anyio.fail_after(ROLLBACK_TIMEOUT, shield=True):
                 left = await last(hold.connection)
                 committing = True
                 await hold.commit()

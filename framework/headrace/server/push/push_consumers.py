@@ -242,7 +242,7 @@ class PushConsumers:
         """Return counts and states of all push consumers by name."""
         return {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines()}
 
-    def tells(self) -> dict[str, Any]:
+    def app_statistics(self) -> dict[str, Any]:
         """Return the consumers' part of the app's statistics, in the form of the app's own consumers."""
         return {"consumers": self.statistics()}
 

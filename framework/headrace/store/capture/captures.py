@@ -14,7 +14,7 @@ import msgspec
 from headrace.model.capture import CaptureFacts, FailedChange
 from headrace.model.errors import UnknownSource
 from headrace.store.database.connection import ending_when_idle
-from headrace.store.database.missing_objects import again
+from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Database, Executor
 from headrace.store.messages.publish import chunks
 
@@ -209,7 +209,7 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
             async with database.transaction() as connection:
                 await _append(connection, number, epoch, stream, batch, slices)
 
-        await again(append)
+        await with_repeat(append)
     else:
         await _append(executor, number, epoch, stream, batch, slices)
 

@@ -75,13 +75,13 @@ def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any,
     where = msgspec.json.decode(encoded(spec.where) or "null")
     now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
     return {
-        setting: (_tellable(setting, old), _tellable(setting, now[setting]))
+        setting: (_plain(setting, old), _plain(setting, now[setting]))
         for setting, old in before.items()
         if old != now[setting]
     }
 
 
-def _tellable(setting: str, value: Any) -> Any:
+def _plain(setting: str, value: Any) -> Any:
     """A value for logs and errors. Hides the secret of a push consumer."""
     return {**value, "secret": HIDDEN} if setting == "push" and value and value.get("secret") else value
 
@@ -94,7 +94,7 @@ async def consumer_id(executor: Executor, stream: str, name: str) -> int:
         name,
     )
     if found is None:
-        raise UnknownConsumer(f"There is no consumer {name!r} on the stream {stream!r}.")
+        raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
     return found
 
 
@@ -109,7 +109,7 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     if row is None:
         if isinstance(executor, Database):
             await executor.refuse_while_recovering()
-        raise UnknownConsumer("The consumer no longer exists: declare it again.")
+        raise UnknownConsumer("The consumer no longer exists. Declare it again.")
     given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
     settings = msgspec.json.decode(row["settings"])
     del settings["where"]
@@ -137,7 +137,7 @@ async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
         ref,
     )
     if row is None:
-        raise UnknownStream(f"There is no stream {ref!r}.")
+        raise UnknownStream(f"The stream {ref!r} does not exist.")
     return tuple(row)
 
 

@@ -18,7 +18,7 @@ _AT_WORK = """
                where b.state in ('queued', 'running') order by b.id limit $1) as b) as backfills
 """
 
-MOST = 1000
+MAX_SOURCES = 1000
 """The maximum number of backfills in the result."""
 
 
@@ -26,6 +26,6 @@ async def sources_at_work(executor: Executor) -> tuple[list[SourceInfo], list[Ba
     """All sources, by name and without secrets, and the queued and running backfills, the oldest first. Uses
     one query.
     """
-    row = await executor.fetchrow(_AT_WORK, MOST)
+    row = await executor.fetchrow(_AT_WORK, MAX_SOURCES)
     sources = msgspec.json.decode(row["sources"], type=list[SourceInfo])
     return [without_secrets(one) for one in sources], msgspec.json.decode(row["backfills"], type=list[BackfillInfo])

@@ -40,14 +40,14 @@ async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
     # Postgres accepts no NUL, not even in a query.
     row = None if "\0" in ref else await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
     if row is None:
-        raise UnknownSource(f"There is no source {ref!r}: create it, or mend the name.")
+        raise UnknownSource(f"The source {ref!r} does not exist. Create it, or correct the name.")
     return _source(row)
 
 
 async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word
     """Replace all settings, by the source's id. Raises `UnknownSource`."""
     if not await executor.fetchval("select headrace.edit_source($1, $2)", id, _json(settings)):
-        raise UnknownSource("The source no longer exists: create it again.")
+        raise UnknownSource("The source no longer exists. Create it again.")
 
 
 async def delete_source(executor: Executor, id: str) -> None:  # noqa: A002

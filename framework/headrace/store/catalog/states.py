@@ -28,7 +28,7 @@ async def stream(executor: Executor, name: str) -> StreamInfo:
     """One stream. Raises `UnknownStream`."""
     row = await executor.fetchrow("select * from headrace.stream_info($1)", name)
     if row is None:
-        raise UnknownStream(f"There is no stream {name!r}.")
+        raise UnknownStream(f"The stream {name!r} does not exist.")
     return _stream(row)
 
 
@@ -55,7 +55,7 @@ async def consumer(executor: Executor, stream: str, name: str, *, look: int = MA
     """
     row = await executor.fetchrow("select * from headrace.consumer_info($1, $2, $3)", stream, name, look)
     if row is None:
-        raise UnknownConsumer(f"There is no consumer {name!r} on the stream {stream!r}.")
+        raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
     return _consumer(row)
 
 

@@ -10,7 +10,7 @@ from headrace.model.errors import InvalidInput
 from headrace.model.tokens import Minted, StoredToken, TokenExists, TokenInfo, UnknownToken
 from headrace.store.database.pool import Executor
 
-MOST_TOLD = 10_000
+MAX_TOKENS = 10_000
 
 _INFO = "id, name, scopes, created_at, expires_at, revoked_at"
 
@@ -41,15 +41,13 @@ async def add_token(
         None if lifetime is None else timedelta(seconds=lifetime),
     )
     if row is None:
-        raise TokenExists(
-            f"There is, or was, a token {name!r}: take another name, since those of revoked tokens are kept."
-        )
+        raise TokenExists(f"The token name {name!r} is taken, by a current or a revoked token. Choose another name.")
     return _info(row)
 
 
 async def tokens(executor: Executor) -> list[TokenInfo]:
-    """All tokens by name, including revoked ones, at most `MOST_TOLD`."""
-    rows = await executor.fetch(f"select {_INFO} from headrace.tokens order by name limit $1", MOST_TOLD)
+    """All tokens by name, including revoked ones, at most `MAX_TOKENS`."""
+    rows = await executor.fetch(f"select {_INFO} from headrace.tokens order by name limit $1", MAX_TOKENS)
     return [_info(row) for row in rows]
 
 
@@ -73,13 +71,13 @@ async def revoke_token(executor: Executor, ref: str, now: datetime | None = None
         now,
     )
     if row is None:
-        raise UnknownToken(f"There is no token {ref[:80]!r}: `headrace token ls` lists them.")
+        raise UnknownToken(f"The token {ref[:80]!r} does not exist. `headrace token ls` lists the tokens.")
     return _info(row)
 
 
 def _storable(ref: str) -> str:
     if "\0" in ref:
-        raise InvalidInput("A token's id or name has no NUL character in it.")
+        raise InvalidInput("The token's id or name contains a NUL character. Leave it out.")
     return ref
 
 

@@ -12,7 +12,9 @@ from headrace.model.records import WorkerFacts, WorkerInfo
 from headrace.store.database.pool import Executor
 
 
-async def tell_worker(executor: Executor, worker: UUID, facts: WorkerFacts, *, now: datetime | None = None) -> None:
+async def record_heartbeat(
+    executor: Executor, worker: UUID, facts: WorkerFacts, *, now: datetime | None = None
+) -> None:
     """Write a heartbeat of a process. It replaces the previous one."""
     await executor.fetchval(
         "select headrace.record_heartbeat($1, $2, coalesce($3, clock_timestamp()))",
@@ -20,7 +22,7 @@ async def tell_worker(executor: Executor, worker: UUID, facts: WorkerFacts, *, n
     )  # fmt: skip
 
 
-async def worker_left(executor: Executor, worker: UUID) -> None:
+async def delete_heartbeat(executor: Executor, worker: UUID) -> None:
     """Remove a process that ends."""
     await executor.fetchval("select headrace.delete_heartbeat($1)", worker)
 
@@ -41,8 +43,8 @@ def _worker(row: Any) -> WorkerInfo | None:
         facts = msgspec.json.decode(row["facts"], type=WorkerFacts)
     except msgspec.DecodeError:  # the heartbeat of a newer version may be unreadable
         return None
-    told = {field: getattr(facts, field) for field in WorkerFacts.__struct_fields__}
-    return WorkerInfo(id=str(row["id"]), seen_at=row["seen_at"], gone=row["gone"], **told)
+    fields = {field: getattr(facts, field) for field in WorkerFacts.__struct_fields__}
+    return WorkerInfo(id=str(row["id"]), seen_at=row["seen_at"], gone=row["gone"], **fields)
 
 
 async def forget_workers(executor: Executor, *, now: datetime | None = None) -> int:

@@ -9,16 +9,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
-AVOIDED = 60.0
+AVOID_SECONDS = 60.0
 """Seconds for which an address that did not respond is tried after the others. Applies if the URL says which
 kind of server is wanted.
 """
 
-SHORTEST = 2.0
+MIN_TIMEOUT = 2.0
 """The minimum timeout of each address in seconds."""
 
 # Errors of one address that say nothing about the others.
-_NEXT = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
+_TRY_NEXT = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
 
 Address = tuple[str, int]
 
@@ -35,8 +35,8 @@ class Addresses:
 
     def __init__(self, dsn: str) -> None:
         self._all = addresses_of(dsn)
-        self.primary = _wanted(dsn) in ("primary", "read-write")
-        self._silent: dict[Address, float] = {}
+        self.primary = _target_attribute(dsn) in ("primary", "read-write")
+        self._unresponsive: dict[Address, float] = {}
 
     def __len__(self) -> int:
         return max(len(self._all), 1)
@@ -49,40 +49,40 @@ class Addresses:
         """
         if len(self._all) < 2:
             return await attempt(timeout=timeout, **options)
-        share = max(timeout / len(self._all), SHORTEST)
+        share = max(timeout / len(self._all), MIN_TIMEOUT)
         failure: BaseException | None = None
         for address in self._in_order():
             host, port = address
             try:
                 connection = await attempt(host=host, port=port, timeout=share, **options)
-            except _NEXT as error:
+            except _TRY_NEXT as error:
                 failure = error
                 if isinstance(error, TimeoutError) and self.primary:
-                    self._silent[address] = time.monotonic()
+                    self._unresponsive[address] = time.monotonic()
             else:
-                self._silent.pop(address, None)
+                self._unresponsive.pop(address, None)
                 return connection
         assert failure is not None
         raise failure
 
     def _in_order(self) -> list[Address]:
-        since = time.monotonic() - AVOIDED
-        return sorted(self._all, key=lambda address: self._silent.get(address, 0.0) > since)
+        since = time.monotonic() - AVOID_SECONDS
+        return sorted(self._all, key=lambda address: self._unresponsive.get(address, 0.0) > since)
 
 
 def addresses_of(dsn: str) -> list[Address]:
     """The hosts and ports of a URL. Empty if there is no choice, or if only the driver can read the URL."""
     try:
         parts = urlsplit(dsn)
-        named = parse_qs(parts.query)
+        parameters = parse_qs(parts.query)
     except ValueError:
         return []
     authority = unquote(parts.netloc.rpartition("@")[2])
     hosts = [_host_and_port(one) for one in authority.split(",")] if authority else []
-    if not hosts and "host" in named:
-        hosts = [(host, "") for host in named["host"][-1].split(",")]
-    ports = named["port"][-1].split(",") if "port" in named else []
-    if len(ports) not in (0, 1, len(hosts)) or _wanted(dsn) == "prefer-standby":
+    if not hosts and "host" in parameters:
+        hosts = [(host, "") for host in parameters["host"][-1].split(",")]
+    ports = parameters["port"][-1].split(",") if "port" in parameters else []
+    if len(ports) not in (0, 1, len(hosts)) or _target_attribute(dsn) == "prefer-standby":
         return []
     common = ports * len(hosts) if len(ports) == 1 else ports or [""] * len(hosts)
     try:
@@ -91,7 +91,7 @@ def addresses_of(dsn: str) -> list[Address]:
         return []
 
 
-def _wanted(dsn: str) -> str:
+def _target_attribute(dsn: str) -> str:
     """The kind of server that the URL asks for."""
     try:
         return parse_qs(urlsplit(dsn).query).get("target_session_attrs", ["any"])[-1]

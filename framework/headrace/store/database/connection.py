@@ -15,11 +15,11 @@ from asyncpg.transaction import Transaction
 
 from headrace.store.database.keepalive import keep_alive
 
-ENDING = 10.0
+ROLLBACK_TIMEOUT = 10.0
 """The timeout for ending a long transaction in seconds. After it the connection is closed."""
 
 
-CANCELLING = 2.0
+CANCEL_TIMEOUT = 2.0
 """The timeout for cancelling a statement in seconds. The request uses another connection. If that fails too,
 this connection is closed, and the server notices it.
 """
@@ -38,7 +38,7 @@ def ending_when_idle(seconds: float) -> str:
     return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
 
 
-class Meter:
+class PoolCounters:
     """Statistics of the connections of one pool.
 
     Attributes:
@@ -62,17 +62,17 @@ class Connection(Plain):
         opened_at: when it was opened, on the loop's clock.
     """
 
-    meter = Meter()  # each pool sets its own
+    counters = PoolCounters()  # each pool sets its own
     detector: FailureDetector | None = None
     opened_at = 0.0
-    _along = ""
+    _with_next = ""
     _loop: asyncio.AbstractEventLoop
     _transport: asyncio.BaseTransport
     _addr: object
 
-    def begin(self, meter: Meter, detector: FailureDetector) -> None:
+    def begin(self, counters: PoolCounters, detector: FailureDetector) -> None:
         """Start the measurements. Called when the connection has just been opened."""
-        self.meter, self.detector = meter, detector
+        self.counters, self.detector = counters, detector
         self.opened_at = self._loop.time()
         keep_alive(self.socket)
 
@@ -86,13 +86,13 @@ class Connection(Plain):
         """The address to which it is connected: a host as the URL names it and a port, or the path of a Unix socket."""
         return self._addr
 
-    def set_along(self, query: str) -> None:
+    def send_with_next(self, query: str) -> None:
         """Send this SQL together with the next statement that has no arguments, which saves a round trip."""
-        self._along = query
+        self._with_next = query
 
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
-        along, self._along = self._along, ""
-        query = query + along if along else query
+        with_next, self._with_next = self._with_next, ""
+        query = query + with_next if with_next else query
         return self._watched(query, super().execute(query, *args, timeout=timeout))
 
     def executemany(self, command: str, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
@@ -108,36 +108,36 @@ class Connection(Plain):
         return self._watched(query, super().fetchval(query, *args, **options))
 
     async def _watched(self, statement: str, answer: Awaitable[Any]) -> Any:
-        self.meter.round_trips += 1
+        self.counters.round_trips += 1
         detector = self.detector
         if detector is None:
             return await answer
-        detector.asked(self, statement)
-        well = False
+        detector.sent(self, statement)
+        succeeded = False
         try:
             result = await answer
-            well = True
+            succeeded = True
             return result
         except asyncpg.InternalClientError as error:
             # The server closed the connection, and the driver was still reading its last messages. This
             # is not an error of the caller.
             self.terminate()
-            raise asyncpg.InterfaceError("the connection broke in the middle of a statement") from error
+            raise asyncpg.InterfaceError("the connection broke during a statement") from error
         except AttributeError as error:
             if not self.is_closed():
                 raise
             # A statement with types that the driver doesn't know takes several round trips, and the
             # connection was closed between two of them.
-            raise asyncpg.InterfaceError("the connection was closed in the middle of a statement") from error
+            raise asyncpg.InterfaceError("the connection was closed during a statement") from error
         finally:
-            detector.answered(self, well=well)
+            detector.answered(self, succeeded=succeeded)
 
     async def _cancel(self, *waiters: Any) -> None:
         """Cancel within a short timeout. asyncpg's own limit is the timeout of a statement, and until then the
         pool lacks this connection.
         """
         try:
-            async with asyncio.timeout(CANCELLING) as limit:
+            async with asyncio.timeout(CANCEL_TIMEOUT) as limit:
                 await super()._cancel(*waiters)  # type: ignore[misc]
         except TimeoutError:
             pass
@@ -161,7 +161,7 @@ class Hold:
     async def begin(self, idle: float) -> None:
         """Begin the transaction. The server ends it if it is idle for `idle` seconds."""
         self._open = transaction = self.connection.transaction()
-        self.connection.set_along(ending_when_idle(idle))
+        self.connection.send_with_next(ending_when_idle(idle))
         await transaction.start()
 
     async def commit(self) -> None:
@@ -183,7 +183,7 @@ class Hold:
         try:
             if self._open is not None:
                 transaction, self._open = self._open, None
-                with anyio.fail_after(ENDING, shield=True):
+                with anyio.fail_after(ROLLBACK_TIMEOUT, shield=True):
                     await transaction.rollback()
         except Exception:  # the connection is unusable, and closing it ends what was open on it
             self.break_off()
@@ -196,4 +196,4 @@ async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
     respond, close it.
     """
     with suppress(TimeoutError):
-        await pool.release(connection, timeout=CANCELLING)
+        await pool.release(connection, timeout=CANCEL_TIMEOUT)

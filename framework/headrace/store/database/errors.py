@@ -30,14 +30,14 @@ from headrace.model.errors import (
 
 _CONSTRAINTS: dict[str, HeadraceError] = {
     "valid_key": InvalidKey(
-        "A key can't be stored: it has 1 to 1024 bytes, and its tokens, parted by dots, are neither empty nor exactly '*' or '>'."
+        "The key is invalid. A key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'."
     ),
     "no_nul": InvalidData(
-        "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
+        "The data has a string with a NUL character, which Postgres can't return as text. Leave it out."
     ),
-    "valid_message_id": InvalidInput("A message id can't be remembered: it has 1 to 256 bytes of UTF-8."),
+    "valid_message_id": InvalidInput("The message id is invalid. It must have 1 to 256 bytes of UTF-8."),
     "message_size": InvalidData(
-        "A message has at most 200 MB, its headers included: keep what is larger elsewhere, and publish where it is."
+        "The message is too large. A message, including its headers, has at most 200 MB. Store large data elsewhere, and publish its location."
     ),
     "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
 }
@@ -79,7 +79,7 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
         return _from_server(error, dsn)
     if isinstance(error, asyncpg.ClientConfigurationError):
         return ConfigurationError(
-            f"The database URL {safe(dsn)!r} can't be read ({error}): write postgresql://user:password@host:5432/database."
+            f"The database URL {safe(dsn)!r} can't be parsed ({error}). Write postgresql://user:password@host:5432/database."
         )
     if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
         detail = str(error) or type(error).__name__
@@ -88,7 +88,9 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
         # The driver was still reading the server's last messages when it got a new statement.
         return StoreUnavailable(f"The connection to the database at {safe(dsn)} broke: {error}.")
     if isinstance(error, ValueError) and "int()" in str(error):
-        return ConfigurationError(f"The database URL {safe(dsn)!r} can't be read, its port is not a number ({error}).")
+        return ConfigurationError(
+            f"The database URL {safe(dsn)!r} can't be parsed, since its port is not a number ({error})."
+        )
     return None
 
 
@@ -117,7 +119,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return _taken(error)
         case "53100":
             return StoreFull(
-                f"The disk of the database at {safe(dsn)} is full ({first_line(error)}): nothing was written; make room."
+                f"The disk of the database at {safe(dsn)} is full ({first_line(error)}). Nothing was written. Free some space."
             )
         case "23514":
             if "no partition of relation" in str(error) and getattr(error, "schema_name", None) == "headrace_streams":
@@ -126,25 +128,27 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
         case "23503" if getattr(error, "schema_name", None) == "headrace":
             return _deleted_meanwhile(error)
         case "22P02" | "22P05" | "22021":
-            return InvalidData(f"The data is not JSON as Postgres takes it: {first_line(error)}.")
+            return InvalidData(f"The data is not JSON that Postgres can store: {first_line(error)}.")
         case "3D000" | "28P01" | "28000":
-            return ConfigurationError(f"The server at {safe(dsn)} refuses: {first_line(error)}. Mend the database URL.")
+            return ConfigurationError(
+                f"The server at {safe(dsn)} refuses the connection: {first_line(error)}. Correct the database URL."
+            )
         case "42501":
             return ConfigurationError(
-                f"The database user lacks a privilege: {first_line(error)}. Grant it, or take another user."
+                f"The database user lacks a privilege: {first_line(error)}. Grant it, or use another user."
             )
         case "42P01" if "headrace_streams." in str(
             error
         ):  # in the caller's own transaction, otherwise the call is repeated
             return UnknownStream(
-                f"The stream was deleted just now ({first_line(error)}): create it again, or mend the name."
+                f"The stream was just deleted ({first_line(error)}). Create it again, or correct the name."
             )
         case "3F000" | "42P01" | "42883" | "42704":
-            return SchemaError(f"The database lacks Headrace's schema ({first_line(error)}): run `headrace migrate`.")
+            return SchemaError(f"The database has no Headrace schema ({first_line(error)}). Run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
-            return StoreUnavailable(f"The database at {safe(dsn)} could not do it now: {first_line(error)}.")
+            return StoreUnavailable(f"The database at {safe(dsn)} could not run the statement: {first_line(error)}.")
     if state[:2] == "22":  # including the driver's own errors about arguments
-        return InvalidData(f"The database can't take that value: {first_line(error)}.")
+        return InvalidData(f"The database can't store the value: {first_line(error)}.")
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
         return StoreUnavailable(f"The database at {safe(dsn)} is not available: {first_line(error)}.")
@@ -154,7 +158,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
 def _unknown(error: asyncpg.PostgresError, dsn: str) -> StoreError:
     hint = f" The server's hint: {hint}" if (hint := getattr(error, "hint", None)) else ""
     return StoreError(
-        f"The database at {safe(dsn)} refused a statement of Headrace's with an error that Headrace doesn't know:"
+        f"The database at {safe(dsn)} rejected a statement of Headrace with an unknown error:"
         f" {first_line(error)} (SQLSTATE {error.sqlstate}).{hint}"
     )
 
@@ -165,10 +169,10 @@ def _deleted_meanwhile(error: asyncpg.PostgresError) -> HeadraceError:
     """
     constraint = getattr(error, "constraint_name", None) or ""
     if "stream_id" in constraint:
-        return UnknownStream("The stream was deleted at this moment: create it again, or look at its name.")
+        return UnknownStream("The stream was just deleted. Create it again, or check its name.")
     if "source_id" in constraint:
-        return UnknownSource("The source was deleted at this moment: create it again, or look at its name.")
-    return UnknownConsumer("The consumer no longer exists: declare it again.")
+        return UnknownSource("The source was just deleted. Create it again, or check its name.")
+    return UnknownConsumer("The consumer no longer exists. Declare it again.")
 
 
 def _taken(error: asyncpg.PostgresError) -> SequenceBehind | None:
@@ -178,8 +182,8 @@ def _taken(error: asyncpg.PostgresError) -> SequenceBehind | None:
     if not messages and not (getattr(error, "schema_name", None) == "headrace" and constraint in _NUMBERED):
         return None
     return SequenceBehind(
-        f"A number of {table} that was drawn just now has been given out before ({first_line(error)}): a sequence stands behind, as after logical"
-        " replication or a restore of the data alone. Mend it: select headrace.mend_sequences()."
+        f"The sequence of {table} returned a number that was used before ({first_line(error)}). It is behind its table, as after logical"
+        " replication or a restore of the data alone. Run: select headrace.mend_sequences()."
     )
 
 

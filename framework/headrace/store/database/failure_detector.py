@@ -11,129 +11,47 @@ connection gets no answer either, nothing is known, and nothing is closed.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import asyncpg
-import msgspec
 
+from headrace.model.log import Log
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.errors import first_line, safe
 from headrace.store.database.keepalive import quiet_for
+from headrace.store.database.lost_calls import (
+    BACKENDS,
+    COMPARED_CHARACTERS,
+    MAX_INTERVAL,
+    MIN_INTERVAL,
+    SUSPECT_AFTER,
+    Backend,
+    PendingCall,
+    backend_of,
+    find_candidates,
+    is_lost,
+)
 
 if TYPE_CHECKING:
     from headrace.store.database.connection import Connection
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-SUSPECT_AFTER: Final = 1.0
-"""Seconds without an answer after which a call is looked up. Normally hardly any call takes longer."""
-
-TICK: Final = 0.5
-"""The minimum interval between two looks in seconds. For a call on which the server is working, the interval
-is half the call's age.
-"""
-
-LONGEST: Final = 4.0
-"""The maximum of this interval in seconds. So a server under load gets one cheap query now and then from each
-process that waits for it.
-"""
-
-PROBE_PATIENCE: Final = 2.0
+PROBE_TIMEOUT: Final = 2.0
 """The timeout of a fresh connection per address, for connecting and answering, in seconds. After it nothing is
 known, and it is tried again.
 """
 
-UNMEASURED: Final = 10.0
-"""Seconds without an answer after which a call is given up on systems that can't measure whether data is still
-arriving.
-"""
-
-MOST_PATIENCE: Final = 60.0
-
-PREFIX: Final = 200
-"""The number of characters of a statement that are compared."""
-
-# A backend belongs to a connection if it started when the connection was opened, within these seconds.
-# Process ids are reused, and another server has the same ones.
-_OURS = 5.0
-
-_DOING = """
-select pid, state, wait_event, extract(epoch from clock_timestamp() - backend_start)::float8 as age, left(query, $2) as query,
-       extract(epoch from clock_timestamp() - query_start)::float8 as busy, extract(epoch from query_start)::float8 as begun
-from pg_catalog.pg_stat_activity
-where datname = current_database() and usename = session_user and pid <> pg_backend_pid() and (pid = any($1) or $3)
-"""
-# A statement is sent in steps with an answer each, and counts as active between them. An answer may
-# also be too large to be sent at once.
-_CLIENT = ("ClientRead", "ClientWrite")
-
-_HALF = 0.5
-"""The maximum delay in seconds from the sending of a statement until the server starts it, if it did not have
-to wait.
-"""
+MAX_SUSPECT_AFTER: Final = 60.0
+"""The maximum of `SUSPECT_AFTER` for a statement that was given up before."""
 
 # A timeout is an OSError.
 _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
-_END = "select pg_catalog.pg_terminate_backend(pid) from unnest($1::int[]) as pid"
-
-
-class Doing(msgspec.Struct, frozen=True):
-    """What a backend is doing, from `pg_stat_activity`.
-
-    Attributes:
-        age: seconds since the backend started.
-        busy: seconds since it started its statement.
-        begun: when it started its statement, on the server's clock.
-    """
-
-    pid: int
-    state: str | None
-    wait_event: str | None
-    age: float
-    query: str | None
-    busy: float | None
-    begun: float | None
-
-    @property
-    def idle(self) -> bool:
-        """Whether the backend only waits for its client, which waits for it. Unknown without `track_activities`."""
-        return self.state is not None and (self.state.startswith("idle") or self.wait_event in _CLIENT)
-
-    def deserted(self, age: float) -> bool:
-        """Whether the backend waits for the second half of a statement, its arguments, that was sent `age`
-        seconds ago.
-
-        Half a statement counts as active, so no server timeout ends its transaction.
-        """
-        waits = self.state == "active" and self.wait_event == "ClientRead"
-        return waits and self.busy is not None and abs(self.busy - age) < _HALF
-
-
-class Waiting(msgspec.Struct):
-    """A statement that waits for its answer.
-
-    Attributes:
-        statement: its text.
-        since: when it was sent.
-        look_at: when to look it up next.
-        idle: whether the server did nothing for it at the last look.
-        looked_at: when it was last looked up.
-        candidates: the executions, behind a pooler, that may be this statement: those of the same text that
-            were running at every look since data arrived. Each is a backend and the time at which the
-            execution started.
-    """
-
-    statement: str
-    since: float
-    look_at: float
-    idle: bool = False
-    looked_at: float = 0.0
-    candidates: set[tuple[int, float | None]] = msgspec.field(default_factory=set)
+_TERMINATE = "select pg_catalog.pg_terminate_backend(pid) from unnest($1::int[]) as pid"
 
 
 class FailureDetector:
@@ -148,7 +66,7 @@ class FailureDetector:
 
     Attributes:
         pooled: whether a pooler is in between, so that process ids don't identify backends.
-        looks: how often the server has reported what it is doing.
+        lookups: how often the server has reported what it is doing.
         ended: the number of connections that were closed.
     """
 
@@ -160,40 +78,40 @@ class FailureDetector:
         addresses: Addresses,
     ) -> None:
         self.pooled = False
-        self.looks = 0
+        self.lookups = 0
         self.ended = 0
-        self._place = safe(dsn)
+        self._address = safe(dsn)
         self._connect = connect
         self._expire = expire
         self._addresses = addresses
-        self._waiting: dict[Connection, Waiting] = {}
+        self._waiting: dict[Connection, PendingCall] = {}
         self._connecting: dict[asyncio.Timeout, float] = {}
-        self._patience: dict[str, float] = {}
+        self._suspect_after: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._lookups_task: asyncio.Task[None] | None = None
         self._silent_since: float | None = None
 
     # --- what is watched
 
-    def asked(self, connection: Connection, statement: str) -> None:
+    def sent(self, connection: Connection, statement: str) -> None:
         """Note that a statement is being sent."""
         loop = connection._loop
         now = loop.time()
-        patience = self._patience.get(statement, SUSPECT_AFTER) if self._patience else SUSPECT_AFTER
-        self._waiting[connection] = Waiting(statement, now, now + patience)
+        suspect_after = self._suspect_after.get(statement, SUSPECT_AFTER) if self._suspect_after else SUSPECT_AFTER
+        self._waiting[connection] = PendingCall(statement, now, now + suspect_after)
         if self._timer is None or self._loop is not loop:
-            self._begin(loop)
+            self._start_timer(loop)
 
-    def answered(self, connection: Connection, *, well: bool) -> None:
+    def answered(self, connection: Connection, *, succeeded: bool) -> None:
         """Note that the statement was answered, or that its connection broke."""
-        waited = self._waiting.pop(connection, None)
-        if not well or waited is None:
+        calls = self._waiting.pop(connection, None)
+        if not succeeded or calls is None:
             return
-        if self._patience:
-            self._patience.pop(waited.statement, None)
+        if self._suspect_after:
+            self._suspect_after.pop(calls.statement, None)
         if self._silent_since is not None:
-            self._known(connection._loop.time())
+            self._answers(connection._loop.time())
 
     async def connected(self, connect: Callable[[], Awaitable[Any]]) -> Any:
         """Open a connection with `connect`. The attempt restarts if connections that were started later
@@ -206,7 +124,7 @@ class FailureDetector:
                 async with scope:
                     self._connecting[scope] = loop.time()
                     if self._timer is None or self._loop is not loop:
-                        self._begin(loop)
+                        self._start_timer(loop)
                     return await connect()
             except TimeoutError:
                 if not scope.expired():
@@ -215,207 +133,156 @@ class FailureDetector:
                 self._connecting.pop(scope, None)
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop task."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        looking, self._looking = self._looking, None
-        if looking is not None and self._loop is asyncio.get_running_loop() and not looking.done():
-            looking.cancel()
+        task, self._lookups_task = self._lookups_task, None
+        if task is not None and self._loop is asyncio.get_running_loop() and not task.done():
+            task.cancel()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait([looking])
+                await asyncio.wait([task])
 
-    # --- looking
+    # --- task
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not loop:
-            self._loop, self._looking = loop, None  # the previous task ended with its loop
-        self._timer = loop.call_later(TICK, self._tick, loop)
+            self._loop, self._lookups_task = loop, None  # the previous task ended with its loop
+        self._timer = loop.call_later(MIN_INTERVAL, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._waiting and not self._connecting:
             self._timer = None
             return
-        self._timer = loop.call_later(TICK, self._tick, loop)
-        if (self._looking is None or self._looking.done()) and self._overdue(loop.time()):
-            self._looking = loop.create_task(self._look(loop))
+        self._timer = loop.call_later(MIN_INTERVAL, self._tick, loop)
+        if (self._lookups_task is None or self._lookups_task.done()) and self._overdue(loop.time()):
+            self._lookups_task = loop.create_task(self._look_up_overdue(loop))
 
     def _overdue(self, now: float) -> bool:
         """Whether something has to be looked up."""
-        return any(waiting.look_at <= now for waiting in self._waiting.values()) or self._has_old_attempts(now)
+        return any(call.next_lookup_at <= now for call in self._waiting.values()) or self._has_old_attempts(now)
 
     def _has_old_attempts(self, now: float) -> bool:
         return any(since + SUSPECT_AFTER <= now for since in self._connecting.values())
 
-    async def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look up what is overdue, repeatedly, until nothing is left. The fresh connection is kept for that time."""
+    async def _look_up_overdue(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look up what is overdue, repeatedly, until nothing is remaining. The fresh connection is kept for that time."""
         probe = None
         try:
             while self._waiting or self._has_old_attempts(loop.time()):
-                if self._overdue(began := loop.time()):
+                if self._overdue(started := loop.time()):
                     try:
-                        probe = await self._asked_once(probe, loop)
+                        probe = await self._look_up(probe, loop)
                     except _FAILURES as error:
-                        self._unknown(error, began)
+                        self._does_not_answer(error, started)
                         probe = None
                     else:
-                        self._known(loop.time())
-                await asyncio.sleep(TICK)
+                        self._answers(loop.time())
+                await asyncio.sleep(MIN_INTERVAL)
         finally:
             _close(probe)
 
-    async def _asked_once(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    async def _look_up(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
         """Look up what is overdue, on the previous connection or a fresh one. Returns the connection that answered."""
         if probe is not None and not self._has_old_attempts(loop.time()):
             with suppress(*_FAILURES):  # it may have died meanwhile too
-                async with asyncio.timeout(TICK):
-                    await self._ask(probe, loop)
+                async with asyncio.timeout(MIN_INTERVAL):
+                    await self._find_lost(probe, loop)
                     return probe
-        async with asyncio.timeout(PROBE_PATIENCE * len(self._addresses)):
-            probe = await self._another(probe, loop)
+        async with asyncio.timeout(PROBE_TIMEOUT * len(self._addresses)):
+            probe = await self._new_probe(probe, loop)
             try:
-                await self._ask(probe, loop)
+                await self._find_lost(probe, loop)
             except BaseException:
                 _close(probe)
                 raise
             return probe
 
-    async def _another(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    async def _new_probe(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
         """Open a fresh connection. Attempts to connect that have taken much longer than this one are restarted."""
         _close(probe)
-        began = loop.time()
+        started = loop.time()
         probe = await self._connect()
-        took = loop.time() - began
+        took = loop.time() - started
         for scope, since in list(self._connecting.items()):
-            if since + SUSPECT_AFTER + took <= began and not scope.expired():
-                scope.reschedule(began)
+            if since + SUSPECT_AFTER + took <= started and not scope.expired():
+                scope.reschedule(started)
         return probe
 
-    async def _ask(self, probe: Any, loop: asyncio.AbstractEventLoop) -> None:
+    async def _find_lost(self, probe: Any, loop: asyncio.AbstractEventLoop) -> None:
         """Ask what the server does for the overdue statements, and give up those for which it does nothing."""
         now = loop.time()
-        suspects = {connection: waiting for connection, waiting in self._waiting.items() if waiting.look_at <= now}
-        for connection, waiting in list(suspects.items()):
+        suspects = {connection: call for connection, call in self._waiting.items() if call.next_lookup_at <= now}
+        for connection, call in list(suspects.items()):
             if not self._addresses.primary and connection.address != probe.address:
-                waiting.look_at = now + LONGEST
+                call.next_lookup_at = now + MAX_INTERVAL
                 del suspects[connection]
         if not suspects:
             return
         pids = [] if self.pooled else [connection.get_server_pid() for connection in suspects]
-        backends = [Doing(*row) for row in await probe.fetch(_DOING, pids, PREFIX, self.pooled)]
-        self.looks += 1
+        backends = [Backend(*row) for row in await probe.fetch(BACKENDS, pids, COMPARED_CHARACTERS, self.pooled)]
+        self.lookups += 1
         now = loop.time()
         dead: list[Connection] = []
         orphans: list[int] = []
-        for connection, waiting in suspects.items():
-            if self._waiting.get(connection) is not waiting:
+        for connection, call in suspects.items():
+            if self._waiting.get(connection) is not call:
                 continue  # answered meanwhile
             quiet = quiet_for(connection.socket)
-            mine = find_candidates(waiting, backends, quiet, now) if self.pooled else find(connection, backends, now)
-            if lost(waiting, mine, quiet, now):
+            candidates = (
+                find_candidates(call, backends, quiet, now) if self.pooled else backend_of(connection, backends, now)
+            )
+            if is_lost(call, candidates, quiet, now):
                 dead.append(connection)
-                left = [backend for backend in mine if not self.pooled or backend.deserted(now - waiting.since)]
-                orphans += [backend.pid for backend in left]
+                remaining = [
+                    backend for backend in candidates if not self.pooled or backend.half_sent(now - call.since)
+                ]
+                orphans += [backend.pid for backend in remaining]
         if dead:
             await self._give_up(dead, orphans, probe, now)
 
     async def _give_up(self, dead: list[Connection], orphans: list[int], probe: Any, now: float) -> None:
-        """Close connections, after terminating the backends that they left on the server, which may hold locks."""
+        """Close connections, after terminating the backends that they remaining on the server, which may hold locks."""
         self._report(dead, now)
         try:
             if orphans:
                 with suppress(asyncpg.InsufficientPrivilegeError):
-                    await probe.fetch(_END, orphans)
+                    await probe.fetch(_TERMINATE, orphans)
         finally:
             for connection in dead:
                 connection.terminate()
             await self._expire()
 
     def _report(self, dead: list[Connection], now: float) -> None:
-        waited = [self._waiting[connection] for connection in dead]
-        for statement in {waiting.statement for waiting in waited}:
+        calls = [self._waiting[connection] for connection in dead]
+        for statement in {call.statement for call in calls}:
             # Be more patient with this statement. If it were only slow in an undetectable way, it would
             # otherwise never finish.
-            self._patience[statement] = min(self._patience.get(statement, SUSPECT_AFTER) * 2, MOST_PATIENCE)
+            self._suspect_after[statement] = min(
+                self._suspect_after.get(statement, SUSPECT_AFTER) * 2, MAX_SUSPECT_AFTER
+            )
         self.ended += len(dead)
-        longest = max(now - waiting.since for waiting in waited)
-        logger.warning(
-            "Connections to the database at %s died in silence: %d, without an answer for %.1f s, while a fresh connection is"
-            " answered and the server does nothing for them. They are closed.",
-            self._place, len(dead), longest,
-            extra={"database": self._place, "connections": len(dead), "seconds": round(longest, 3)},
+        longest = max(now - call.since for call in calls)
+        log.warning(
+            "connections died silently", database=self._address, connections=len(dead), seconds=round(longest, 3),
+            hint="they are closed, since a fresh connection is answered and the server does nothing for them",
         )  # fmt: skip
 
     # --- the log
 
-    def _unknown(self, error: Exception, now: float) -> None:
+    def _does_not_answer(self, error: Exception, now: float) -> None:
         if self._silent_since is not None:
             return
         self._silent_since = now
-        logger.warning(
-            "The database at %s does not answer: %d calls wait for it, and a fresh connection fails, too (%s).",
-            self._place,
-            len(self._waiting) + len(self._connecting),
-            first_line(error) or f"no answer within {PROBE_PATIENCE:g} s",
-            extra={"database": self._place, "calls": len(self._waiting)},
-        )
+        log.warning(
+            "database does not answer", database=self._address, calls=len(self._waiting) + len(self._connecting),
+            error=first_line(error) or f"no answer within {PROBE_TIMEOUT:g} s",
+        )  # fmt: skip
 
-    def _known(self, now: float) -> None:
+    def _answers(self, now: float) -> None:
         if self._silent_since is not None:
             seconds, self._silent_since = now - self._silent_since, None
-            logger.info(
-                "The database at %s answers again, after %.1f s", self._place, seconds,
-                extra={"database": self._place, "seconds": round(seconds, 3)},
-            )  # fmt: skip
-
-
-def find(connection: Any, backends: Collection[Doing], now: float) -> list[Doing]:
-    """The backend that has served a connection since it was opened."""
-    pid, age = connection.get_server_pid(), now - connection.opened_at
-    return [backend for backend in backends if backend.pid == pid and abs(backend.age - age) < _OURS]
-
-
-def find_candidates(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now: float) -> list[Doing]:
-    """The backends that may be executing a statement, if a pooler chooses them.
-
-    A pooler serves requests in order. So once a later look has been answered, the statement is no longer in
-    the pooler's queue. It is one of the executions that are running at that look, or it was lost, whatever
-    begins afterwards. The exception is a statement that the server got after that look, as the second half
-    of an exchange. In that case data has arrived since.
-
-    Args:
-        quiet: seconds since the connection made progress, if known.
-    """
-    age = now - waiting.since
-    alike = {
-        (backend.pid, backend.begun): backend
-        for backend in backends
-        if waiting.statement.startswith(backend.query or "") and (backend.busy is None or backend.busy < age + _OURS)
-    }
-    if waiting.looked_at and quiet is not None and quiet > now - waiting.looked_at:
-        alike = {execution: backend for execution, backend in alike.items() if execution in waiting.candidates}
-    waiting.candidates, waiting.looked_at = set(alike), now
-    return list(alike.values())
-
-
-def lost(waiting: Waiting, backends: Collection[Doing], quiet: float | None, now: float) -> bool:
-    """Whether a statement or its answer was lost. Sets when to look again.
-
-    Args:
-        backends: the backends that may be executing it.
-        quiet: seconds since its connection made progress, if known.
-    """
-    age = now - waiting.since
-    if any(not backend.idle for backend in backends):
-        waiting.idle = False
-        waiting.look_at = now + min(max(age / 2, TICK), LONGEST)
-        return False
-    waiting.look_at = now + TICK
-    if (quiet is None and age < UNMEASURED) or (quiet is not None and quiet < SUSPECT_AFTER):
-        waiting.idle = False  # a large answer on a slow connection
-        return False
-    before, waiting.idle = waiting.idle, True
-    return before
+            log.info("database answers again", database=self._address, seconds=round(seconds, 3))
 
 
 def _close(connection: Any) -> None:

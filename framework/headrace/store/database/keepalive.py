@@ -20,13 +20,13 @@ PROBE_EVERY: Final = 2
 PROBES: Final = 4
 """The number of unanswered probes after which the kernel closes the connection, if no user timeout decides."""
 
-OUR_PATIENCE: Final = 30
+CLIENT_TIMEOUT: Final = 30
 """Seconds for which sent data may stay unacknowledged, or the server may accept none, before the client's
 kernel gives up. This is long, because a server that is busy with a COPY may read nothing for a while. The
 failure detector is faster.
 """
 
-SERVER_PATIENCE: Final = 10
+SERVER_TIMEOUT: Final = 10
 """The same for the server's kernel, and its timeout for a client that is completely silent. This is shorter,
 because a backend that can't send an answer, or waits for a vanished client, may hold a consumer's lock. If
 a client's event loop is blocked for longer, it loses its connection only if an answer of some hundred
@@ -40,7 +40,7 @@ SERVER_SETTINGS: Final = {
     "tcp_keepalives_idle": str(PROBE_AFTER),
     "tcp_keepalives_interval": str(PROBE_EVERY),
     "tcp_keepalives_count": str(PROBES),
-    "tcp_user_timeout": str(SERVER_PATIENCE * 1000),
+    "tcp_user_timeout": str(SERVER_TIMEOUT * 1000),
     "client_connection_check_interval": str(NOTICE_AFTER * 1000),
 }
 """Settings of a session on the server itself. Poolers reject unknown settings at the start of a connection,
@@ -52,7 +52,7 @@ _INTERVAL, _COUNT = getattr(socket, "TCP_KEEPINTVL", None), getattr(socket, "TCP
 _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # exists on Linux only
 
 
-def keep_alive(sock: Any, *, after: int = PROBE_AFTER, patience: int = OUR_PATIENCE) -> None:
+def keep_alive(sock: Any, *, after: int = PROBE_AFTER, patience: int = CLIENT_TIMEOUT) -> None:
     """Make the kernel probe the peer of a socket, and close the connection if the peer is silent. Does nothing
     for a Unix socket.
 

@@ -63,8 +63,8 @@ async def migrate(database: Database) -> list[str]:
         version, installed = await _state(connection)
         if version > known[-1].version:
             raise SchemaError(
-                f"The schema in {safe(database.dsn)} is at version {version}, and this Headrace knows versions up to"
-                f" {known[-1].version}: upgrade Headrace (pip install --upgrade headrace)."
+                f"The schema in {safe(database.dsn)} has version {version}, and this Headrace supports versions up to"
+                f" {known[-1].version}. Upgrade Headrace: pip install --upgrade headrace."
             )
         done = []
         if version == 0:

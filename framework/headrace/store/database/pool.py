@@ -19,11 +19,11 @@ import asyncpg
 
 from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.store.database.addresses import Addresses
-from headrace.store.database.connection import Connection, Hold, Meter, ending_when_idle, release
+from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
 from headrace.store.database.errors import first_line, safe, translated
-from headrace.store.database.failure_detector import PROBE_PATIENCE, FailureDetector
+from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 from headrace.store.database.keepalive import SERVER_SETTINGS
-from headrace.store.database.missing_objects import SweptAway, not_there, swept_away
+from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
 
 CONNECT_TIMEOUT = 10.0
 """The timeout for connecting, and for waiting for a connection of the pool, in seconds."""
@@ -33,7 +33,7 @@ COMMAND_TIMEOUT = 60.0
 earlier.
 """
 
-OLDEST_POSTGRES = 14  # the first version with multiranges
+MIN_POSTGRES = 14  # the first version with multiranges
 
 
 class Executor(Protocol):
@@ -48,14 +48,14 @@ class Executor(Protocol):
 # pooler, where the backend is unknown. The call holds locks for which others wait: a consumer's lock,
 # or rows of leases. So the server ends it soon. The transaction has no reason to idle, and if a call
 # was ended by mistake, the caller makes it again.
-_BRIEFLY = ending_when_idle(2)
+_SHORT_TRANSACTION = ending_when_idle(2)
 
 # The same for transactions of several calls, each of which may send megabytes. The server considers the
 # transaction idle until the data has arrived.
-_AT_LAST = ending_when_idle(30)
+_LONG_TRANSACTION = ending_when_idle(30)
 
 
-async def _keep_as_is(_: Any) -> None:
+async def _no_reset(_: Any) -> None:
     """Reset a returned connection. Does nothing, because Headrace changes no session state and a round trip
     would be wasted.
     """
@@ -82,8 +82,8 @@ class Database:
         self.application_name = application_name
         self.pooled = False
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
-        self._held = anyio.Semaphore(self.holds, fast_acquire=True)
-        self._meter = Meter()
+        self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
+        self._counters = PoolCounters()
         self._addresses = Addresses(dsn)
         self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
@@ -98,7 +98,7 @@ class Database:
         with translated(self.dsn):
             probe = await self.connect(statement_cache_size=0)
             try:
-                await self._look_around(probe)
+                await self._inspect_server(probe)
             finally:
                 await probe.close(timeout=CONNECT_TIMEOUT)
             self._pool = await asyncpg.create_pool(  # type: ignore[call-overload]
@@ -107,8 +107,8 @@ class Database:
                 max_size=self.max_connections,
                 connect=self._connect,
                 connection_class=Connection,
-                init=self._meet,
-                reset=_keep_as_is,
+                init=self._watch,
+                reset=_no_reset,
                 statement_cache_size=0 if self.pooled else 200,
                 max_cached_statement_lifetime=0,
                 timeout=CONNECT_TIMEOUT,
@@ -119,7 +119,7 @@ class Database:
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
         connection = await self._connect(self.dsn, **(self._options() | options))
-        await self._meet(connection)
+        await self._watch(connection)
         return connection  # type: ignore[no-any-return]
 
     async def _connect(self, dsn: str, *, timeout: float = CONNECT_TIMEOUT, **options: Any) -> Any:
@@ -130,7 +130,7 @@ class Database:
 
     async def _connect_probe(self) -> Any:
         """Open a connection for the detector, which does not watch it."""
-        options = self._options() | {"timeout": PROBE_PATIENCE * len(self._addresses), "statement_cache_size": 0}
+        options = self._options() | {"timeout": PROBE_TIMEOUT * len(self._addresses), "statement_cache_size": 0}
         return await self._addresses.connect(
             functools.partial(asyncpg.connect, self.dsn), options.pop("timeout"), **options
         )
@@ -149,17 +149,17 @@ class Database:
         given = {name for name, _ in parse_qsl(urlsplit(self.dsn).query)}
         return {name: value for name, value in ours.items() if name not in given or name == "application_name"}
 
-    async def _look_around(self, probe: asyncpg.Connection[asyncpg.Record]) -> None:
+    async def _inspect_server(self, probe: asyncpg.Connection[asyncpg.Record]) -> None:
         version = probe.get_server_version().major
-        if version < OLDEST_POSTGRES:
+        if version < MIN_POSTGRES:
             raise ConfigurationError(
-                f"The server is PostgreSQL {version}, and Headrace needs {OLDEST_POSTGRES} or newer (it uses multiranges)."
+                f"The server is PostgreSQL {version}. Headrace needs PostgreSQL {MIN_POSTGRES} or newer, since it uses multiranges."
             )
         async with probe.transaction():
             backend = await probe.fetchval("select pg_backend_pid()")
         # A pooler answers the handshake itself, with a process id that it made up.
         self.pooled = self._detector.pooled = backend != probe.get_server_pid()
-        self._settings = {} if self.pooled else await _accepted(probe)
+        self._settings = {} if self.pooled else await _effective_settings(probe)
 
     async def close(self) -> None:
         """Close every connection, including those in use, within a few seconds."""
@@ -190,9 +190,9 @@ class Database:
             try:
                 return await self._call(method, query, args)
             except asyncpg.PostgresError as error:
-                if not_there(error):
+                if object_missing(error):
                     await self.refuse_while_recovering()
-                if not swept_away(error):
+                if not object_replaced(error):
                     raise
             return await self._call(method, query, args)
 
@@ -203,14 +203,14 @@ class Database:
         with translated(self.dsn):
             if await self._call("fetchval", "select pg_is_in_recovery()", ()):
                 raise StoreUnavailable(
-                    f"The database at {safe(self.dsn)} is in recovery, and may not have everything yet."
+                    f"The database at {safe(self.dsn)} is in recovery, and may not have everything yet. Try again later."
                 )
 
     async def _call(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
         async with self._connection() as connection:
             if not self.pooled:
                 return await getattr(connection, method)(query, *args)
-            connection.set_along(_BRIEFLY)
+            connection.send_with_next(_SHORT_TRANSACTION)
             async with connection.transaction():
                 return await getattr(connection, method)(query, *args)
 
@@ -226,13 +226,13 @@ class Database:
             try:
                 async with self._connection() as connection:
                     if self.pooled:
-                        connection.set_along(_AT_LAST)
+                        connection.send_with_next(_LONG_TRANSACTION)
                     async with connection.transaction():
                         yield connection
             except asyncpg.PostgresError as error:
-                if swept_away(error) and await self._has_schema():
-                    raise SweptAway(
-                        f"What the transaction used was replaced meanwhile, as by an upgrade ({first_line(error)}): try again."
+                if object_replaced(error) and await self._has_schema():
+                    raise ObjectReplaced(
+                        f"A function or table that the transaction used was replaced meanwhile, as by an upgrade ({first_line(error)}). Try again."
                     ) from error
                 raise
 
@@ -258,11 +258,11 @@ class Database:
             StoreUnavailable: also if all `holds` were in use for too long.
         """
         with translated(self.dsn):
-            await self._turn()
+            await self._acquire_hold()
             try:
                 hold = Hold(*await self._acquire())
             except BaseException:
-                self._held.release()
+                self._hold_semaphore.release()
                 raise
             try:
                 await hold.begin(idle)
@@ -277,18 +277,18 @@ class Database:
         try:
             await hold.end()
         finally:
-            self._held.release()
+            self._hold_semaphore.release()
 
-    async def _turn(self) -> None:
+    async def _acquire_hold(self) -> None:
         try:
-            self._held.acquire_nowait()
+            self._hold_semaphore.acquire_nowait()
         except anyio.WouldBlock:
             with self._waiting(), anyio.move_on_after(CONNECT_TIMEOUT):
-                await self._held.acquire()
+                await self._hold_semaphore.acquire()
                 return
             raise StoreUnavailable(
-                f"All {self.holds} transactions that this process may hold open have been in use for {CONNECT_TIMEOUT:g} s:"
-                f" shorten them, or raise max_connections={self.max_connections}."
+                f"All {self.holds} transactions that this process may hold open have been in use for {CONNECT_TIMEOUT:g} s."
+                f" Shorten them, or raise max_connections={self.max_connections}."
             ) from None
 
     # --- connections
@@ -307,7 +307,7 @@ class Database:
             await release(pool, connection)
 
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
-        pool = self._opened()
+        pool = self._open_pool()
         if self._in_use < self.max_connections:
             connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
         else:
@@ -316,8 +316,8 @@ class Database:
         self._in_use += 1
         return pool, connection
 
-    async def _meet(self, connection: Any) -> None:
-        connection.begin(self._meter, self._detector)
+    async def _watch(self, connection: Any) -> None:
+        connection.begin(self._counters, self._detector)
 
     async def _expire(self) -> None:
         if self._pool is not None:
@@ -325,17 +325,17 @@ class Database:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        self._meter.waits += 1
+        self._counters.waits += 1
         since = time.monotonic()
         try:
             yield
         finally:
-            self._meter.waited += time.monotonic() - since
+            self._counters.waited += time.monotonic() - since
 
-    def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
+    def _open_pool(self) -> asyncpg.Pool[asyncpg.Record]:
         if self._pool is None:
             raise StoreUnavailable(
-                "The database connection is not open: use it inside `async with app:` or while the app runs."
+                "The database connection is not open. Use it inside `async with app:`, or while the app runs."
             )
         return self._pool
 
@@ -351,21 +351,23 @@ class Database:
             "open": pool.get_size() if pool else 0,
             "idle": pool.get_idle_size() if pool else 0,
             "max": self.max_connections,
-            "held": self.holds - self._held.value,
+            "held": self.holds - self._hold_semaphore.value,
             "holds": self.holds,
-            "round_trips": self._meter.round_trips,
-            "waits": self._meter.waits,
-            "waited": self._meter.waited,
+            "round_trips": self._counters.round_trips,
+            "waits": self._counters.waits,
+            "waited": self._counters.waited,
             "died": self._detector.ended,
         }
 
 
-async def _accepted(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]:
+async def _effective_settings(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]:
     """The session settings that have an effect. This depends on the server's system and on the kind of connection."""
-    set_them = "select name, set_config(name, value, false) from unnest($1::text[], $2::text[]) as given (name, value)"
+    set_config_query = (
+        "select name, set_config(name, value, false) from unnest($1::text[], $2::text[]) as given (name, value)"
+    )
     for settings in (SERVER_SETTINGS, {name: SERVER_SETTINGS[name] for name in SERVER_SETTINGS if "tcp" in name}):
         with suppress(asyncpg.PostgresError):  # this server can't check whether its client is connected
-            rows = await probe.fetch(set_them, list(settings), list(settings.values()))
+            rows = await probe.fetch(set_config_query, list(settings), list(settings.values()))
             return {name: settings[name] for name, value in rows if value != "0"}
     return {}
 
@@ -383,12 +385,12 @@ async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
     try:
         async with executor.transaction() as transaction:
             connection = transaction if isinstance(executor, Database) else executor
-            await connection.execute(f"{_BRIEFLY}; set local statement_timeout = {limit * 1000:.0f}")
+            await connection.execute(f"{_SHORT_TRANSACTION}; set local statement_timeout = {limit * 1000:.0f}")
             try:
                 yield connection
             except asyncpg.QueryCanceledError as error:
                 raise FilterTooSlow(
-                    f"Judging messages by the condition took longer than {limit:g} s: simplify it, most of all its regular expressions."
+                    f"Evaluating the condition on messages took longer than {limit:g} s. Simplify it, especially its regular expressions."
                 ) from error
     except UnknownConsumer:
         if isinstance(executor, Database):

@@ -5,7 +5,6 @@ Connections drop, servers restart, and poolers move. None of this stops a loop.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from time import monotonic
@@ -13,13 +12,14 @@ from time import monotonic
 import anyio
 
 from headrace.model.errors import StoreError, StoreUnavailable
+from headrace.model.log import Log
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
-SHORTEST, LONGEST = 0.05, 2.0
+MIN_DELAY, MAX_DELAY = 0.05, 2.0
 """Bounds of the delay between tries in seconds."""
 
-REPEAT = 60.0
+LOG_INTERVAL = 60.0
 """Interval in seconds between log records of an error that Headrace doesn't know, while it lasts."""
 
 
@@ -27,19 +27,19 @@ class DatabaseRetry:
     """The retry state of one loop: the delay, and whether the outage was logged. An outage is logged
     once, not at every try."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._delay = SHORTEST
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self._delay = MIN_DELAY
         self._logged_at = float("-inf")  # when an error that Headrace doesn't know was last logged
 
     async def wait_after(self, error: StoreUnavailable) -> None:
         """Sleep before the next try, longer at each failure in a row."""
         if isinstance(error, StoreError):
             self._report(error)
-        elif self._delay == SHORTEST:
-            logger.warning("%s waits: %s", self._what, error)
+        elif self._delay == MIN_DELAY:
+            log.warning("database unavailable", task=self._task, error=error, hint="it is retried")
         await anyio.sleep(self._delay * random.uniform(0.5, 1.0))
-        self._delay = min(self._delay * 2, LONGEST)
+        self._delay = min(self._delay * 2, MAX_DELAY)
 
     def _report(self, error: StoreError) -> None:
         """Log an error that Headrace doesn't know.
@@ -47,23 +47,23 @@ class DatabaseRetry:
         An outage ends without help, so one record is enough. An unknown error may need an operator,
         so it is logged repeatedly.
         """
-        if (now := monotonic()) >= self._logged_at + REPEAT:
+        if (now := monotonic()) >= self._logged_at + LOG_INTERVAL:
             self._logged_at = now
-            logger.error("%s failed, and is tried again: %s", self._what, error, exc_info=error)
+            log.error("database error", task=self._task, error=error, hint="it is retried", exc_info=error)
 
     def cleared(self) -> None:
         """Reset the delay after a success."""
-        if self._delay > SHORTEST:
-            logger.info("%s goes on", self._what)
-            self._delay = SHORTEST
+        if self._delay > MIN_DELAY:
+            log.info("database available again", task=self._task)
+            self._delay = MIN_DELAY
 
 
-async def run_with_retry(what: str, loop: Callable[[DatabaseRetry], Awaitable[None]]) -> None:
+async def run_with_retry(task: str, loop: Callable[[DatabaseRetry], Awaitable[None]]) -> None:
     """Run `loop` until it returns, and start it again whenever the store was unavailable.
 
     The loop calls `cleared` after each success.
     """
-    database_retry = DatabaseRetry(what)
+    database_retry = DatabaseRetry(task)
     while True:
         try:
             return await loop(database_retry)

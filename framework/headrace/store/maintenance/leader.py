@@ -37,7 +37,7 @@ async def resign(executor: Executor, leader: UUID) -> None:
     await executor.fetchval("select headrace.resign($1)", leader)
 
 
-async def notify_waiting(executor: Executor, after: int = 0, most: int = 1000) -> tuple[int | None, int]:
+async def notify_waiting(executor: Executor, after: int = 0, limit: int = 1000) -> tuple[int | None, int]:
     """Notify the waiting consumers that have something to lease, in case they missed their notification.
 
     Args:
@@ -50,5 +50,5 @@ async def notify_waiting(executor: Executor, after: int = 0, most: int = 1000) -
     Raises:
         StoreUnavailable: the database can't be reached.
     """
-    reached, notified = await executor.fetchrow("select * from headrace.notify_waiting($1, $2)", after, most)
+    reached, notified = await executor.fetchrow("select * from headrace.notify_waiting($1, $2)", after, limit)
     return reached, notified

@@ -1,65 +1,35 @@
-"""A watermark: the time up to which every row that was added to a table is visible.
+"""The transactions that are adding rows to a table, from which a watermark is computed.
 
-The rows of some tables are removed in the order of their times. Under an old snapshot the dead rows stay,
-and a read from the beginning walks all of them. So these tables are read from a watermark.
-
-A row becomes visible some time after it was added, so an empty range is not enough to read past it. But a
-transaction that adds rows locks the table before it reads the clock. Once all transactions that held the
-lock at some time have ended, every row before that time is visible.
+See `headrace.runtime.maintenance.watermark`.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
-from uuid import UUID
+from typing import Any, NamedTuple
 
-from headrace.store.database.pool import Database
+from headrace.store.database.pool import Executor
 
 
-class Watermark:
-    """The watermark of a table.
-
-    Args:
-        database: an open database.
-        table: the table's qualified name.
+class OpenInserts(NamedTuple):
+    """The transactions that are adding rows to a table.
 
     Attributes:
-        at: every row before that time is visible. None while that is unknown.
+        at: the time of this call, on the server's clock.
+        holders: the transactions that hold the lock for adding rows.
+        history: the identity of the database's history. Another one means that the database was set back.
     """
 
-    def __init__(self, database: Database, table: str) -> None:
-        self.at: datetime | None = None
-        self._database = database
-        self._table = table
-        self._next: datetime | None = None  # the watermark once these lock holders have ended
-        self._holders: set[str] = set()
-        self._history: UUID | None = None
+    at: datetime
+    holders: set[str]
+    history: Any
 
-    async def advance(self) -> bool:
-        """Advance the watermark, if the transactions that hold it back have ended.
 
-        Returns:
-            False if the clock or the database was set back, so that earlier watermarks are void.
-
-        Raises:
-            StoreUnavailable: the database can't be reached.
-        """
-        row = await self._database.fetchrow(
-            """select a.at, a.holders, (select headrace.timeline_identity(id, xmin) from headrace.history limit 1) as history
-               from headrace.open_inserts($1::text::regclass) as a""",
-            self._table,
-        )
-        return self.observe(row["at"], set(row["holders"]), row["history"])
-
-    def observe(self, now: datetime, holders: set[str], history: Any) -> bool:
-        """Advance it, given the time, the transactions that hold the lock, and the identity of the database's
-        history.
-        """
-        if history != self._history or (self._next is not None and now < self._next):
-            self.at, self._next, self._holders, self._history = None, now, holders, history
-            return False
-        self._holders &= holders
-        if not self._holders:
-            self.at, self._next, self._holders = self._next, now, holders
-        return True
+async def open_inserts(executor: Executor, table: str) -> OpenInserts:
+    """Return the transactions that are adding rows to a table, given by its qualified name."""
+    at, holders, history = await executor.fetchrow(
+        """select a.at, a.holders, (select headrace.timeline_identity(id, xmin) from headrace.history limit 1) as history
+           from headrace.open_inserts($1::text::regclass) as a""",
+        table,
+    )
+    return OpenInserts(at, set(holders), history)

@@ -10,7 +10,7 @@ from uuid import UUID
 from asyncpg import Range
 
 from headrace.model.records import Batch
-from headrace.store.database.missing_objects import again
+from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Executor, within
 
 # Bounds of one call.
@@ -80,7 +80,7 @@ async def lease(
 async def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Any:
     if judging is None:
         return await executor.fetchrow(_LEASE, *arguments)
-    return await again(lambda: _lease_within(executor, judging, arguments))
+    return await with_repeat(lambda: _lease_within(executor, judging, arguments))
 
 
 async def _lease_within(executor: Executor, judging: float, arguments: tuple[Any, ...]) -> Any:

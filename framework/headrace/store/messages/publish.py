@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
-from headrace.store.database.missing_objects import again
+from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Database, Executor
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ async def publish_all(
                 connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
             )
 
-    return await again(publish)
+    return await with_repeat(publish)
 
 
 def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:

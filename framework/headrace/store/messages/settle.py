@@ -48,5 +48,5 @@ async def settle(
         timeline,
     )
     if rows and rows[0][0] is None:
-        raise TimelineChanged("The database crashed, failed over or was restored, and the leases from before are void.")
+        raise TimelineChanged("The database crashed, failed over or was restored, so the earlier leases are void.")
     return [Lost(*row) for row in rows]

@@ -251,7 +251,7 @@ class Capturing:
     def hear(self, *, deaf: bool) -> None:
         """Do nothing. Capturing waits for no stream."""
 
-    def tells(self) -> dict[str, Any]:
+    def app_statistics(self) -> dict[str, Any]:
         """Return the sources that this process captures, for the app's statistics."""
         return {"sources": {one.todo.name: self._source_statistics(one) for one in self._running.values()}}
 

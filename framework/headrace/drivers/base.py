@@ -13,7 +13,7 @@ from headrace.model.errors import ConfigurationError
 _NUMBERED = re.compile(r"\$(\d+)")
 
 
-class Executing:
+class BaseExecutor:
     """Base class of an `Executor`. A subclass implements `fetch`, with placeholders in Postgres's form ($1)."""
 
     async def fetch(self, query: str, /, *args: Any) -> list[Any]:
@@ -34,15 +34,15 @@ def named(query: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     return text, {f"p{number}": value for number, value in enumerate(args, 1)}
 
 
-def libraries(thing: Any) -> set[str]:
+def libraries(connection: Any) -> set[str]:
     """Return the top-level packages of the object's class and its base classes."""
-    return {cls.__module__.partition(".")[0] for cls in type(thing).__mro__}
+    return {cls.__module__.partition(".")[0] for cls in type(connection).__mro__}
 
 
-def unknown(connection: Any) -> ConfigurationError:
+def unsupported(connection: Any) -> ConfigurationError:
     """Return the error for a connection that no driver supports."""
     return ConfigurationError(
-        f"Nothing can be published or acked on a {type(connection).__module__}.{type(connection).__name__}: give a Transaction, a"
-        " connection of asyncpg or psycopg (AsyncConnection), or an AsyncSession or AsyncConnection of SQLAlchemy; for synchronous"
-        " ones, such as Django's, there is headrace.drivers.sync."
+        f"A {type(connection).__module__}.{type(connection).__name__} is not supported for publishing or acking. Pass a Transaction, a"
+        " connection of asyncpg or psycopg (AsyncConnection), or an AsyncSession or AsyncConnection of SQLAlchemy. For a synchronous"
+        " connection, such as Django's, use headrace.drivers.sync."
     )

@@ -26,7 +26,7 @@ _IDLE = {
 }  # fmt: skip
 
 
-class Warm:
+class WarmSession:
     """The Spark session of one app, attached to the app beside its consumers.
 
     Attributes:
@@ -48,18 +48,18 @@ class Warm:
         """The session, made again if it has died. Raises `SparkUnavailable`."""
         return session(self.settings)
 
-    async def around(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         """The app's lifespan. Raises `SparkUnavailable`, or `ConfigurationError` for an invalid schema."""
-        ours = not started()
+        started_here = not started()
         try:
-            await anyio.to_thread.run_sync(self._begin)
+            await anyio.to_thread.run_sync(self._start)
             yield
         finally:
-            if ours:
+            if started_here:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(stop)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if _PY4J.level == logging.NOTSET:  # it logs every connection that it closes
             _PY4J.setLevel(logging.WARNING)
         spark = self.session()
@@ -68,9 +68,9 @@ class Warm:
 
     # --- the interface of a part that runs beside the consumers. Only the statistics do anything
 
-    def tells(self) -> Mapping[str, Any]:
+    def app_statistics(self) -> Mapping[str, Any]:
         """The running job of each consumer, for `App.statistics`."""
-        return {"spark": {name: dict(_IDLE) if job is None else job.tells() for name, job in self.jobs.items()}}
+        return {"spark": {name: dict(_IDLE) if job is None else job.statistics() for name, job in self.jobs.items()}}
 
     async def run(self, shared: Any) -> None:
         """Do nothing. There is nothing to run."""
@@ -91,14 +91,14 @@ class Warm:
         """Do nothing. The consumers are notified themselves."""
 
 
-_warm: WeakKeyDictionary[App, Warm] = WeakKeyDictionary()
+_warm_sessions: WeakKeyDictionary[App, WarmSession] = WeakKeyDictionary()
 
 
-def warm_of(app: App) -> Warm:
-    """The `Warm` of this app. The first call adds it to the app's lifespan."""
-    found = _warm.get(app)
-    if found is None:
-        found = _warm[app] = Warm()
-        app.lifespan(found.around)
-        app.attach(found)
-    return found
+def warm_session_of(app: App) -> WarmSession:
+    """The `WarmSession` of this app. The first call adds it to the app's lifespan."""
+    warm_session = _warm_sessions.get(app)
+    if warm_session is None:
+        warm_session = _warm_sessions[app] = WarmSession()
+        app.lifespan(warm_session.lifespan)
+        app.attach(warm_session)
+    return warm_session

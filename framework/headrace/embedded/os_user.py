@@ -12,12 +12,12 @@ from typing import IO
 
 from headrace.model.errors import EmbeddedPostgresError
 
-ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
+USERS_FOR_ROOT = ("postgres", "nobody")
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class OsUser:
     """A user of this machine that owns the cluster and runs the server."""
 
     name: str
@@ -25,7 +25,7 @@ class Account:
     gid: int
 
     @property
-    def is_us(self) -> bool:
+    def is_current(self) -> bool:
         """Whether this is the user that the calling process runs as."""
         return self.uid == os.geteuid()
 
@@ -42,7 +42,7 @@ class Account:
         Its output is returned in `stdout`, or written to `log` if given. A command that leaves a
         daemon behind needs `log`, since the daemon would keep a pipe open as long as it lives.
         """
-        other = not self.is_us
+        other = not self.is_current
         try:
             return subprocess.run(
                 [str(part) for part in command],
@@ -63,13 +63,13 @@ class Account:
             )
         except subprocess.SubprocessError as error:  # raised when the child can't become the other user
             raise EmbeddedPostgresError(
-                f"Postgres can't run as root, and this root can't start it as the user {self.name!r}: "
-                "run as an ordinary user, or use a database server of your own."
+                f"Postgres can't run as root, and this root can't start it as the user {self.name!r}. "
+                "Run as an ordinary user, or use your own database server."
             ) from error
 
     def can_execute(self, path: Path) -> bool:
         """Whether this user can reach and execute the file (or enter the directory)."""
-        if self.is_us:
+        if self.is_current:
             return os.access(path, os.X_OK)
         # Running the test respects access lists and mount options. Reading mode bits would not.
         return self.run(["/bin/sh", "-c", 'test -x "$1"', "sh", path]).returncode == 0
@@ -84,7 +84,7 @@ class Account:
         aside.unlink(missing_ok=True)
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "w") as file:
-            if not self.is_us:
+            if not self.is_current:
                 os.fchown(fd, self.uid, self.gid)
             file.write(text)
             file.flush()
@@ -93,11 +93,11 @@ class Account:
 
     def own(self, path: Path) -> None:
         """Make this user the owner of the file or directory, unless it is the calling user."""
-        if not self.is_us:
+        if not self.is_current:
             os.chown(path, self.uid, self.gid)
 
 
-def account_for(*places: Path) -> Account:
+def os_user_for(*places: Path) -> OsUser:
     """The user that runs the server: the calling user, or another one for root.
 
     For root it is the owner of the first of `places` that exists and isn't root's, so that data
@@ -106,16 +106,16 @@ def account_for(*places: Path) -> Account:
     """
     uid = os.geteuid()
     if uid != 0:
-        return Account(_name_of(uid), uid, os.getegid())
+        return OsUser(_name_of(uid), uid, os.getegid())
     owner = next((stat.st_uid for place in places if (stat := _stat(place)) and stat.st_uid != 0), None)
     if owner is not None and (known := _lookup(owner)):
         return known
-    for name in ACCOUNTS_FOR_ROOT:
+    for name in USERS_FOR_ROOT:
         if known := _lookup(name):
             return known
     raise EmbeddedPostgresError(
-        "Postgres can't run as root, and this machine has no user named postgres or nobody to run it: "
-        "create one (`useradd --system postgres`), or run as an ordinary user."
+        "Postgres can't run as root, and this machine has no user named postgres or nobody to run it. "
+        "Create one (`useradd --system postgres`), or run as an ordinary user."
     )
 
 
@@ -166,12 +166,12 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _lookup(user: int | str) -> Account | None:
+def _lookup(user: int | str) -> OsUser | None:
     try:
         entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
         return None
-    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+    return OsUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
 def _name_of(uid: int) -> str:

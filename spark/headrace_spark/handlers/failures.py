@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Wholesale(HeadraceError):
+class BatchFailed(HeadraceError):
     """The batch fails as a whole, and its halves would fail too, since the handler can't work with any message."""
 
 
@@ -26,7 +26,7 @@ class SparkGone(SparkUnavailable):
     """The session died during a job: its Java process, its cluster, or its server."""
 
 
-def judged(error: Exception, spark: SparkSession | None) -> Exception:
+def classified(error: Exception, spark: SparkSession | None) -> Exception:
     """Translate a handler's exception into what it means. An error that is not from Spark is returned unchanged.
 
     Args:
@@ -35,16 +35,16 @@ def judged(error: Exception, spark: SparkSession | None) -> Exception:
     if isinstance(error, HeadraceError) and not isinstance(error, SparkGone):
         return error
     if spark is not None and gone(spark):
-        return SparkGone(f"Spark was lost in the midst of a job ({_line(str(error))}).")
+        return SparkGone(f"The Spark session was lost during a job: {_first_line(str(error))}.")
     from py4j.protocol import Py4JError  # type: ignore[import-untyped, unused-ignore]
     from pyspark.errors import AnalysisException, PySparkException
 
     if isinstance(error, AnalysisException):  # Spark analyzes a plan before it runs anything
-        return Wholesale(f"Spark can't make sense of what the handler asks for: {_line(_message(error))}")
+        return BatchFailed(f"Spark can't plan the handler's query: {_first_line(_message(error))}")
     if isinstance(error, PySparkException):
-        return SparkFailed(_told(_message(error)))
+        return SparkFailed(_python_error(_message(error)))
     if isinstance(error, Py4JError):
-        return SparkFailed(_told(str(error)))
+        return SparkFailed(_python_error(str(error)))
     return error
 
 
@@ -66,24 +66,24 @@ def _message(error: Exception) -> str:
     return getattr(error, "getMessage", lambda: None)() or str(error)
 
 
-def _told(text: str) -> str:
+def _python_error(text: str) -> str:
     """The error raised in a Python function that Spark ran, or else the first line of Spark's message."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if not lines:
-        return "Spark failed at the job, and doesn't say why."
+        return "The Spark job failed without a message."
     for place in range(len(lines) - 1, -1, -1):
         if "Traceback (most recent call last)" in lines[place]:
             raised = next((line for line in lines[place + 1 :] if not line.startswith((" ", "\t"))), None)
             if raised is not None:
                 return f"{raised[:500]} (in a Python function of the Spark job)"
-    return f"Spark failed at the job: {lines[0][:500]}"
+    return f"The Spark job failed: {lines[0][:500]}"
 
 
-def _line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it doesn't say why")[:500]
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason is given")[:500]
 
 
-class Halves:
+class Bisection:
     """Decides whether to bisect a failed batch.
 
     To find one bad message among many, a batch is halved, and most of the halves pass. If none
@@ -99,11 +99,11 @@ class Halves:
         self._members: frozenset[Hashable] = frozenset()
         self._failures = 0
         self._passed = False
-        self._costly = False
+        self._expensive = False
         self._returned: frozenset[Hashable] = frozenset()  # messages of the last call, if it returned
-        self._of_these = False  # whether the returned ones are members
+        self._returned_are_members = False  # whether the returned ones are members
 
-    def begins(self, batch: Batch) -> bool:
+    def should_call(self, batch: Batch) -> bool:
         """Record that a call with these messages is due. Returns whether to make it.
 
         The call is skipped if earlier calls timed out or failed after returning, and so many calls
@@ -112,10 +112,10 @@ class Halves:
         returned, self._returned = self._returned, frozenset()
         if _id(batch[0]) in returned:
             self._count(batch, returned)
-            self._costly = True
-        elif returned and self._of_these:
+            self._expensive = True
+        elif returned and self._returned_are_members:
             self._passed = True
-        return not (self._costly and self._knows(batch) and not self._promising)
+        return not (self._expensive and self._knows(batch) and not self._worth_trying)
 
     def returned(self, batch: Batch) -> None:
         """Record that a call returned. For a large batch this takes a moment, so don't call it on the event loop.
@@ -123,27 +123,27 @@ class Halves:
         A batch of a single message is not recorded, since it has no halves.
         """
         self._returned = _ids(batch) if len(batch) > 1 else frozenset()
-        self._of_these = self._knows(batch)
+        self._returned_are_members = self._knows(batch)
 
     def failed(self, batch: Batch) -> bool:
         """Record that a call failed. Returns whether to try halves of the batch."""
         self._count(batch, None)
-        return self._promising
+        return self._worth_trying
 
     def stopped(self, batch: Batch) -> None:
         """Record that a call was stopped, for example by its timeout. Halves are then tried in any case."""
         self._count(batch, None)
-        self._costly = True
+        self._expensive = True
 
     def _count(self, batch: Batch, members: frozenset[Hashable] | None) -> None:
         if not self._knows(batch):
             self._members = _ids(batch) if members is None else members
-            self._failures, self._passed, self._costly = 0, False, False
+            self._failures, self._passed, self._expensive = 0, False, False
         self._failures += 1
         self._returned = frozenset()
 
     @property
-    def _promising(self) -> bool:
+    def _worth_trying(self) -> bool:
         return self._passed or self._failures <= 2 * math.log2(len(self._members)) + 2
 
     def _knows(self, batch: Batch) -> bool:

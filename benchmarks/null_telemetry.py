@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
 
-from benchmarks.wire import Telling
+from benchmarks.wire import TelemetryMode
 from headrace import Telemetry
 
 COLLECT = 1000.0
@@ -44,12 +44,12 @@ class _NoSpans(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def telemetry(telling: Telling) -> Telemetry:
+def telemetry(telemetry_mode: TelemetryMode) -> Telemetry:
     """The telemetry of a worker."""
-    if telling == "metrics":
+    if telemetry_mode == "metrics":
         reader = PeriodicExportingMetricReader(_NoMetrics(), export_interval_millis=COLLECT)
         return Telemetry(traces=None, metrics=MeterProvider([reader], shutdown_on_exit=False))
-    sampler = ALWAYS_ON if telling == "traces" else ParentBased(TraceIdRatioBased(SHARE))
+    sampler = ALWAYS_ON if telemetry_mode == "traces" else ParentBased(TraceIdRatioBased(SHARE))
     tracers = TracerProvider(sampler, shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(_NoSpans()))
     return Telemetry(traces=tracers, metrics=None)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.errors import about_output, explained, last_words
-from headrace.embedded.paths import find_seat
+from headrace.embedded.errors import last_error_line, os_errors_explained, output_error
+from headrace.embedded.paths import find_server_dir
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
 from .conftest import ask
@@ -28,11 +28,11 @@ def taken_port():
 
 
 def test_a_port_taken(pg, taken_port):
-    with pytest.raises(EmbeddedPostgresError, match=f"Port {taken_port} .* taken.*HEADRACE_PG_PORT"):
+    with pytest.raises(EmbeddedPostgresError, match=f"Port {taken_port} .* used by another program.*HEADRACE_PG_PORT"):
         EmbeddedPostgres(pg.data_dir, port=taken_port).acquire()
     assert pg.status().users == ()
-    with pg.acquire() as tenancy:
-        assert ask(tenancy.url, "select 1") == 1
+    with pg.acquire() as handle:
+        assert ask(handle.url, "select 1") == 1
 
 
 def test_a_port_asked_for_too_late(pg, taken_port):
@@ -71,7 +71,7 @@ def test_a_read_only_data_directory(tmp_path):
 
 
 def test_data_of_another_version(pg, monkeypatch):
-    version = find_seat(pg.data_dir).cluster / "PG_VERSION"
+    version = find_server_dir(pg.data_dir).cluster / "PG_VERSION"
     rightly = version.read_text()
     version.write_text("9\n")
     try:
@@ -83,7 +83,7 @@ def test_data_of_another_version(pg, monkeypatch):
 
 def test_a_directory_without_programs(pg, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_PG_BIN", str(tmp_path))
-    with pytest.raises(EmbeddedPostgresError, match=r"HEADRACE_PG_BIN is .* should be the directory"):
+    with pytest.raises(EmbeddedPostgresError, match=r"HEADRACE_PG_BIN is .* Set it to the directory"):
         pg.acquire()
 
 
@@ -102,31 +102,31 @@ def test_a_setting_that_cannot_be_written(pg, settings):
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        (errno.ENOSPC, "The disk under /some/home is full.*free some room"),
-        (errno.EDQUOT, "The disk under /some/home is full.*free some room"),
+        (errno.ENOSPC, "The disk of /some/home is full.*Free some space"),
+        (errno.EDQUOT, "The disk of /some/home is full.*Free some space"),
         (errno.EROFS, "/some/home can't be used .*HEADRACE_DATA"),
-        (errno.EACCES, "/some/home can't be used .*make it writable"),
+        (errno.EACCES, "/some/home can't be used .*Make it writable"),
     ],
 )
 def test_errors_of_the_file_system(code, sentence):
-    with pytest.raises(EmbeddedPostgresError, match=sentence), explained(HOME):
+    with pytest.raises(EmbeddedPostgresError, match=sentence), os_errors_explained(HOME):
         raise OSError(code, os.strerror(code), str(HOME))
 
 
 @pytest.mark.parametrize(
     ("output", "sentence"),
     [
-        ('FATAL:  could not write lock file "x": No space left on device', "disk under /some/home is full"),
+        ('FATAL:  could not write lock file "x": No space left on device', "disk of /some/home is full"),
         ('initdb: error: could not create directory "x": Read-only file system', "read-only file system"),
-        ("FATAL:  pre-existing shared memory block (key 1) is still in use", "was killed still run"),
+        ("FATAL:  pre-existing shared memory block (key 1) is still in use", "of a killed Postgres still run"),
         ("LOG:  one\nFATAL:  two\nLOG:  three", "could not start: two."),
-        ("", "it said nothing"),
+        ("", "no reason is given"),
     ],
 )
 def test_errors_of_postgres(output, sentence):
-    assert sentence in about_output(output, home=HOME, port=None, doing="start")
+    assert sentence in output_error(output, home=HOME, port=None, action="start")
 
 
 def test_the_last_words_are_the_gravest():
-    assert last_words("x [1] FATAL:  bad luck.\nx [1] LOG:  database system is shut down\n") == "bad luck"
-    assert last_words("nothing grave\n\n") == "nothing grave"
+    assert last_error_line("x [1] FATAL:  bad luck.\nx [1] LOG:  database system is shut down\n") == "bad luck"
+    assert last_error_line("nothing grave\n\n") == "nothing grave"

@@ -17,19 +17,19 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from headrace import App
 from headrace.model.records import StreamInfo
 from headrace.model.specs import ConsumerSpec
-from headrace_spark.source.connection import ask, connect
+from headrace_spark.source.connection import connect, fetch
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds that the server gets to notice that a killed process is gone."""
 
 # A transaction that only holds a lock blocks nothing else, and a pooler leaves it its connection.
 # It may last as long as a pipeline. A machine that has vanished is noticed after a minute.
-_LASTING = """
+_LONG_TRANSACTION = """
     select set_config(name, case name when 'tcp_keepalives_idle' then '30' when 'tcp_keepalives_interval' then '10'
                                       when 'tcp_keepalives_count' then '3' else '0' end, true)
       from pg_catalog.pg_settings
@@ -38,7 +38,7 @@ _LASTING = """
 """
 
 
-class Connected:
+class Database:
     """An open database.
 
     Attributes:
@@ -52,14 +52,14 @@ class Connected:
 
     def stream(self, name: str) -> StreamInfo:
         """Return a stream. Raises `UnknownStream`."""
-        return self._do(lambda: self._app.admin.stream(name))
+        return self._call(lambda: self._app.admin.stream(name))
 
-    def keep_consumer(self, spec: ConsumerSpec) -> None:
+    def ensure_consumer(self, spec: ConsumerSpec) -> None:
         """Create a consumer unless it exists. Raises `InvalidInput` if it exists with other settings."""
-        self._do(lambda: self._app.admin.create_consumer(spec))
+        self._call(lambda: self._app.admin.create_consumer(spec))
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[bool]:
+    def exclusive_lock(self, lock_name: str) -> Iterator[bool]:
         """Hold a lock in the database, so that only one process at a time does the work, on any machine.
 
         Args:
@@ -69,22 +69,24 @@ class Connected:
             Whether the lock was obtained.
         """
         with connect(self.url, autocommit=False) as connection:
-            ask(connection, self.url, _LASTING)
-            until = time.monotonic() + PATIENCE
-            while not (got := self._locked(connection, what)) and time.monotonic() < until:
+            fetch(connection, self.url, _LONG_TRANSACTION)
+            deadline = time.monotonic() + LOCK_TIMEOUT
+            while not (locked := self._try_lock(connection, lock_name)) and time.monotonic() < deadline:
                 time.sleep(0.1)
-            yield got
+            yield locked
 
-    def _locked(self, connection: Connection, what: str) -> bool:
-        found = ask(connection, self.url, "select pg_try_advisory_xact_lock(hashtextextended($1::text, 0))", what)
+    def _try_lock(self, connection: Connection, lock_name: str) -> bool:
+        found = fetch(
+            connection, self.url, "select pg_try_advisory_xact_lock(hashtextextended($1::text, 0))", lock_name
+        )
         return bool(found[0][0])
 
-    def _do(self, call: Callable[[], Awaitable[T]]) -> T:
+    def _call(self, call: Callable[[], Awaitable[T]]) -> T:
         return self._portal.call(call)
 
 
 @contextmanager
-def connected(database: str | None) -> Iterator[Connected]:
+def open_database(database: str | None) -> Iterator[Database]:
     """Connect to a database, and migrate its schema.
 
     Args:
@@ -95,4 +97,4 @@ def connected(database: str | None) -> Iterator[Connected]:
     """
     app = App(database)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(app):
-        yield Connected(portal, app)
+        yield Database(portal, app)

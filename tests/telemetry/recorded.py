@@ -60,10 +60,10 @@ class Recorded:
         return point.value
 
 
-def _matches(attributes: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+def _matches(attributes: Mapping[str, Any], exporter: Mapping[str, str]) -> bool:
     return all(
         any(name.rpartition(".")[2] == word and value == attributes[name] for name in attributes)
-        for word, value in wanted.items()
+        for word, value in exporter.items()
     )
 
 

@@ -26,20 +26,20 @@ class Metric(NamedTuple):
     name: str
     source: str
     unit: str
-    about: str
+    description: str
 
 
 COUNTERS = (
     Metric("messaging.client.consumed.messages", "leased", "{message}", "Messages leased by this process."),
     Metric("headrace.consumer.acked", "acked", "{message}", "Messages handled and acked."),
     Metric("headrace.consumer.nacked", "failed", "{message}", "Deliveries that failed: to be retried, or rejected."),
-    Metric("headrace.consumer.dead_lettered", "dead_lettered", "{message}", "Messages that were given up."),
+    Metric("headrace.consumer.dead_lettered", "dead_lettered", "{message}", "Messages that became dead letters."),
     Metric("headrace.consumer.lost", "lost", "{message}", "Messages whose lease was lost before they were settled."),
 )
 GAUGES = (
     Metric("headrace.consumer.held", "held", "{message}", "Messages that this process has leased and not settled."),
     Metric("headrace.consumer.waiting", "waiting", "{message}", "Of these, messages that wait for an actor."),
-    Metric("headrace.consumer.concurrency", "actors", "{actor}", "Actors that there are."),
+    Metric("headrace.consumer.concurrency", "actors", "{actor}", "Current number of actors."),
     Metric("headrace.consumer.concurrency.target", "target", "{actor}", "Actors that the governor wants."),
     Metric("headrace.consumer.concurrency.busy", "busy", "{actor}", "Actors that run a handler."),
 )
@@ -50,18 +50,16 @@ STORED = (
         "headrace.consumer.pending",
         "num_pending",
         "{message}",
-        "Messages that wait to be leased, as far as was looked.",
+        "Messages that wait to be leased, up to the number that is examined.",
     ),
     Metric("headrace.consumer.in_flight", "num_ack_pending", "{message}", "Messages leased by all processes."),
     Metric(
         "headrace.consumer.parked", "parked", "{message}", "Messages that wait for a retry, or behind one of their key."
     ),
-    Metric("headrace.consumer.blocked", "blocked", "{message}", "Dead letters whose key waits for a person."),
-    Metric("headrace.consumer.dead_letters", "dead_letters", "{message}", "Dead letters that there are."),
+    Metric("headrace.consumer.blocked", "blocked", "{message}", "Dead letters that block their key."),
+    Metric("headrace.consumer.dead_letters", "dead_letters", "{message}", "Current number of dead letters."),
 )
-REASON = Metric(
-    "headrace.consumer.concurrency.reason", "", "1", "1, for the reason that the governor gives, numbers left out."
-)
+REASON = Metric("headrace.consumer.concurrency.reason", "", "1", "1, with the governor's reason, without its numbers.")
 BREAKER = Metric(
     "headrace.consumer.breaker", "", "1", "1 while the circuit breaker is open or probes, 0 while it is closed."
 )
@@ -76,24 +74,24 @@ CAPTURES = (
     ),
     Metric("headrace.capture.held_back", "held_back", "By", "WAL that the captured server keeps for the slot."),
 )
-CAPTURE_STATE = Metric("headrace.capture.state", "", "1", "1, for the state that the capture is in.")
+CAPTURE_STATE = Metric("headrace.capture.state", "", "1", "1, with the state of the capture.")
 ALARM = Metric("headrace.capture.alarm", "", "1", "1 while something is wrong with the slot.")
 JOBS = (
-    Metric("headrace.spark.tasks", "tasks", "{task}", "Tasks of the Spark job at work, as far as they are planned."),
+    Metric("headrace.spark.tasks", "tasks", "{task}", "Tasks of the running Spark job that are planned so far."),
     Metric("headrace.spark.tasks.done", "tasks_done", "{task}", "Of these, tasks that are done."),
-    Metric("headrace.spark.rows", "rows", "{message}", "Messages in the batch that the Spark job works on."),
+    Metric("headrace.spark.rows", "rows", "{message}", "Messages in the batch of the running Spark job."),
 )
 POOL_COUNTERS = (
     Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
     Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
     Metric("headrace.pool.wait_time", "waited", "s", "Time that callers waited for a connection."),
     Metric(
-        "headrace.pool.died", "died", "{connection}", "Connections that were given up because they had died in silence."
+        "headrace.pool.died", "died", "{connection}", "Connections that were closed because they had died silently."
     ),
 )
 
 
-class Source:
+class AppSource:
     """One app on the board.
 
     Attributes:
@@ -105,7 +103,7 @@ class Source:
         self.surveyed: Mapping[tuple[str, str], ConsumerInfo] = {}
 
 
-class Board:
+class Observables:
     """The observable instruments of one provider.
 
     Attributes:
@@ -113,7 +111,7 @@ class Board:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self.sources: list[Source] = []
+        self.sources: list[AppSource] = []
         for metric in COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._counted)
         for metric in GAUGES:
@@ -132,15 +130,17 @@ class Board:
         self._observe(meter.create_observable_gauge, REASON, self._reasons)
         self._observe(meter.create_observable_gauge, BREAKER, self._breakers)
         connections = Metric("db.client.connection.count", "", "{connection}", "Connections to Postgres.")
-        most = Metric("db.client.connection.max", "max", "{connection}", "The most connections to Postgres.")
+        maximum = Metric(
+            "db.client.connection.max", "max", "{connection}", "Maximum number of connections to Postgres."
+        )
         self._observe(meter.create_observable_up_down_counter, connections, self._connections)
-        self._observe(meter.create_observable_up_down_counter, most, self._pooled)
+        self._observe(meter.create_observable_up_down_counter, maximum, self._pooled)
 
     def _observe(self, create: Any, metric: Metric, read: Callable[[str], Iterable[Observation]]) -> None:
         def callback(source: str, _: CallbackOptions) -> Iterable[Observation]:
             return read(source)
 
-        create(metric.name, [partial(callback, metric.source)], unit=metric.unit, description=metric.about)
+        create(metric.name, [partial(callback, metric.source)], unit=metric.unit, description=metric.description)
 
     def _counted(self, count: str) -> Iterator[Observation]:
         for consumer, counts in self._consumers():
@@ -159,42 +159,42 @@ class Board:
         for source in list(self.sources):
             for name, counts in source.statistics().get("consumers", {}).items():
                 if not counts.get("deleted"):
-                    yield of_consumer(*name.rsplit(":", 1)), counts
+                    yield consumer_attributes(*name.rsplit(":", 1)), counts
 
     def _jobs(self, count: str) -> Iterator[Observation]:
         """Observe Spark jobs. A handler without a job has no observation."""
         for source in list(self.sources):
-            for name, told in source.statistics().get("spark", {}).items():
-                if told.get("started") is not None:
-                    yield Observation(told[count], of_consumer(*name.rsplit(":", 1)))
+            for name, counts in source.statistics().get("spark", {}).items():
+                if counts.get("started") is not None:
+                    yield Observation(counts[count], consumer_attributes(*name.rsplit(":", 1)))
 
     def _captured(self, field: str) -> Iterator[Observation]:
         """Observe captures. An unknown value, for example while a source is stopped, has no observation."""
-        for told, attributes in self._captures():
-            if (value := told.get(field)) is not None:
+        for counts, attributes in self._captures():
+            if (value := counts.get(field)) is not None:
                 yield Observation(value, attributes)
 
     def _capture_states(self, _: str) -> Iterator[Observation]:
-        for told, attributes in self._captures():
-            yield Observation(1, {**attributes, names.CAPTURE_STATE: told["state"]})
+        for counts, attributes in self._captures():
+            yield Observation(1, {**attributes, names.CAPTURE_STATE: counts["state"]})
 
     def _alarms(self, _: str) -> Iterator[Observation]:
-        for told, attributes in self._captures():
-            if "alarm" in told:
-                yield Observation(int(told["alarm"] is not None), attributes)
+        for counts, attributes in self._captures():
+            if "alarm" in counts:
+                yield Observation(int(counts["alarm"] is not None), attributes)
 
     def _captures(self) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
         for source in list(self.sources):
-            for name, told in source.statistics().get("sources", {}).items():
+            for name, counts in source.statistics().get("sources", {}).items():
                 yield (
-                    told,
-                    {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: told["stream"], names.SOURCE: name},
+                    counts,
+                    {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: counts["stream"], names.SOURCE: name},
                 )
 
     def _stored(self, field: str) -> Iterator[Observation]:
         for source in list(self.sources):
             for (stream, name), info in source.surveyed.items():
-                yield Observation(getattr(info, field) if field else age(info), of_consumer(stream, name))
+                yield Observation(getattr(info, field) if field else age(info), consumer_attributes(stream, name))
 
     def _pooled(self, count: str) -> Iterator[Observation]:
         for counts in self._pools():
@@ -213,18 +213,18 @@ class Board:
 
 _NUMBER = re.compile(r"\d[\d.,]*")  # otherwise each decision would be a new series
 _POOL = {names.POOL: names.SYSTEM_NAME}
-_boards: WeakKeyDictionary[MeterProvider, Board] = WeakKeyDictionary()
+_observables: WeakKeyDictionary[MeterProvider, Observables] = WeakKeyDictionary()
 
 
-def board_of(provider: MeterProvider, meter: Meter) -> Board:
+def observables_of(provider: MeterProvider, meter: Meter) -> Observables:
     """The board of a provider. There is one per provider."""
-    board = _boards.get(provider)
-    if board is None:
-        board = _boards[provider] = Board(meter)
-    return board
+    observables = _observables.get(provider)
+    if observables is None:
+        observables = _observables[provider] = Observables(meter)
+    return observables
 
 
-def of_consumer(stream: str, name: str) -> dict[str, str]:
+def consumer_attributes(stream: str, name: str) -> dict[str, str]:
     """The attributes of a consumer's metrics."""
     return {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: stream, names.GROUP: name}
 

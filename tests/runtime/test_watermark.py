@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.model.specs import StreamSpec
-from headrace.store.maintenance.watermark import Watermark
+from headrace.runtime.maintenance.scheduler import Scheduler
+from headrace.runtime.maintenance.sweeper import Sweeper
+from headrace.runtime.maintenance.watermark import Watermark
 from tests.conftest import Connect
 from tests.store.test_bounded_cost import touched
 
@@ -88,7 +90,7 @@ async def publish_for_later(executor: Any, count: int, *, within: float = 0.5) -
     await store.publish_many(executor, "orders", ["a"] * count, ["1"] * count, deliver_at=due)
 
 
-async def delivered(schedule: store.Schedule) -> int:
+async def delivered(schedule: Scheduler) -> int:
     """Deliver until every due scheduled message is published, and twice more, because a floor needs two calls."""
     count, due_in, rest = 0, 0.0, 2
     while due_in is not None or rest:
@@ -104,7 +106,7 @@ async def test_the_dead_rows_of_scheduled_messages_cost_a_delivery_nothing(
 ) -> None:
     await store.create_stream(database, "orders")
     connection = await connect()
-    schedule = store.Schedule(Single(connection))  # type: ignore[arg-type]
+    schedule = Scheduler(Single(connection))  # type: ignore[arg-type]
     counts = []
     for count in (20, 3_000):
         await publish_for_later(database, count)
@@ -118,7 +120,7 @@ async def test_a_message_scheduled_by_a_transaction_that_commits_late_is_deliver
     database: store.Database, connect: Connect
 ) -> None:
     await store.create_stream(database, "orders")
-    schedule = store.Schedule(database)
+    schedule = Scheduler(database)
     late = await connect()
     async with late.transaction():
         await publish_for_later(late, 1)
@@ -132,7 +134,7 @@ async def test_a_message_scheduled_by_a_transaction_that_commits_late_is_deliver
 async def test_messages_that_wait_for_a_full_stream_are_not_forgotten(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await store.create_stream(database, "other")
-    schedule = store.Schedule(database)
+    schedule = Scheduler(database)
     await publish_for_later(database, 3)
     await database.fetch("update headrace.streams set full_until = now() + interval '1 hour' where name = 'orders'")
     for _ in range(5):
@@ -150,7 +152,7 @@ async def test_dead_rows_of_message_ids_cost_a_sweep_nothing(
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", dedupe_window=0.001))
     connection = await connect()
-    sweeper = store.Sweeper(Single(connection))  # type: ignore[arg-type]
+    sweeper = Sweeper(Single(connection))  # type: ignore[arg-type]
     counts = []
     for count in (20, 3_000):
         for _ in range(3):  # a floor needs two calls after the publishers have ended
