@@ -131,7 +131,9 @@ class App(Declared, Publishing):
             log.warning("unknown variable in the environment", variable=name, hint=hint)
         telemetry = Telemetry.of(found.telemetry if self.telemetry is None else self.telemetry)
         if telemetry is not None:
-            self._instruments = self._publisher.instruments = telemetry.start(self.statistics)
+            from headrace.telemetry.starting import start  # not imported while telemetry is off
+
+            self._instruments = self._publisher.instruments = start(telemetry, self.statistics)
         dsn = found.database
         if dsn is None:
             self._server_handle = await anyio.to_thread.run_sync(EmbeddedPostgres(found.data).acquire)

@@ -1,7 +1,7 @@
 """Lifespans: resources that live as long as the app runs.
 
     @app.lifespan
-    async def warehouse(app: App) -> AsyncIterator[Warehouse]:
+    async def warehouse(app: Any) -> AsyncIterator[Warehouse]:
         async with Warehouse.connect(URL) as warehouse:
             yield warehouse
 
@@ -16,13 +16,10 @@ import inspect
 import typing
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.handlers.signature import is_async, name_of
-
-if TYPE_CHECKING:
-    from headrace.app.app import App
 
 Lifespan = Callable[..., AsyncIterator[Any]] | Callable[..., AbstractAsyncContextManager[Any]]
 
@@ -35,7 +32,7 @@ class Lifespans:
     """
 
     def __init__(self) -> None:
-        self._managers: list[tuple[str, Callable[[App], Any], Any]] = []
+        self._managers: list[tuple[str, Callable[[Any], Any], Any]] = []
         self._state: Any = None
         self.running = False
 
@@ -63,7 +60,7 @@ class Lifespans:
         self._managers.append((name, _taking_app(manager, name), _yields(function)))
 
     @asynccontextmanager
-    async def run(self, app: App) -> AsyncIterator[Mapping[Any, Any]]:
+    async def run(self, app: Any) -> AsyncIterator[Mapping[Any, Any]]:
         """Start all lifespans, and end them after the block. Yields their values by type. Raises their errors."""
         states: dict[Any, Any] = {}
         self._state, self.running = None, True
@@ -79,7 +76,7 @@ class Lifespans:
             self._state, self.running = None, False
 
 
-def _taking_app(manager: Callable[..., Any], name: str) -> Callable[[App], Any]:
+def _taking_app(manager: Callable[..., Any], name: str) -> Callable[[Any], Any]:
     """Wrap a manager that takes the app or nothing, so that it takes the app."""
     signature = inspect.signature(manager)
     for arguments in ((None,), ()):

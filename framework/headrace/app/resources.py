@@ -15,7 +15,6 @@ from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import Transaction
 
 if TYPE_CHECKING:
-    from headrace.app.app import App
     from headrace.runtime.handlers.providers import Providers
 
 
@@ -41,7 +40,7 @@ class Resources:
         return self._providers
 
     @asynccontextmanager
-    async def open_all(self, app: App, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
+    async def open_all(self, app: Any, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
         """Start the lifespans and dependencies, and run the checks. End them after the block.
 
         Raises:
@@ -65,7 +64,7 @@ class Resources:
             yield dependencies
 
 
-def _app_by_type(app: App) -> dict[Any, Any]:
+def _app_by_type(app: Any) -> dict[Any, Any]:
     """The app by its own class, and by the Headrace classes that it inherits from."""
     return {kind: app for kind in type(app).__mro__ if kind is not object}
 

@@ -3,6 +3,7 @@ OpenTelemetry.
 
     settings         which telemetry is wanted, and where it goes
     providers        the SDK and its exporters, if Headrace has to set them up
+    starting         sets telemetry up
     instrumentation  the calls that the runtime makes: publish, lease, process, settle
       tracing        spans
       carrier        the trace context in a message's headers

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from headrace.telemetry.instrumentation import Instrumentation
 
 TRACES = ("global", "otlp", "console")
 METRICS = ("global", "otlp", "prometheus", "console")
@@ -94,26 +90,6 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
         raise ConfigurationError(
             f"telemetry={given!r} is invalid. It must be a Telemetry(…), text such as 'otlp', True, False or None."
         )
-
-    def start(self, statistics: Statistics) -> Instrumentation:
-        """Set up telemetry.
-
-        Args:
-            statistics: returns the counts from which metrics are read, as `App.statistics` does. It is also
-                called from other threads.
-
-        Raises:
-            ConfigurationError: OpenTelemetry is not installed, or its environment variables are invalid.
-        """
-        try:
-            instrumentation = importlib.import_module("headrace.telemetry.instrumentation")
-            return instrumentation.Instrumentation(self, statistics)  # type: ignore[no-any-return]
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] not in ("opentelemetry", "prometheus_client"):
-                raise
-            raise ConfigurationError(
-                f"Telemetry needs OpenTelemetry, and {error.name!r} is not installed. Run pip install 'headrace[telemetry]'."
-            ) from error
 
 
 def _check(setting: str, value: Any, names: tuple[str, ...], method: str, provider: str) -> None:

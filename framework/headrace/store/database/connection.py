@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import asyncpg
@@ -26,11 +26,16 @@ this connection is closed, and the server notices it.
 
 
 if TYPE_CHECKING:
-    from headrace.store.database.failure_detector import FailureDetector
-
     Plain = asyncpg.Connection[asyncpg.Record]
 else:
     Plain = asyncpg.Connection
+
+
+class StatementObserver(Protocol):
+    """Learns of each statement. See `headrace.store.database.failure_detector`."""
+
+    def sent(self, connection: Connection, statement: str) -> None: ...
+    def answered(self, connection: Connection, *, succeeded: bool) -> None: ...
 
 
 def ending_when_idle(seconds: float) -> str:
@@ -63,14 +68,14 @@ class Connection(Plain):
     """
 
     counters = PoolCounters()  # each pool sets its own
-    detector: FailureDetector | None = None
+    detector: StatementObserver | None = None
     opened_at = 0.0
     _with_next = ""
     _loop: asyncio.AbstractEventLoop
     _transport: asyncio.BaseTransport
     _addr: object
 
-    def begin(self, counters: PoolCounters, detector: FailureDetector) -> None:
+    def begin(self, counters: PoolCounters, detector: StatementObserver) -> None:
         """Start the measurements. Called when the connection has just been opened."""
         self.counters, self.detector = counters, detector
         self.opened_at = self._loop.time()

@@ -242,7 +242,7 @@ class FailureDetector:
             await self._give_up(dead, orphans, probe, now)
 
     async def _give_up(self, dead: list[Connection], orphans: list[int], probe: Any, now: float) -> None:
-        """Close connections, after terminating the backends that they remaining on the server, which may hold locks."""
+        """Close connections, after terminating the backends that remain on the server, which may hold locks."""
         self._report(dead, now)
         try:
             if orphans:
