@@ -342,7 +342,7 @@ async def test_an_action_that_fails_shows_its_error(admin: Admin, declare: Decla
         await person.ask("p")
         await admin.delete_consumer("orders", "ship")
         await person.answer("y")
-        assert "There is no consumer 'ship'" in person.notifications
+        assert "The consumer 'ship' of the stream" in person.notifications
 
 
 # --- the store
