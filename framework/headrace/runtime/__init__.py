@@ -1,13 +1,13 @@
-"""The runtime of a consumer in one process. Each part is one file, mostly with one loop. A message
-passes through them in this order:
+"""What runs in a worker process. A message passes through the rooms in this order:
 
-    store.lease ─▶ fetcher ─▶ lanes ─▶ actors ─▶ singles | batches ─▶ handlers ─▶ desk ─▶ settler ─▶ store.settle
+    store.lease ─▶ leasing ─▶ pipeline ─▶ lanes ─▶ execution ─▶ handlers ─▶ settling ─▶ store.settle
+                              (fetcher)  (by key)  (actors)    (your code) (acknowledger, settler)
 
-The `desk` is the acknowledger. The `keeper` extends leases, the `scaler` changes the number of
-actors, and the `guard` is the circuit breaker, which pauses the consumer while handlers fail.
-`pipeline` wires the parts in this order. `wiring` holds the interfaces between them, and `shared`
-holds what the consumers of a process share. `drain` stops the parts in the same order. `weather` is
-the database retry. `handlers` holds everything around your function.
+`pipeline` makes the parts of one consumer, leases messages and scales the actors. `execution` runs
+actors and judges the outcomes of handlers. `handlers` has everything around your function.
+`settling` writes outcomes, and extends leases until then. `leasing` makes the lease calls, and waits
+between them. `messages` has what handlers receive and use. `maintenance` is background work for the
+database.
 
 The decisions are made in `headrace.flow`, in plain synchronous code. This package does the waiting
 and the I/O.

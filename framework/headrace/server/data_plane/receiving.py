@@ -68,8 +68,8 @@ class Receivers:
         start: starts a task that lives as long as the engine.
         given_back: called with the number of messages that were released because their clients
             disconnected.
-        turns: coalesces the lease calls of this process.
-        shelves: the cache of messages that other consumers may read, too.
+        coalescer: coalesces the lease calls of this process.
+        caches: the cache of messages that other consumers may read, too.
         idle: the idle consumers of this process.
         sealing: called with the database's history of a batch. It drops what was cached from
             another history, and returns what makes the ack ids.
