@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flow.demand import BATCH, DEAF, LONGEST, SHORTEST, SPAN, Demand, ListenPolicy, NotificationBackoff, Poll
+from headrace.flow.demand import (
+    BATCH,
+    LONGEST,
+    POLLING,
+    SHORTEST,
+    SPAN,
+    Demand,
+    ListenPolicy,
+    NotificationBackoff,
+    Poll,
+)
 
 
 def at_rate(demand: Demand, rate: int, *, seconds: int = 2, actors: int = 1, since: float = 0.0, done: int = 0) -> int:
@@ -77,32 +87,32 @@ def test_an_empty_consumer_always_wants_something(limit: int, actors: int, rate:
     assert demand.want(0) >= 1
 
 
-def rests(poll: Poll, *, deaf: bool, times: int = 12) -> list[float]:
-    return [poll.rest(None, deaf=deaf) for _ in range(times)]
+def rests(poll: Poll, *, polling: bool, times: int = 12) -> list[float]:
+    return [poll.rest(None, polling=polling) for _ in range(times)]
 
 
 def test_the_poll_interval_grows_to_the_longest_and_restarts_when_messages_were_found() -> None:
     poll = Poll()
     poll.found()
-    found = rests(poll, deaf=False)
+    found = rests(poll, polling=False)
     assert found[0] == SHORTEST
     assert found[-1] == LONGEST
     assert all(later <= earlier * 2 for earlier, later in itertools.pairwise(found))
     poll.found()
-    assert poll.rest(None, deaf=False) == SHORTEST
+    assert poll.rest(None, polling=False) == SHORTEST
 
 
 def test_a_process_without_notifications_polls_more_often() -> None:
-    assert max(rests(Poll(), deaf=True)) == DEAF
+    assert max(rests(Poll(), polling=True)) == POLLING
 
 
 def test_a_process_that_has_found_nothing_begins_with_the_longest_interval() -> None:
-    assert rests(Poll(), deaf=False) == [LONGEST] * 12
+    assert rests(Poll(), polling=False) == [LONGEST] * 12
 
 
 def test_with_very_many_processes_each_polls_rarely_and_not_at_the_same_time() -> None:
     polls = [Poll() for _ in range(100)]
-    seconds = [[poll.rest(None, deaf=False, longest=500.0) for _ in range(3)][-1] for poll in polls]
+    seconds = [[poll.rest(None, polling=False, longest=500.0) for _ in range(3)][-1] for poll in polls]
     assert min(seconds) >= 250
     assert max(seconds) <= 750
     assert len(set(seconds)) > 90

@@ -21,7 +21,7 @@ FOREVER = 1000.0
 @pytest.fixture
 def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
     """An app with consumers that lease only after a notification, or when a message falls due."""
-    for bound in ("SHORTEST", "LONGEST", "DEAF"):
+    for bound in ("SHORTEST", "LONGEST", "POLLING"):
         monkeypatch.setattr(demand, bound, FOREVER)
     monkeypatch.setattr(idle, "SHORTEST_TERM", FOREVER)
     monkeypatch.setattr(idle, "LONGEST", FOREVER)

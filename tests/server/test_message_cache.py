@@ -71,7 +71,7 @@ async def test_a_database_that_went_away_may_come_back_with_other_messages(engin
     await engine.app.publish("orders", "a", "lost")
     assert (await engine.receive(ship, 10)).data == ['"lost"']
     await engine.app.database.fetch("""update headrace_streams.orders set data = '"other"'""")
-    engine.hear(deaf=True)
+    engine.set_polling(polling=True)
     assert engine._caches.size == 0
     assert (await engine.receive(bill, 10)).data == ['"other"']
 

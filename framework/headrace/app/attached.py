@@ -30,8 +30,8 @@ class Attached(Protocol):
     def published(self, stream: str) -> None:
         """This process has published to the stream with this name."""
 
-    def hear(self, *, deaf: bool) -> None:
-        """Say whether notifications are on. If `deaf`, `notified` is not called, and the part must poll more often."""
+    def set_polling(self, *, polling: bool) -> None:
+        """Say whether notifications are on. If `polling`, `notified` is not called, and the part must poll more often."""
 
 
 @runtime_checkable

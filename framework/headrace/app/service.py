@@ -150,7 +150,7 @@ class Service:
         def ready() -> None:
             database_retry.cleared()
             self._shared.idle.reset()
-            self._hear(deaf=False)
+            self._set_polling(polling=False)
 
         while True:
             while not self._should_listen:  # noqa: ASYNC110 - few processes poll this, and seldom
@@ -159,7 +159,7 @@ class Service:
                 try:
                     await store.listen(self._database, self._notified, ready)
                 finally:
-                    self._hear(deaf=True)
+                    self._set_polling(polling=True)
 
     async def _find_unsubscribed(self, database_retry: DatabaseRetry) -> None:
         """Listen again for consumers to which no other process is subscribed any more. Raises `StoreUnavailable`."""
@@ -189,12 +189,12 @@ class Service:
             or any(pipeline.fetcher.calls.policy.listen for pipeline in self.pipelines)
         )
 
-    def _hear(self, *, deaf: bool) -> None:
+    def _set_polling(self, *, polling: bool) -> None:
         for pipeline in self.pipelines:
-            pipeline.fetcher.calls.deaf = deaf
+            pipeline.fetcher.calls.polling = polling
             pipeline.fetcher.wake()
         for part in self._attached:
-            part.hear(deaf=deaf)
+            part.set_polling(polling=polling)
 
     def _notified(self, stream_id: int) -> None:
         for pipeline in self._by_stream.get(stream_id, ()):

@@ -17,9 +17,9 @@ HOLD = 64_000_000
 
 SHORTEST, LONGEST = 0.005, 1.0
 """Bounds of the poll interval in seconds. Polling is the fallback for notifications. Without
-notifications `DEAF` is the longest."""
+notifications `POLLING` is the longest."""
 
-DEAF = 0.1
+POLLING = 0.1
 
 JUDGING = 5.0
 """Time in seconds that the evaluation of a condition may take in one lease call. A slower condition
@@ -204,16 +204,16 @@ class Poll:
         """Reset the interval, because messages were found."""
         self._interval = SHORTEST
 
-    def rest(self, due_in: float | None, *, deaf: bool, longest: float = LONGEST) -> float:
+    def rest(self, due_in: float | None, *, polling: bool, longest: float = LONGEST) -> float:
         """Seconds to wait for a notification before polling again.
 
         Args:
             due_in: seconds until a parked message or a lease falls due, if any.
-            deaf: whether the process receives no notifications.
+            polling: whether the process receives no notifications.
             longest: the longest interval in seconds when it does receive them.
         """
-        interval = min(self._interval, DEAF if deaf else LONGEST)
-        self._interval = min(interval * 2, DEAF if deaf else LONGEST)
-        if interval >= LONGEST < longest and not deaf:
+        interval = min(self._interval, POLLING if polling else LONGEST)
+        self._interval = min(interval * 2, POLLING if polling else LONGEST)
+        if interval >= LONGEST < longest and not polling:
             interval = longest * (0.5 + random())  # random, so that not all poll at the same time
         return interval if due_in is None else min(interval, max(due_in, 0.001))

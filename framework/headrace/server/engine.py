@@ -76,7 +76,7 @@ class Engine:
         self._draining = anyio.Event()
         self._group: anyio.abc.TaskGroup | None = None
         self._waits_ended = False
-        self._deaf = True
+        self._polling = True
         self._publishes: dict[str, PublishBatcher] = {}
         self._receivers: dict[int, Receivers] = {}
         self._settles: dict[int, SettleBatcher] = {}
@@ -275,7 +275,7 @@ class Engine:
                     self._ack_ids_in,
                     self._clock,
                 )
-                receivers.deaf = self._deaf
+                receivers.polling = self._polling
                 if self._waits_ended:
                     receivers.drain()
                 self._receivers[consumer.number] = receivers
@@ -352,13 +352,13 @@ class Engine:
             if receivers.consumer.stream.name == stream:
                 receivers.wake()
 
-    def hear(self, *, deaf: bool) -> None:
+    def set_polling(self, *, polling: bool) -> None:
         """Set whether `notified` is called on commits."""
-        self._deaf = deaf
-        if deaf:  # history may be rewound, which the next lease call detects
+        self._polling = polling
+        if polling:  # history may be rewound, which the next lease call detects
             self._caches.clear()
         for receivers in self._receivers.values():
-            receivers.deaf = deaf
+            receivers.polling = polling
             receivers.wake()
 
     def _running(self) -> Shared:

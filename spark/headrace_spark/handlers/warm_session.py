@@ -87,7 +87,7 @@ class WarmSession:
     def published(self, stream: str) -> None:
         """Do nothing. The consumers are notified themselves."""
 
-    def hear(self, *, deaf: bool) -> None:
+    def set_polling(self, *, polling: bool) -> None:
         """Do nothing. The consumers are notified themselves."""
 
 

@@ -16,7 +16,7 @@ from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
 
 class Work(Protocol):
-    """What an actor does with a lane. Implemented by `singles` and `batches`."""
+    """What an actor does with a lane. Implemented by `single_executor` and `batch_executor`."""
 
     @property
     def unit(self) -> int:

@@ -34,7 +34,7 @@ class LeaseCalls:
         judging: seconds that the evaluation of the consumer's condition may take in one call.
 
     Attributes:
-        deaf: whether the process receives no notifications, so that it must poll more often.
+        polling: whether the process receives no notifications, so that it must poll more often.
         policy: decides whether to listen for notifications.
     """
 
@@ -47,7 +47,7 @@ class LeaseCalls:
         self._idle = idle
         self._clock = clock
         self.judging = judging
-        self.deaf = True
+        self.polling = True
         self.policy = ListenPolicy()
         self._look = ScanLimit()
         self._poll = Poll()
@@ -163,14 +163,14 @@ class LeaseCalls:
 
     @property
     def _must_subscribe(self) -> bool:
-        return self.policy.listen and not self.deaf and self._idle is not None and not self._idle.subscribed
+        return self.policy.listen and not self.polling and self._idle is not None and not self._idle.subscribed
 
     def _interval(self, batch: Batch) -> float:
         """Seconds until the next poll, or until something falls due."""
         if self._idle is None:
-            return self._poll.rest(batch.due_in, deaf=True)
+            return self._poll.rest(batch.due_in, polling=True)
         if self.policy.listen:
             self._idle.enter()
-            return self._poll.rest(batch.due_in, deaf=self.deaf, longest=self._idle.longest_poll)
+            return self._poll.rest(batch.due_in, polling=self.polling, longest=self._idle.longest_poll)
         self._idle.leave()
-        return self._poll.rest(None if batch.busy else batch.due_in, deaf=False, longest=self.policy.POLL)
+        return self._poll.rest(None if batch.busy else batch.due_in, polling=False, longest=self.policy.POLL)

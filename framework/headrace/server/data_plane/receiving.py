@@ -93,7 +93,7 @@ class Receivers:
         self._sealing = sealing
         self._history: UUID | None = None  # in which the number is known to be this consumer's
         self._clock = clock
-        self._cache = self._shelf_of(consumer)
+        self._cache = self._cache_of(consumer)
         self._queue: list[Receiver] = []
         self._waits = 0
         self._at_work = False
@@ -106,13 +106,13 @@ class Receivers:
         return self._waits
 
     @property
-    def deaf(self) -> bool:
+    def polling(self) -> bool:
         """Whether the process receives no notifications."""
-        return self._calls.deaf
+        return self._calls.polling
 
-    @deaf.setter
-    def deaf(self, deaf: bool) -> None:
-        self._calls.deaf = deaf
+    @polling.setter
+    def polling(self, polling: bool) -> None:
+        self._calls.polling = polling
 
     def wake(self) -> None:
         """Look for messages again, since some may have been published or become free."""
@@ -146,7 +146,7 @@ class Receivers:
             self._start(self._serve)
         elif wait <= 0:
             self._calls.hurry()  # it must be answered at once, even if there can't be anything
-        elif self.deaf or not self._idle.subscribed:
+        elif self.polling or not self._idle.subscribed:
             self._calls.wake()  # else the waiting requests have looked, and will be notified
         if wait > 0:
             receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
@@ -327,7 +327,7 @@ class Receivers:
     def renew(self, consumer: CachedConsumer) -> None:
         """Apply changed settings."""
         self.consumer = consumer
-        self._cache = self._shelf_of(consumer)
+        self._cache = self._cache_of(consumer)
 
-    def _shelf_of(self, consumer: CachedConsumer) -> MessageCache:
+    def _cache_of(self, consumer: CachedConsumer) -> MessageCache:
         return self._caches.of((consumer.stream.number, consumer.spec.filters, repr(consumer.spec.where)))

@@ -81,7 +81,7 @@ class PushConsumers:
         self._changed = anyio.Event()
         self._look_up_scope: anyio.CancelScope | None = None  # made in `run`, in the event loop
         self._draining = False
-        self._deaf = True
+        self._polling = True
 
     async def run(self, shared: Shared) -> None:
         """Push until `drain`, and until the running requests have ended."""
@@ -180,7 +180,7 @@ class PushConsumers:
             self._shared.time.date,
         )
         pipeline = Pipeline(consumer.number, spec, _handler(push_handler, push), _handling(push), self._shared)
-        pipeline.fetcher.calls.deaf = self._deaf
+        pipeline.fetcher.calls.polling = self._polling
         self._running[consumer.number] = running = _RunningConsumer(consumer, push, pipeline)
         pipeline.on_gone.connect(lambda: self._log_end(running, "push consumer removed"))
         group.start_soon(self._run, running)
@@ -231,11 +231,11 @@ class PushConsumers:
             if running.pipeline.spec.stream == stream:
                 running.pipeline.fetcher.wake()
 
-    def hear(self, *, deaf: bool) -> None:
+    def set_polling(self, *, polling: bool) -> None:
         """Set whether `notified` is called on commits."""
-        self._deaf = deaf
+        self._polling = polling
         for running in self._running.values():
-            running.pipeline.fetcher.calls.deaf = deaf
+            running.pipeline.fetcher.calls.polling = polling
             running.pipeline.fetcher.wake()
 
     def statistics(self) -> dict[str, Any]:

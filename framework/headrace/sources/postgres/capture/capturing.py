@@ -248,7 +248,7 @@ class Capturing:
     def published(self, stream: str) -> None:
         """Do nothing. Capturing waits for no stream."""
 
-    def hear(self, *, deaf: bool) -> None:
+    def set_polling(self, *, polling: bool) -> None:
         """Do nothing. Capturing waits for no stream."""
 
     def app_statistics(self) -> dict[str, Any]:
