@@ -69,10 +69,10 @@ async def test_an_idle_consumer_is_woken_when_a_transaction_that_published_commi
 
 @pytest.mark.asyncio
 async def test_a_process_wakes_its_own_consumers_without_listening(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def deaf(_database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]) -> None:
+    async def without_notifications(_database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(store, "listen", deaf)
+    monkeypatch.setattr(store, "listen", without_notifications)
     seen = Seen()
     consuming(app, seen)
     async with running(app):
@@ -85,10 +85,10 @@ async def test_a_process_wakes_its_own_consumers_without_listening(app: App, mon
 
 @pytest.mark.asyncio
 async def test_a_process_that_does_not_listen_does_not_subscribe(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def deaf(*_: Any) -> None:
+    async def without_notifications(*_: Any) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(store, "listen", deaf)
+    monkeypatch.setattr(store, "listen", without_notifications)
     consuming(app, Seen())
     async with running(app):
         await app.idle()
