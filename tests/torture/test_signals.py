@@ -85,7 +85,7 @@ async def test_a_second_sigint_stops_handlers_at_once_and_gives_back_all(
     async with running(database.dsn, tmp_path / "log") as (worker, life):
         await worker.said(begun(ACTORS))
         worker.send(signal.SIGINT)
-        await worker.said(logged("SIGINT: draining"))
+        await worker.said(logged("draining: signal=SIGINT"))
         assert not life.done()
         worker.send(signal.SIGINT)
         await life
@@ -110,7 +110,7 @@ async def test_sigterm_ends_a_worker_that_lost_its_database(tmp_path: Path) -> N
             async with running(server.url(), tmp_path / "log") as (worker, life):
                 await worker.said(begun(1))
                 await asyncio.to_thread(server.stop, "immediate")
-                await worker.said(logged("waits"))
+                await worker.said(logged("database unavailable"))
                 worker.send(signal.SIGTERM)
                 assert await life == 0
             assert sorted(seqs("began", worker.lines)) == sorted(seqs("ended", worker.lines))
