@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from headrace import App, ConfigurationError, Depends, Message, Reject, Retry
 from headrace.runtime.handlers import dependencies
 from tests.app.providing import Pool, Session
 from tests.runtime.running import consumer, dead_letters, running, work_off
+from tests.support.logs import logged
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ async def test_a_teardown_that_fails_undoes_no_ack_and_is_logged(app: App, caplo
         await work_off(app, ("a", 1))
         left = await consumer(app, "ship")
     assert (left.lag, left.parked, left.dead_letters) == (0, 0, 0)
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
-        "The teardown of a dependency failed: OSError: the session",
-        "The teardown of a dependency failed: OSError: the pool",
+    assert [vars(record)["error"] for record in logged(caplog, "teardown of a dependency failed")] == [
+        "OSError: the session",
+        "OSError: the pool",
     ]
 
 
@@ -207,7 +207,7 @@ async def test_the_handler_s_error_counts_and_not_that_of_the_teardown(
         await app.idle()
         (letter,) = await dead_letters(app, "ship")
     assert letter.error == "ValueError: the handler failed"
-    assert "The teardown of a dependency failed: OSError: the rollback failed" in caplog.messages
+    assert logged(caplog, "teardown of a dependency failed", error="OSError: the rollback failed")
 
 
 @pytest.mark.asyncio
@@ -290,10 +290,8 @@ async def test_a_teardown_after_a_failure_has_a_limit(
         await app.idle()
         (letter,) = await dead_letters(app, "ship")
     assert letter.error == "ValueError: the handler failed"
-    assert (
-        "The teardown of a dependency failed: TimeoutError: it took longer than 0.05 s, and was left off"
-        in caplog.messages
-    )
+    error = "TimeoutError: it took longer than 0.05 s, and was left off"
+    assert logged(caplog, "teardown of a dependency failed", error=error)
 
 
 @pytest.mark.asyncio

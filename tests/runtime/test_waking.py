@@ -25,7 +25,7 @@ def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
         monkeypatch.setattr(demand, bound, FOREVER)
     monkeypatch.setattr(idle, "SHORTEST_TERM", FOREVER)
     monkeypatch.setattr(idle, "LONGEST", FOREVER)
-    monkeypatch.setattr(janitor, "MISSED", FOREVER)
+    monkeypatch.setattr(janitor, "NOTIFICATIONS_CHECK", FOREVER)
     return App(dsn)
 
 
@@ -69,7 +69,9 @@ async def test_an_idle_consumer_is_woken_when_a_transaction_that_published_commi
 
 @pytest.mark.asyncio
 async def test_a_process_wakes_its_own_consumers_without_listening(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def without_notifications(_database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]) -> None:
+    async def without_notifications(
+        _database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]
+    ) -> None:
         await anyio.sleep_forever()
 
     monkeypatch.setattr(store, "listen", without_notifications)

@@ -204,9 +204,9 @@ async def test_a_lease_call_of_a_deleted_consumer_names_the_consumer(
 ) -> None:
     reader = await declare()
     await database.fetch("delete from headrace.consumers")
-    with pytest.raises(UnknownConsumer, match="[Dd]eclare it again"):
+    with pytest.raises(UnknownConsumer, match=r"[Dd]eclare it again"):
         await reader.lease()
-    with pytest.raises(UnknownConsumer, match="[Dd]eclare it again"):
+    with pytest.raises(UnknownConsumer, match=r"[Dd]eclare it again"):
         await reader.seek(0)
     with pytest.raises(UnknownConsumer, match="The consumer 'ship' of the stream 'orders' does not exist"):
         await reader.info()

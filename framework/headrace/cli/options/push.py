@@ -31,7 +31,7 @@ def _headers(given: list[str], _: str) -> dict[str, str]:
 
 def _secret(text: str, _: str) -> str:
     if text == "…":  # a server would take it to mean: keep the current secret
-        raise UsageError("The secret '…' stands for one that isn't told: leave it out to keep that one.")
+        raise UsageError("The secret '…' stands for a hidden one. Leave it out to keep that one.")
     return text
 
 

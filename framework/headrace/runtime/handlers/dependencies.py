@@ -13,7 +13,6 @@ dishka (https://dishka.readthedocs.io) finds the providers and resolves what the
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
@@ -21,6 +20,7 @@ import anyio
 import msgspec
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.calls import Call
 from headrace.runtime.messages.transaction import Transaction
@@ -28,7 +28,7 @@ from headrace.runtime.messages.transaction import Transaction
 if TYPE_CHECKING:
     from dishka import AsyncContainer
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 GRACE = 5.0
 """Time limit in seconds for the teardown after a failure or a cancellation."""
@@ -208,4 +208,4 @@ def _parts(failed: Exception) -> Sequence[Exception]:
 def log_failures(failed: Sequence[Exception]) -> None:
     """Log errors of a teardown that can't be raised."""
     for error in failed:
-        logger.error("The teardown of a dependency failed: %s: %s", type(error).__name__, error, exc_info=error)
+        log.error("teardown of a dependency failed", error=f"{type(error).__name__}: {error}", exc_info=error)

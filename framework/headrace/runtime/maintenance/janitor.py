@@ -8,7 +8,6 @@ another.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import random
@@ -19,12 +18,13 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
+from headrace.model.log import Log
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.maintenance.sweeper import Sweeper, Swept
 from headrace.runtime.maintenance.vacuum import Vacuum
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
-logger = logging.getLogger("headrace")
+log = Log("headrace")
 
 AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
 """Seconds between sweeps: while more is to be done, the shortest until an announced need, after
@@ -36,13 +36,13 @@ SCHEDULE = 1.0
 TERM = 4.0
 """The leader's term in seconds. When the leader has died, another process takes over after it."""
 
-MISSED = 1.0
+NOTIFICATIONS_CHECK = 1.0
 """Seconds between checks for missed notifications. One call checks a thousand consumers."""
 
-ROLL_CALL = 15.0
+WORKERS_CHECK = 15.0
 """Seconds between checks for processes that are gone."""
 
-GOODBYE = 2.0
+RESIGN_TIMEOUT = 2.0
 """Time limit in seconds for resigning at shutdown."""
 
 SOON = 0.001
@@ -81,15 +81,15 @@ class Janitor:
         failure, so none stops the app."""
         try:
             async with anyio.create_task_group() as group:
-                for what, chore in (
+                for what, task in (
                     ("leader election", self.lead),
                     ("retention", self.sweep),
                     ("schedule", self.deliver),
                     ("vacuum", self.vacuum),
                     ("missed notifications", self.notify),
-                    ("the roster", self.forget),
+                    ("old processes", self.forget),
                 ):
-                    group.start_soon(run_with_retry, what, _again_and_again(what, chore))
+                    group.start_soon(run_with_retry, what, _repeat(what, task))
         finally:
             await self._resign()
 
@@ -110,7 +110,7 @@ class Janitor:
     async def _resign(self) -> None:
         """Let another process take over at once. If that fails, it takes over at the end of the term."""
         if self._leading.is_set():
-            with anyio.move_on_after(GOODBYE, shield=True), suppress(Exception):
+            with anyio.move_on_after(RESIGN_TIMEOUT, shield=True), suppress(Exception):
                 await store.resign(self._database, self._id)
 
     async def sweep(self, database_retry: DatabaseRetry) -> None:
@@ -122,9 +122,9 @@ class Janitor:
             try:
                 swept = await self._sweeper.sweep()
             except Exception as failure:  # A failure of one stream. The other streams were swept.
-                if _passes(failure):
+                if _is_outage(failure):
                     raise
-                _tell("retention", failure)
+                _report_failure("retention", failure)
                 swept = Swept()
             database_retry.cleared()
             rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
@@ -159,14 +159,14 @@ class Janitor:
             await self._leading.wait()
             reached, _ = await store.notify_waiting(self._database, reached or 0)
             database_retry.cleared()
-            await anyio.sleep(MISSED)
+            await anyio.sleep(NOTIFICATIONS_CHECK)
 
     async def forget(self, database_retry: DatabaseRetry) -> None:
         """Delete the records of processes that are gone, and old witness rows of commits, until
         cancelled. Raises `StoreUnavailable`."""
         forgotten = store.Forgotten()
         while True:
-            await anyio.sleep(ROLL_CALL)
+            await anyio.sleep(WORKERS_CHECK)
             await self._leading.wait()
             await store.forget_workers(self._database)
             while (forgotten := await store.forget_commits(self._database, forgotten)).more:
@@ -181,35 +181,31 @@ def _until(swept: Swept, rest: float) -> float:
     return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
 
 
-def _again_and_again(
-    what: str, chore: Callable[[DatabaseRetry], Awaitable[None]]
-) -> Callable[[DatabaseRetry], Awaitable[None]]:
+def _repeat(what: str, task: Callable[[DatabaseRetry], Awaitable[None]]) -> Callable[[DatabaseRetry], Awaitable[None]]:
     async def loop(database_retry: DatabaseRetry) -> None:
         while True:
             try:
-                await chore(database_retry)
+                await task(database_retry)
             except Exception as failure:
-                if _passes(failure):
+                if _is_outage(failure):
                     raise
-                _tell(what, failure)
+                _report_failure(what, failure)
                 await anyio.sleep(REPAIR)
 
     return loop
 
 
-def _passes(failure: Exception) -> bool:
+def _is_outage(failure: Exception) -> bool:
     """Whether it is an outage, which ends without help. A server error that Headrace doesn't know
     needs an operator."""
     return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError)
 
 
-def _tell(what: str, failure: Exception) -> None:
+def _report_failure(what: str, failure: Exception) -> None:
     """Log the failure of a task. Headrace's own errors say what to do, so only other errors are logged
     with their traceback."""
     known = isinstance(failure, HeadraceError)
-    logger.error(
-        "%s failed, and is tried again later: %s",
-        what,
-        " ".join([str(failure), *getattr(failure, "__notes__", ())]),
-        exc_info=None if known else failure,
-    )
+    log.error(
+        "maintenance failed", task=what, error=" ".join([str(failure), *getattr(failure, "__notes__", ())]),
+        hint="it is tried again", exc_info=None if known else failure,
+    )  # fmt: skip
