@@ -192,9 +192,11 @@ async def test_a_consumer_that_is_far_behind_is_moved_over_it_in_steps(stream: S
     await stream.create(width=30_000, count=3, retain_up_to=HOUR)
     reader = await stream.consumer(filters=("k.1",))
     await stream.fill(65_000)
-    first = await sweep(stream.database, now=stream.now + timedelta(hours=2))
-    assert first.segments_dropped == 2
-    assert first.missed == 13_000
+    sweeps = [await sweep(stream.database, now=stream.now + timedelta(hours=2))]
+    while sweeps[-1].busy:  # autovacuum may hold the lock of a segment that was just filled
+        sweeps.append(await sweep(stream.database, now=stream.now + timedelta(hours=2)))
+    assert sum(one.segments_dropped for one in sweeps) == 2
+    assert sum(one.missed for one in sweeps) == 13_000
     assert (await reader.cursor())["position"] == 60_000
     assert len(await stream.seqs()) == 0
     assert (await stream.gap(reader) or ())[0] == 13_000
