@@ -35,7 +35,7 @@ REFUSED = [
     (78, "consumer edit hook --push-concurrency 8-2", "8 to 2"),
     (64, f"consumer edit hook --push-secret {SECRET} --push-secret-file x", "not both"),
     (66, "consumer edit hook --push-secret-file /nowhere/x", "can't be read"),
-    (64, "consumer edit hook --push-secret …", "leave it out"),
+    (64, "consumer edit hook --push-secret …", "Leave it out"),
     (64, "consumer edit hook --no-push --push-batch 5", "not both"),
     (65, "consumer edit pull --push-batch 5", "needs a URL"),
 ]

@@ -57,7 +57,7 @@ class FailureHandler:
             message.settled = True
             self._acknowledger.fail(message, failure)
             if failure.kind != "release":
-                self._log.failed(message, failure)
+                self._log.failed(message, failure, self._acknowledger.max_deliver)
 
 
 def cancelled_inside(error: BaseException) -> bool:

@@ -23,8 +23,12 @@ class FailureLog:
         self._logged = 0
         self._skipped = 0
 
-    def failed(self, message: Message, failure: Failure) -> None:
-        """Log a failure, or count it. The traceback of a rejection is stored only in the dead letter."""
+    def failed(self, message: Message, failure: Failure, max_deliver: int = -1) -> None:
+        """Log a failure, or count it. The traceback of a rejection is stored only in the dead letter.
+
+        Args:
+            max_deliver: attempts before a message is exhausted, -1 for no limit.
+        """
         now = self._clock()
         if now - self._since >= 1.0:
             if self._skipped:
@@ -34,10 +38,11 @@ class FailureLog:
             self._skipped += 1
             return
         self._logged += 1
-        retried = failure.kind == "retry"
+        failed = failure.kind == "retry"
+        exhausted = failed and -1 != max_deliver <= message.attempt
         log.warning(
-            "message failed" if retried else "message rejected",
+            "message exhausted" if exhausted else "message failed" if failed else "message rejected",
             consumer=message.consumer, key=message.key, seq=message.seq, attempt=message.attempt,
-            retry_in=(failure.delay or 0.0) if retried else None, error=failure.error,
-            traceback=failure.traceback.rstrip() if retried and failure.traceback else None,
+            retry_in=(failure.delay or 0.0) if failed and not exhausted else None, error=failure.error,
+            traceback=failure.traceback.rstrip() if failed and failure.traceback else None,
         )  # fmt: skip
