@@ -47,10 +47,6 @@ class QuietWatch:
         """
         self._quiet_since = self.begun if quiet else 0
         self._dry_since = self.begun if dry else 0
-        self.notify()
-
-    def notify(self) -> None:
-        """Let callers look again."""
         self._ended.set()
         self._ended = anyio.Event()
 

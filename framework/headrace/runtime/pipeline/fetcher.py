@@ -154,7 +154,6 @@ class Fetcher:
         its outcome."""
         while (left := breaker.left) > 0 and not self._stopping and not self._in_doubt:
             self.calls.begin()
-            self._quiet.notify()
             self._quiet.begin()
             self._quiet.end(quiet=True, dry=False)
             await self.calls.until_woken(left)

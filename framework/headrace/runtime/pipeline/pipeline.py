@@ -100,8 +100,7 @@ class Pipeline:
             work = self._batches = BatchExecutor(
                 handler.decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock
             )
-        low, self._most_actors = handling.concurrency
-        self.actors = Actors(work, lanes, timed=handling.timeout is not None, least=low)
+        self.actors = Actors(work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0])
         self._timeouts = (
             None if handling.timeout is None else Timeouts(spec.name, handling.timeout, self.actors, in_flight, clock)
         )
