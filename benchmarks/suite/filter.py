@@ -162,7 +162,9 @@ class _Plain:
 
 
 async def _judge_all(place: Bench, count: int) -> float:
-    condition = await place.database.fetchval("select condition from headrace.consumers where name = 'selective'")
+    condition = await place.database.fetchval(
+        "select condition from headrace_internal.consumers where name = 'selective'"
+    )
     async with place.database.transaction() as connection:
         await connection.execute("set local max_parallel_workers_per_gather = 0")
         watch = Stopwatch()

@@ -121,7 +121,7 @@ class _Publishing:
 
     async def _size(self) -> int:
         size: int = await self._database.fetchval(
-            "select headrace.stored_bytes(s) from headrace.streams as s where name = $1", STREAM
+            "select headrace_internal.stored_bytes(s) from headrace_internal.streams as s where name = $1", STREAM
         )
         return size
 

@@ -320,7 +320,7 @@ async def _interleaved(measured: Standstill, behind: int) -> AsyncIterator[None]
 async def _pinned(measured: Standstill, behind: int) -> AsyncIterator[None]:
     """An old snapshot keeps the dead rows of messages that were put back, scheduled, given ids, and blocked."""
     async with _connected(measured) as old, old.transaction(isolation="repeatable_read", readonly=True):
-        await old.fetchval("select count(*) from headrace.streams")
+        await old.fetchval("select count(*) from headrace_internal.streams")
         await _leave_dead_rows(measured, behind)
         yield
 

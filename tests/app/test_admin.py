@@ -187,7 +187,7 @@ async def test_a_condition_that_takes_forever_is_cancelled_and_named(ship: Admin
     """Such a condition can be given in several places. None of the calls changes anything."""
     await dead(ship, database, "a")
     await database.fetch("update headrace_streams.orders set data = $1::text::json", FOREVER)
-    await database.fetch("update headrace.dead_letters set data = $1::text::json", FOREVER)
+    await database.fetch("update headrace_internal.dead_letters set data = $1::text::json", FOREVER)
     hasty = Admin(database, judging=0.2)
     await ship.create_stream("copy")
     calls: list[Callable[[], Awaitable[Any]]] = [

@@ -257,7 +257,7 @@ async def test_a_lost_slot_is_reported_with_a_repair_that_works(
     await database.fetchval("insert into orders values (1, 1)")
     await admin.create_source(msgspec.structs.replace(ORDERS, tables=("public.orders",)))
     async with capturing(dsn):
-        await until(database, "select state = 'done' from headrace.backfills")
+        await until(database, "select state = 'done' from headrace_internal.backfills")
     await database.fetchval(
         "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
     )
@@ -268,7 +268,7 @@ async def test_a_lost_slot_is_reported_with_a_repair_that_works(
         (finding,) = [one for one in await admin.check_source("orders") if one.level == "error"]
         assert (finding.what, finding.mend) == ("capture", lost.mend)
         await admin.resume_source("orders", anew=True)
-        await until(database, "select count(*) = 2 from headrace.backfills where state = 'done'")
+        await until(database, "select count(*) = 2 from headrace_internal.backfills where state = 'done'")
         await until_state(database, "orders", "running")
     assert {one.key for one in await admin.messages("orders")} == {"public.orders.1", "public.orders.2"}
 

@@ -50,7 +50,7 @@ async def test_rows_and_changes_reach_a_handler(shop: store.Database, dsn: str) 
     await shop.fetchval("insert into orders values (1, 'nut')")
     with anyio.fail_after(60):
         async with app.running():
-            await until(shop, "select state = 'done' from headrace.backfills")
+            await until(shop, "select state = 'done' from headrace_internal.backfills")
             await shop.fetchval("insert into orders values (2, 'bolt')")
             await shop.fetchval("update orders set item = 'screw' where id = 2")
             await done.wait()
@@ -64,7 +64,7 @@ async def test_an_app_that_only_captures_runs(shop: store.Database, dsn: str) ->
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: app.run(signals=False))
-            await until(shop, "select exists (select from headrace.sources)")
+            await until(shop, "select exists (select from headrace_internal.sources)")
             await until_state(shop, "orders", "running")
             app.stop()
 

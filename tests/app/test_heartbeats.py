@@ -170,7 +170,7 @@ async def test_a_process_has_one_row_however_many_heartbeats_it_sends(database: 
 async def test_a_process_with_a_heartbeat_that_can_not_be_decoded_is_left_out(database: store.Database) -> None:
     await store.record_heartbeat(database, uuid4(), FACTS)
     await database.fetchval(
-        """insert into headrace.workers values ($1, clock_timestamp(), '{"host": 7}') returning 1""", uuid4()
+        """insert into headrace_internal.workers values ($1, clock_timestamp(), '{"host": 7}') returning 1""", uuid4()
     )
     (found,) = await _workers(database)
     assert found.host == "here"

@@ -22,7 +22,7 @@ def admin(database: store.Database) -> Admin:
 async def test_a_token_is_shown_once_and_only_its_digest_is_kept(admin: Admin, database: store.Database) -> None:
     made = await admin.create_token("ci", ["publish:orders", "consume"])
     assert re.fullmatch(r"hr_[0-9A-Za-z]{12}_[0-9A-Za-z]{40}", made.token)
-    row = await database.fetchrow("select t::text as everything, digest from headrace.tokens t")
+    row = await database.fetchrow("select t::text as everything, digest from headrace_internal.tokens t")
     secret = made.token.rpartition("_")[2]
     assert secret not in row["everything"]
     assert row["digest"] == digest(made.token)

@@ -32,7 +32,7 @@ def test_its_life(headrace: Headrace, data: Path) -> None:
     assert (url.code, url.err) == (0, "")
     assert headrace("migrate", "--database", url.out.strip()).code == 0
 
-    asked = headrace("pg", "psql", "--", "-At", "-c", "select count(*) from headrace.streams")
+    asked = headrace("pg", "psql", "--", "-At", "-c", "select count(*) from headrace_internal.streams")
     assert (asked.code, asked.out) == (0, "0\n"), asked
 
     assert "stopped" in headrace("pg", "stop").out

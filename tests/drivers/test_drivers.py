@@ -116,7 +116,7 @@ async def test_messages_are_there_when_the_user_s_transaction_commits(app: App, 
         ("d", "null", '{"h":2}'),
     ]
     assert await effects(app) == [1]
-    assert await app.database.fetchval("select count(*) from headrace.scheduled") == 1
+    assert await app.database.fetchval("select count(*) from headrace_internal.scheduled") == 1
 
 
 @pytest.mark.asyncio

@@ -112,14 +112,14 @@ async def parked(app: App) -> list[Any]:
     """The parked messages: seq, attempts, and seconds until they are due. None means that they are due now."""
     return await app.database.fetch(
         """select seq, attempts, case when isfinite(due_at) then extract(epoch from due_at - clock_timestamp())::float8 end as due_in
-           from headrace.parked order by seq"""
+           from headrace_internal.parked order by seq"""
     )
 
 
 async def make_due(app: App) -> None:
     """Make every parked message due now."""
     await app.database.fetchval(
-        "update headrace.parked set due_at = clock_timestamp() where due_at > clock_timestamp()"
+        "update headrace_internal.parked set due_at = clock_timestamp() where due_at > clock_timestamp()"
     )
 
 

@@ -25,7 +25,7 @@ async def by_admin(app: App) -> None:
 
 
 async def by_plain_sql(app: App) -> None:
-    await app.database.fetch("delete from headrace.consumers where name = 'ship'")
+    await app.database.fetch("delete from headrace_internal.consumers where name = 'ship'")
 
 
 def ends(caplog: pytest.LogCaptureFixture) -> int:
@@ -167,7 +167,7 @@ async def test_a_consumer_that_is_deleted_while_its_worker_subscribes_stops_alon
     other = await connect()
     deleting = other.transaction()
     await deleting.start()
-    await other.execute("delete from headrace.consumers")
+    await other.execute("delete from headrace_internal.consumers")
     waiting = asyncio.create_task(store.wait(database, ship, 10.0))
 
     async def is_blocked() -> bool:

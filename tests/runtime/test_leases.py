@@ -40,7 +40,7 @@ async def test_leases_are_extended_while_a_handler_takes_longer_than_ack_wait(ap
 
     async def expiry() -> float:
         found: float = await app.database.fetchval(
-            "select extract(epoch from min(expires_at))::float8 from headrace.leases"
+            "select extract(epoch from min(expires_at))::float8 from headrace_internal.leases"
         )
         return found
 
@@ -126,7 +126,9 @@ async def test_a_message_that_another_worker_has_leased_is_not_settled_by_the_fi
     async with running(frozen):
         await frozen.publish("orders", "a", 1)
         await frozen_gate.until(1)
-        await frozen.database.fetchval("update headrace.leases set expires_at = clock_timestamp() - interval '1 s'")
+        await frozen.database.fetchval(
+            "update headrace_internal.leases set expires_at = clock_timestamp() - interval '1 s'"
+        )
         async with running(other):
             await other_gate.until(1)
             frozen_gate.open()

@@ -87,7 +87,7 @@ async def test_the_backoff_decides_when_it_comes_again(app: App) -> None:
             assert row["attempts"] == attempt
             assert delay - 20 < row["due_in"] <= delay
             await make_due(app)
-            await app.database.fetchval("select pg_notify('headrace', id::text) from headrace.streams")
+            await app.database.fetchval("select pg_notify('headrace', id::text) from headrace_internal.streams")
 
 
 @pytest.mark.asyncio
@@ -364,11 +364,13 @@ async def test_an_extension_holds_the_lease_for_ack_wait_from_now(app: App) -> N
 
     @app.consumer("orders", ack_wait="60s")
     async def ship(message: Message) -> None:
-        await app.database.fetchval("update headrace.leases set expires_at = clock_timestamp() + interval '5 s'")
+        await app.database.fetchval(
+            "update headrace_internal.leases set expires_at = clock_timestamp() + interval '5 s'"
+        )
         await message.extend()
         left.append(
             await app.database.fetchval(
-                "select extract(epoch from expires_at - clock_timestamp())::float8 from headrace.leases"
+                "select extract(epoch from expires_at - clock_timestamp())::float8 from headrace_internal.leases"
             )
         )
 

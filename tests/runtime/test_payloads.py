@@ -232,7 +232,7 @@ async def test_a_payload_deeper_than_any_stack_is_a_dead_letter(dsn: str) -> Non
         depth = 2_000
         await app.publish("orders", "a", msgspec.Raw(b"[" * depth + b"]" * depth))
         await app.idle()
-        (letter,) = await app.database.fetch("select reason from headrace.dead_letters")
+        (letter,) = await app.database.fetch("select reason from headrace_internal.dead_letters")
     assert letter["reason"] == "invalid"
 
 
@@ -246,7 +246,7 @@ async def test_half_a_surrogate_pair_that_json_takes_is_a_dead_letter(dsn: str) 
     async with running(app):
         await app.database.fetchval("select headrace.publish('orders', 'a', $1)", '"\\ud800"')
         await app.idle()
-        (letter,) = await app.database.fetch("select reason from headrace.dead_letters")
+        (letter,) = await app.database.fetch("select reason from headrace_internal.dead_letters")
     assert letter["reason"] == "invalid"
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def in_flight(app: App) -> int:
-    found: int = await app.database.fetchval("select coalesce(sum(held), 0) from headrace.leases")
+    found: int = await app.database.fetchval("select coalesce(sum(held), 0) from headrace_internal.leases")
     return found
 
 
@@ -79,7 +79,7 @@ async def test_a_worker_leases_nothing_from_another_consumer_that_got_its_number
     async with running(app):
         await app.publish("orders", "ours", 1)
         await gate.until(1)
-        await app.database.fetchval("update headrace.consumers set name = 'other'")
+        await app.database.fetchval("update headrace_internal.consumers set name = 'other'")
         await app.publish("orders", "theirs", 1)
         await eventually(gone)
         gate.open()

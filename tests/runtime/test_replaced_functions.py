@@ -63,7 +63,7 @@ async def test_a_lease_by_condition_survives_a_segment_that_is_dropped_under_it(
     async with begun(connect) as (janitor, transaction):
         await janitor.fetch("lock table only headrace_streams.orders in access exclusive mode")
         await janitor.fetch('drop table headrace_streams."orders.1"')
-        await janitor.fetch("delete from headrace.segments where lower = 1")
+        await janitor.fetch("delete from headrace_internal.segments where lower = 1")
         lease = await start(reader.lease(judging=5.0))
         await until_blocked(database, janitor)
         await janitor.fetch("select setval('headrace_streams.\"orders.seq\"', 100000)")
@@ -122,7 +122,7 @@ async def test_a_large_publish_survives_functions_that_are_replaced_under_it(
     await declare()
     monkeypatch.setattr(importlib.import_module("headrace.store.messages.publish"), "CHUNK_MESSAGES", 2)
     async with begun(connect) as (holder, transaction):
-        await holder.fetch("lock table headrace.streams in access exclusive mode")
+        await holder.fetch("lock table headrace_internal.streams in access exclusive mode")
         published = await start(store.publish_all(database, "orders", list("abc"), ["1"] * 3))
         await until_blocked(database, holder)
         await holder.execute(migrating.functions())
@@ -135,7 +135,7 @@ async def test_only_a_missing_schema_is_reported_as_missing(database: store.Data
     with pytest.raises(StoreUnavailable, match="replaced meanwhile"):
         async with database.transaction() as connection:
             await connection.fetch("select headrace.not_there()")
-    await database.fetch("drop schema headrace cascade")
+    await database.fetch("drop schema headrace, headrace_internal cascade")
     with pytest.raises(SchemaError, match="Run `headrace migrate`"):
         async with database.transaction() as connection:
             await connection.fetch("select headrace.not_there()")

@@ -31,9 +31,9 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
         # The state after such a failover. The lock stops lease calls, which a real failover would
         # have ended.
         async with app.database.transaction() as connection:
-            await connection.execute("select pg_advisory_xact_lock(1212498508, id) from headrace.consumers")
-            await connection.execute("update headrace.consumers set name = 'bill', uid = gen_random_uuid()")
-            await connection.execute("delete from headrace.history")
+            await connection.execute("select pg_advisory_xact_lock(1212498508, id) from headrace_internal.consumers")
+            await connection.execute("update headrace_internal.consumers set name = 'bill', uid = gen_random_uuid()")
+            await connection.execute("delete from headrace_internal.history")
             await store.publish(connection, "orders", "a", "2")
         await app.idle()
         assert app.statistics()["consumers"]["orders:ship"]["deleted"]
@@ -47,7 +47,7 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
 
 async def rewind(database: store.Database) -> None:
     """Delete the history as a failover does, but undo nothing."""
-    await database.fetch("delete from headrace.history")
+    await database.fetch("delete from headrace_internal.history")
 
 
 @pytest.mark.asyncio

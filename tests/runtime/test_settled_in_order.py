@@ -55,7 +55,7 @@ class Settles:
 
 async def leased(app: App) -> set[int]:
     """The messages that leases hold. A crash would deliver these again."""
-    rows = await app.database.fetch("select unnest(seqs) as seq from headrace.leases")
+    rows = await app.database.fetch("select unnest(seqs) as seq from headrace_internal.leases")
     return {row["seq"] for row in rows}
 
 
@@ -205,19 +205,19 @@ async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transact
         await app.publish_many("orders", [("k", 1), ("x", 2)])
         await gates[2].until(1)
         await seen.until(1)
-        lease = await app.database.fetchrow("select * from headrace.leases")
-        await app.database.fetch("select headrace.settle($1, '{}', $2, '{1}', '{ack}', '{null}', '{null}', '{null}')",
+        lease = await app.database.fetchrow("select * from headrace_internal.leases")
+        await app.database.fetch("select headrace_internal.settle($1, '{}', $2, '{1}', '{ack}', '{null}', '{null}', '{null}')",
                                  lease["consumer_id"], [lease["lease_id"]])  # fmt: skip
         await eventually(acked)
         await app.publish("orders", "k", 3)
         await gates[3].until(1)
         async with app.database.transaction() as connection:  # as the failover leaves it
             await connection.execute(
-                "update headrace.leases set held = 2, seqs = $2, hashes = $3 where lease_id = $1",
+                "update headrace_internal.leases set held = 2, seqs = $2, hashes = $3 where lease_id = $1",
                 lease["lease_id"], lease["seqs"], lease["hashes"],
             )  # fmt: skip
-            await connection.execute("delete from headrace.acks")
-            await connection.execute("delete from headrace.history")
+            await connection.execute("delete from headrace_internal.acks")
+            await connection.execute("delete from headrace_internal.history")
         for gate in gates.values():
             gate.open()
         await app.idle()

@@ -32,7 +32,7 @@ async def published(app: App, stream: str = "invoices") -> list[tuple[str, str]]
 async def nothing_is_left(app: App, name: str = "ship") -> None:
     info = await consumer(app, name)
     assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
-    assert await app.database.fetchval("select count(*) from headrace.acks") == 0
+    assert await app.database.fetchval("select count(*) from headrace_internal.acks") == 0
 
 
 @pytest.mark.asyncio

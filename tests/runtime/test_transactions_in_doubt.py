@@ -61,7 +61,7 @@ async def effects(app: App) -> list[int]:
 async def nothing_is_left(app: App) -> None:
     info = await consumer(app, "ship")
     assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
-    assert await app.database.fetchval("select count(*) from headrace.acks") == 0
+    assert await app.database.fetchval("select count(*) from headrace_internal.acks") == 0
 
 
 @pytest.mark.asyncio

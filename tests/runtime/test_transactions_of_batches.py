@@ -34,7 +34,7 @@ async def published(app: App, stream: str = "invoices") -> list[tuple[str, str, 
 async def nothing_is_left(app: App) -> None:
     info = await consumer(app, "ship")
     assert (info.lag, info.in_flight, info.parked) == (0, 0, 0)
-    assert await app.database.fetchval("select count(*) from headrace.acks") == 0
+    assert await app.database.fetchval("select count(*) from headrace_internal.acks") == 0
 
 
 INSERT = "insert into effects (id) select * from unnest($1::bigint[])"

@@ -105,7 +105,7 @@ async def begin(connection: Any, *statements: str) -> tuple[Any, store.Witness |
     return transaction, await store.leave_witness(connection)
 
 
-WRITE = "insert into headrace.secrets (name, value) values (gen_random_uuid()::text, '')"
+WRITE = "insert into headrace_internal.secrets (name, value) values (gen_random_uuid()::text, '')"
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
@@ -130,7 +130,7 @@ async def test_a_commit_that_is_newer_than_the_snapshot_is_checked_again(
     transaction, witness = await begin(writer, WRITE)
     assert witness is not None
     async with asker.transaction(isolation="repeatable_read"):
-        await asker.fetchval("select count(*) from headrace.commits")
+        await asker.fetchval("select count(*) from headrace_internal.commits")
         await transaction.commit()
         assert await store.transaction_status(asker, witness.xid, witness=witness) == "in progress"
     assert await store.transaction_status(asker, witness.xid, witness=witness) == "committed"
@@ -160,7 +160,7 @@ async def test_transactions_that_write_nothing_or_may_not_write_leave_no_witness
     await transaction.commit()
     assert witness is not None
     assert await store.transaction_status(database, witness.xid, witness=witness) == "committed"
-    assert await database.fetchval("select count(*) from headrace.commits") == 0
+    assert await database.fetchval("select count(*) from headrace_internal.commits") == 0
 
 
 async def test_a_role_without_other_privileges_can_leave_a_witness(
@@ -168,7 +168,7 @@ async def test_a_role_without_other_privileges_can_leave_a_witness(
 ) -> None:
     role = f"tenant_{uuid4().hex}"
     writer = await connect()
-    await writer.execute(f"create role {role}; grant usage on schema headrace to {role}")
+    await writer.execute(f"create role {role}; grant usage on schema headrace, headrace_internal to {role}")
     try:
         transaction, witness = await begin(writer, WRITE, f"set local role {role}")
         await transaction.commit()
@@ -189,15 +189,17 @@ async def test_old_witnesses_are_removed_once_the_server_has_been_up_for_long_en
         left.append(witness)
     now = datetime.now(UTC)
     later = now + timedelta(minutes=20)
-    await database.fetch("delete from headrace.history")
+    await database.fetch("delete from headrace_internal.history")
     begun = await store.forget_commits(database, store.Forgotten(), now=later)  # this begins the history
     assert begun.timeline is not None
-    await database.fetch("update headrace.history set since = $1", later - timedelta(minutes=9))
+    await database.fetch("update headrace_internal.history set since = $1", later - timedelta(minutes=9))
     assert not (await store.forget_commits(database, begun, now=later)).more
     assert await kept(database) == [one.xid for one in left], "the server has just recovered"
-    await database.fetch("update headrace.history set since = $1", now)
+    await database.fetch("update headrace_internal.history set since = $1", now)
     await database.fetch(
-        "update headrace.commits set at = $1 where xid = $2::text::xid8", now + timedelta(minutes=15), str(left[2].xid)
+        "update headrace_internal.commits set at = $1 where xid = $2::text::xid8",
+        now + timedelta(minutes=15),
+        str(left[2].xid),
     )
     done = await store.forget_commits(database, begun, now=later)
     assert (done.floor, done.more) == (left[2].xid, False)
@@ -210,7 +212,9 @@ async def test_old_witnesses_are_removed_once_the_server_has_been_up_for_long_en
 
 async def kept(database: store.Database) -> list[int]:
     """The transactions that still have witnesses."""
-    return [row[0] for row in await database.fetch("select xid::text::bigint from headrace.commits order by xid")]
+    return [
+        row[0] for row in await database.fetch("select xid::text::bigint from headrace_internal.commits order by xid")
+    ]
 
 
 async def test_without_its_witness_an_old_commit_is_known_by_its_id_only_while_nothing_was_rewound(
@@ -221,11 +225,11 @@ async def test_without_its_witness_an_old_commit_is_known_by_its_id_only_while_n
     transaction, witness = await begin(writer, WRITE)
     await transaction.commit()
     assert witness is not None
-    await database.fetch("delete from headrace.commits")
+    await database.fetch("delete from headrace_internal.commits")
     old = witness._replace(at=datetime.now(UTC) - timedelta(hours=1))
     assert await store.transaction_status(database, old.xid, witness=witness) == "aborted"
     assert await store.transaction_status(database, old.xid, witness=old) == "committed"
-    await database.fetch("delete from headrace.history")
+    await database.fetch("delete from headrace_internal.history")
     assert await store.transaction_status(database, old.xid, witness=old) == "unknown"
     with pytest.raises(InDoubt, match="look for what it wrote"):
         await was_committed(database, old, None, "a commit")

@@ -35,7 +35,7 @@ async def until_logged(caplog: pytest.LogCaptureFixture, task: str, text: str) -
 
 @pytest.mark.parametrize(
     ("what", "task"),
-    [("insert on headrace.leases", "ship: leasing"), ("delete on headrace.leases", "ship: settling")],
+    [("insert on headrace_internal.leases", "ship: leasing"), ("delete on headrace_internal.leases", "ship: settling")],
 )
 async def test_an_unknown_error_of_the_database_is_logged_and_survived(
     app: App, database: store.Database, caplog: pytest.LogCaptureFixture, what: str, task: str
@@ -51,10 +51,10 @@ async def test_an_unknown_error_of_the_database_is_logged_and_survived(
         await database.fetch(f"create trigger refuse before {what} execute function public.refuse()")
         await app.publish("orders", "a", 1)
         await until_logged(caplog, task, "not today (SQLSTATE 55000). The server's hint: try tomorrow")
-        await database.fetch("drop trigger refuse on headrace.leases")
+        await database.fetch("drop trigger refuse on headrace_internal.leases")
         assert await seen.until(1) == [1]
         await app.idle()
-        assert await database.fetchval("select count(*) from headrace.leases") == 0
+        assert await database.fetchval("select count(*) from headrace_internal.leases") == 0
 
 
 async def test_a_missing_schema_still_ends_the_worker_with_an_error(app: App, database: store.Database) -> None:
@@ -63,5 +63,5 @@ async def test_a_missing_schema_still_ends_the_worker_with_an_error(app: App, da
 
     with pytest.RaisesGroup(SchemaError, allow_unwrapped=True, flatten_subgroups=True):
         async with running(app):
-            await database.fetch("drop schema headrace cascade")
+            await database.fetch("drop schema headrace, headrace_internal cascade")
             await app.idle()

@@ -31,7 +31,7 @@ def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
 
 async def at_rest(app: App) -> None:
     """Wait until the consumer has subscribed, and has leased once more since then."""
-    await eventually(lambda: app.database.fetchval("select count(*) from headrace.waiting"))
+    await eventually(lambda: app.database.fetchval("select count(*) from headrace_internal.waiting"))
     await app.idle()
 
 
@@ -95,7 +95,7 @@ async def test_a_process_that_does_not_listen_does_not_subscribe(app: App, monke
     async with running(app):
         await app.idle()
         await app.idle()
-        assert await app.database.fetchval("select count(*) from headrace.waiting") == 0
+        assert await app.database.fetchval("select count(*) from headrace_internal.waiting") == 0
 
 
 @pytest.mark.asyncio
@@ -162,13 +162,13 @@ async def test_a_process_that_has_stopped_listening_begins_again_when_no_other_i
     consuming(app, seen)
     async with running(app):
         await at_rest(app)
-        (other,) = await database.fetch("update headrace.waiting set until = 'infinity' returning consumer_id")
+        (other,) = await database.fetch("update headrace_internal.waiting set until = 'infinity' returning consumer_id")
         await store.publish(database, "orders", "a", "1")
         await seen.until(1)
         assert await listening.until(2) == ["begins", "ends"]
         assert await checks.until(5) == [set()] * len(checks.notes)
 
-        await database.fetch("delete from headrace.waiting")
+        await database.fetch("delete from headrace_internal.waiting")
         assert await listening.until(3) == ["begins", "ends", "begins"]
         assert checks.notes[-1] == {other["consumer_id"]}
-        await eventually(lambda: database.fetchval("select count(*) from headrace.waiting"))
+        await eventually(lambda: database.fetchval("select count(*) from headrace_internal.waiting"))

@@ -71,7 +71,7 @@ async def pinned(connect: Connect) -> AsyncIterator[Any]:
     """Hold an old snapshot, so that no dead row can be removed."""
     connection = await connect()
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        await connection.fetchval("select count(*) from headrace.streams")
+        await connection.fetchval("select count(*) from headrace_internal.streams")
         yield connection
 
 
@@ -136,12 +136,14 @@ async def test_messages_that_wait_for_a_full_stream_are_not_forgotten(database: 
     await store.create_stream(database, "other")
     schedule = Scheduler(database)
     await publish_for_later(database, 3)
-    await database.fetch("update headrace.streams set full_until = now() + interval '1 hour' where name = 'orders'")
+    await database.fetch(
+        "update headrace_internal.streams set full_until = now() + interval '1 hour' where name = 'orders'"
+    )
     for _ in range(5):
         await store.publish(database, "other", "a", "1", deliver_at=datetime.now(UTC) + timedelta(milliseconds=300))
         while not (await schedule.deliver())[0]:  # until the message is due
             pass
-    await database.fetch("update headrace.streams set full_until = null")
+    await database.fetch("update headrace_internal.streams set full_until = null")
     assert await delivered(schedule) >= 3
     assert await database.fetchval("select count(*) from headrace_streams.orders") == 3
 
@@ -158,7 +160,10 @@ async def test_dead_rows_of_message_ids_cost_a_sweep_nothing(
         for _ in range(3):  # a floor needs two calls after the publishers have ended
             ids = [f"{count}-{number}-{datetime.now(UTC)}" for number in range(count)]
             await store.publish_many(database, "orders", ["a"] * count, ["1"] * count, message_ids=ids)
-            while await connection.fetchval("select exists (select from headrace.message_ids)") or sweeper._ids_left:
+            while (
+                await connection.fetchval("select exists (select from headrace_internal.message_ids)")
+                or sweeper._ids_left
+            ):
                 await sweeper.sweep()
         counts.append(await touched(connection, sweeper.sweep))
     assert counts[1] <= counts[0] + 40, counts

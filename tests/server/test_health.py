@@ -91,7 +91,9 @@ async def test_an_app_that_does_not_run_is_not_ready(dsn: str) -> None:
 
 
 async def test_a_schema_that_is_not_ours_is_reported(server: Server, client: httpx.AsyncClient) -> None:
-    await server.app.database.fetch("insert into headrace.migrations (version, name) values (99, 'of tomorrow')")
+    await server.app.database.fetch(
+        "insert into headrace_internal.migrations (version, name) values (99, 'of tomorrow')"
+    )
     answer = await client.get("/ready")
     assert answer.status_code == 503
     assert (answer.json()["database"], answer.json()["schema"]) == (True, False)

@@ -17,7 +17,7 @@ from tests.server.conftest import Consume
 
 pytestmark = pytest.mark.asyncio
 
-REWIND = "delete from headrace.history"
+REWIND = "delete from headrace_internal.history"
 
 
 async def test_messages_of_another_history_are_not_returned_as_those_of_this_one(
@@ -66,7 +66,9 @@ async def test_a_consumer_gets_no_messages_of_another_one_that_has_its_number_si
     await engine.app.publish("orders", "a", 1)
     assert await engine.settle(ship, (await engine.receive(ship, 10)).ack_ids) == []
     await engine.app.publish("orders", "b", 2)
-    await database.fetch("update headrace.consumers set name = 'bill', uid = gen_random_uuid() where name = 'ship'")
+    await database.fetch(
+        "update headrace_internal.consumers set name = 'bill', uid = gen_random_uuid() where name = 'ship'"
+    )
     await database.fetch(REWIND)
     with pytest.raises(UnknownConsumer, match="'ship' no longer exists"):
         await engine.receive(ship, 10)
@@ -81,7 +83,7 @@ async def test_the_key_of_ack_ids_is_that_of_the_history(engine: Engine, consume
     database = engine.app.database
     await engine.app.publish_many("orders", [("a", 1), ("b", 2)])
     await engine.receive(ship, 1)
-    await database.fetch("update headrace.secrets set value = sha256('restored') where name = 'ack_ids'")
+    await database.fetch("update headrace_internal.secrets set value = sha256('restored') where name = 'ack_ids'")
     await database.fetch(REWIND)
     share = await engine.receive(ship, 1)
     engine._ack_ids = None  # as another server that has just started

@@ -161,7 +161,7 @@ async def test_one_id_that_is_none_and_nothing_is_settled(engine: Engine, consum
 async def test_extending_holds_what_came_together(engine: Engine, consume: Consume) -> None:
     ship = await consume(ack_wait=3600.0)
     shares = await received(engine, ship, "abc", size=2)
-    query = "select lease_id, expires_at from headrace.leases"
+    query = "select lease_id, expires_at from headrace_internal.leases"
     before = dict(await engine.app.database.fetch(query))
     assert await engine.extend(ship, shares[0].ack_ids[:1]) == []
     after = dict(await engine.app.database.fetch(query))

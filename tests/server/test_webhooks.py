@@ -263,7 +263,7 @@ async def test_a_stream_that_is_full_is_503(api: Api) -> None:
     await api.stream()
     await source(api)
     await api.server.app.database.fetchval(
-        "update headrace.streams set max_storage = 1000000, full_until = now() + interval '1 h'"
+        "update headrace_internal.streams set max_storage = 1000000, full_until = now() + interval '1 h'"
     )
     answer = await deliver(api, b"{}")
     assert (answer.status_code, answer.json()["code"]) == (503, "stream_full")

@@ -124,7 +124,7 @@ async def test_a_source_that_is_created_while_its_stream_is_deleted_waits_and_is
 ) -> None:
     deleting = await connect()
     async with deleting.transaction():
-        await deleting.execute("select headrace.delete_stream('orders', false)")
+        await deleting.execute("select headrace_internal.delete_stream('orders', false)")
         creating = await start(admin.create_source(GITHUB))
         await until_blocked(database, deleting)
     with pytest.raises(UnknownStream):

@@ -26,12 +26,13 @@ async def fill(database: store.Database, stream: str, count: int, *, keys: int =
 async def in_segments(database: store.Database, **policy: Any) -> None:
     """Create the stream `orders` in segments of ten messages, which retention may drop one by one."""
     stream = await store.create_stream(database, StreamSpec(name="orders", **policy))
-    for row in await database.fetch("delete from headrace.segments returning relation"):
+    for row in await database.fetch("delete from headrace_internal.segments returning relation"):
         await database.fetch(f"drop table {row[0]}")
     await database.fetch(
-        "select headrace.add_segment($1, i * 10 + 1, (i + 1) * 10 + 1) from generate_series(0, 19) as i", stream
+        "select headrace_internal.add_segment($1, i * 10 + 1, (i + 1) * 10 + 1) from generate_series(0, 19) as i",
+        stream,
     )
-    await database.fetch("select headrace.add_segments_ahead($1, 201, 10)", stream)
+    await database.fetch("select headrace_internal.add_segments_ahead($1, 201, 10)", stream)
 
 
 async def publish(database: store.Database, stream: str, first: int, last: int, *, keys: int = 7) -> None:

@@ -185,7 +185,7 @@ async def test_the_session_is_warm_before_anything_is_leased_and_a_wrong_schema_
             pass
     assert seen.notes == []
     async with app:
-        assert await app.database.fetchval("select count(*) from headrace.leases") == 0
+        assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
 
 
 async def declared(function: Any = lambda df: None, **settings: Any) -> None:

@@ -144,7 +144,7 @@ async def test_workers_and_their_java_are_killed_and_every_message_is_published_
             await app.idle()
             assert await published(app) == names
             assert await dead_letters(app, "copied") == []
-            assert await app.database.fetchval("select count(*) from headrace.parked") == 0
+            assert await app.database.fetchval("select count(*) from headrace_internal.parked") == 0
     finally:
         (tmp_path / "over").touch()
         for one in workers:

@@ -273,7 +273,7 @@ async def test_the_end_of_a_drain_cancels_the_spark_job_and_gives_the_batch_back
     assert active(spark) == []
     async with app:
         assert [(row["seq"], row["attempts"]) for row in await parked(app)] in ([], [(1, 0), (2, 0)])
-        assert await app.database.fetchval("select count(*) from headrace.leases") == 0
+        assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
 
 
 async def test_a_job_that_lost_its_lease_is_cancelled(

@@ -133,7 +133,7 @@ def test_connections_have_a_name_and_raise_our_errors(dsn: str) -> None:
             ("headrace spark", 7)
         ]
         with pytest.raises(UnknownStream, match="There is no stream 'nope': create it, or mend the name"):
-            fetch(connection, dsn, "select headrace.require_stream('nope')")
+            fetch(connection, dsn, "select headrace_internal.require_stream('nope')")
     finally:
         connection.close()
     with pytest.raises(StoreUnavailable, match="can't be reached"):
@@ -146,7 +146,7 @@ def test_a_database_without_the_schema_is_reported(empty_dsn: str) -> None:
     connection = connect(empty_dsn)
     try:
         with pytest.raises(SchemaError, match="Run `headrace migrate`"):
-            fetch(connection, empty_dsn, "select headrace.resolved_position('orders', 0)")
+            fetch(connection, empty_dsn, "select headrace_internal.resolved_position('orders', 0)")
     finally:
         connection.close()
 

@@ -124,7 +124,7 @@ def test_after_a_crash_of_the_server_the_batch_is_written_again(written: Written
     """A crash empties an unlogged table."""
     write = a_write(written, streaming=True)
     lost = staging.stage(write, 0, [rows("a", "b")])
-    ((table,),) = written.fetch("select staging from headrace.writes")
+    ((table,),) = written.fetch("select staging from headrace_internal.writes")
     written.fetch(f"truncate {table}")
     late = staging.stage(write, 1, [rows("c")])
     with pytest.raises(StagedRowsGone, match=r"Of the 2 rows .* are there, .* write them again\.$"):
@@ -141,7 +141,7 @@ def test_a_commit_is_retried_when_its_connection_breaks(written: Written, dsn: s
     part = staging.stage(write, 0, [rows("a")])
     holder = staging.connect(written.place, autocommit=False)
     try:
-        staging.fetch(holder, dsn, "select write_id from headrace.writes for update")
+        staging.fetch(holder, dsn, "select write_id from headrace_internal.writes for update")
         counts: list[int] = []
         committing = threading.Thread(
             target=lambda: counts.append(staging.commit(write, [part], retry_delays=(0.0,) * 5))
@@ -200,7 +200,9 @@ def test_patience_with_the_database_ends(
 def test_a_full_stream_is_reported_at_once(written: Written) -> None:
     write = a_write(written)
     part = staging.stage(write, 0, [rows("a")])
-    written.fetch("update headrace.streams set full_until = now() + interval '1 hour', max_storage = 1 returning 1")
+    written.fetch(
+        "update headrace_internal.streams set full_until = now() + interval '1 hour', max_storage = 1 returning 1"
+    )
     with pytest.raises(StreamFull):
         staging.commit(write, [part])
     with pytest.raises(StreamFull):

@@ -51,4 +51,4 @@ class Written:
 
     def writes(self) -> list[tuple[Any, ...]]:
         """Return the last committed batch of each write, and the number of its messages over all batches."""
-        return self.fetch("select batch, messages from headrace.writes order by begun_at")
+        return self.fetch("select batch, messages from headrace_internal.writes order by begun_at")

@@ -77,7 +77,7 @@ async def test_a_running_backfill_comes_before_one_that_waits_longer(database: s
     first = await store.next_backfill(database, source.number)
     assert first is not None
     assert first.table == "public.first"
-    second = await database.fetchval("select id from headrace.backfills where relation = 'public.second'")
+    second = await database.fetchval("select id from headrace_internal.backfills where relation = 'public.second'")
     assert await store.begin_backfill(database, source.number, source.epoch, second, None)
     todo = await store.next_backfill(database, source.number)
     assert todo is not None
@@ -100,7 +100,7 @@ async def test_the_last_chunk_ends_a_backfill_and_its_position_stays(database: s
     [info] = await store.backfills(database, source.id)
     assert (info.state, info.read) == ("done", 10)
     assert info.finished_at is not None
-    assert await database.fetchval("select place ->> 0 from headrace.backfills") == '["id",23,"10"]'
+    assert await database.fetchval("select place ->> 0 from headrace_internal.backfills") == '["id",23,"10"]'
     assert await store.next_backfill(database, source.number) is None
 
 

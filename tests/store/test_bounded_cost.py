@@ -28,7 +28,7 @@ _TOUCHED = """
 select coalesce(sum(pg_stat_get_xact_tuples_returned(c.oid) + pg_stat_get_xact_tuples_inserted(c.oid)
                     + pg_stat_get_xact_tuples_updated(c.oid) + pg_stat_get_xact_tuples_deleted(c.oid)), 0)::int
 from pg_class as c
-where c.relnamespace in ('headrace'::regnamespace, 'headrace_streams'::regnamespace) and c.relkind in ('r', 'i')
+where c.relnamespace in ('headrace_internal'::regnamespace, 'headrace_streams'::regnamespace) and c.relkind in ('r', 'i')
 """
 
 
@@ -86,13 +86,15 @@ async def test_messages_that_wait_behind_a_key_cost_a_lease_call_nothing(
 async def empty_by_statistics(connection: Any, *, small: str | None = None) -> None:
     """Set the planner statistics of every table as if it were empty, as a vacuum does that finds it
     empty. All indexes then cost the same, and `small` is the name of the index that looks smallest."""
-    await connection.execute("vacuum headrace.parked, headrace.tails, headrace.dead_letters, headrace.message_ids")
+    await connection.execute(
+        "vacuum headrace_internal.parked, headrace_internal.tails, headrace_internal.dead_letters, headrace_internal.message_ids"
+    )
     await connection.execute(
         """update pg_class set reltuples = 0, relpages = greatest(relpages, 1)
-           where relnamespace = 'headrace'::regnamespace and relkind in ('r', 'i')"""
+           where relnamespace = 'headrace_internal'::regnamespace and relkind in ('r', 'i')"""
     )
     if small is not None:
-        await connection.execute(f"reindex index headrace.{small}")
+        await connection.execute(f"reindex index headrace_internal.{small}")
         await connection.execute("update pg_class set reltuples = 0 where relname = $1", small)
 
 
@@ -116,7 +118,7 @@ async def test_wrong_planner_statistics_do_not_change_the_index_of_a_lookup(
     reader = await declare(max_deliver=1, on_exhausted="block", max_ack_pending=10_000)
     old = await connect()
     async with old.transaction(isolation="repeatable_read", readonly=True):
-        await old.fetchval("select count(*) from headrace.streams")
+        await old.fetchval("select count(*) from headrace_internal.streams")
         for _ in range(3):
             await publish(database, *[f"gone.{n}" for n in range(1_000)])
             await reader.nack(await reader.lease(limit=1_000))
@@ -331,11 +333,13 @@ async def test_a_hole_that_is_filled_while_a_lease_is_under_way_is_not_overtaken
     await reader.drain(limit=100)
     closed = gate.transaction()
     await closed.start()
-    await gate.execute("lock table headrace.dead_letters in access exclusive mode")  # a lease call reads it after that
+    await gate.execute(
+        "lock table headrace_internal.dead_letters in access exclusive mode"
+    )  # a lease call reads it after that
     leasing = asyncio.create_task(reader.lease(limit=1_000))
     async with asyncio.timeout(SOON):
         while not await late.fetchval(
-            "select exists (select from pg_locks where not granted and relation = 'headrace.dead_letters'::regclass)"
+            "select exists (select from pg_locks where not granted and relation = 'headrace_internal.dead_letters'::regclass)"
         ):
             pass
     await transaction.commit()
@@ -396,7 +400,7 @@ async def test_a_transaction_takes_one_lock_to_notify_however_often_it_publishes
 async def test_no_function_that_disables_a_scan_method_is_compiled(database: store.Database) -> None:
     """Such a plan seems so expensive that a server with stock settings, which compiles expensive
     statements with JIT, compiles it each time."""
-    settings = "select proconfig from pg_proc where pronamespace = 'headrace'::regnamespace and proconfig && '{enable_seqscan=off,enable_sort=off}'"
+    settings = "select proconfig from pg_proc where pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace) and proconfig && '{enable_seqscan=off,enable_sort=off}'"
     found = [row["proconfig"] for row in await database.fetch(settings)]
     assert len(found) > 30
     assert all("jit=off" in config for config in found)

@@ -86,7 +86,7 @@ async def test_the_position_is_that_of_the_last_append_and_old_positions_are_del
         what = store.CaptureBatch(keys=["a"], data=[str(n)], position=f"0/{n}0", captured=n)
         await store.append_captured(database, number, 1, "orders", what)
     assert await store.renew_capture(database, number, 1, 6.0, now=NOW)
-    assert await database.fetchval("select count(*) from headrace.capture_positions") == 1
+    assert await database.fetchval("select count(*) from headrace_internal.capture_positions") == 1
     found = await store.capture_position(database, number)
     assert found == store.CapturePosition(position="0/30", captured=3, system_id="sys", timeline=3)
 
@@ -152,7 +152,7 @@ async def test_an_unattended_source_shows_when_its_last_capture_lease_ended(
     database: store.Database, number: int
 ) -> None:
     assert await take(database, number) == 1
-    found = await database.fetchval("select headrace.capture_info($1, $2)", number, NOW + timedelta(hours=1))
+    found = await database.fetchval("select headrace_internal.capture_info($1, $2)", number, NOW + timedelta(hours=1))
     told = json.loads(found)
     assert told["state"] == "unattended"
     assert datetime.fromisoformat(told["since"]) == NOW + timedelta(seconds=6)

@@ -39,10 +39,10 @@ async def test_declaring_a_new_consumer_reports_that_it_is_new(database: store.D
 async def test_declaring_the_same_again_changes_nothing(database: store.Database, spec: ConsumerSpec) -> None:
     await store.create_stream(database, "orders")
     first = await store.declare_consumer(database, spec)
-    at = await database.fetchval("select updated_at from headrace.consumers")
+    at = await database.fetchval("select updated_at from headrace_internal.consumers")
     again = await store.declare_consumer(database, spec)
     assert (again.id, again.new, again.changed) == (first.id, False, {})
-    assert await database.fetchval("select updated_at from headrace.consumers") == at
+    assert await database.fetchval("select updated_at from headrace_internal.consumers") == at
 
 
 async def test_every_changed_setting_is_reported_as_it_was_and_as_it_is(database: store.Database) -> None:

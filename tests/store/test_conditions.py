@@ -146,7 +146,7 @@ async def judged(dsn: str, some: list[Row], trees: list[str]) -> list[list[bool 
         await connection.executemany(
             "insert into m values ($1, $2, $3, $4, $5, $6)", [(n, *row) for n, row in enumerate(some)]
         )
-        tests = [await connection.fetchval("select headrace.where_condition($1)", tree) for tree in trees]
+        tests = [await connection.fetchval("select headrace_internal.where_condition($1)", tree) for tree in trees]
         return [row[0] for row in await connection.fetch(f"select array[{', '.join(tests)}] from m order by place")]
     finally:
         await connection.close()
@@ -263,7 +263,7 @@ def test_json_nested_deeper_than_the_stack_limit_has_no_fields(dsn: str) -> None
             await connection.execute("insert into m select (repeat('[', 12000) || repeat(']', 12000))::json")
             # Simulates a reader with a deeper stack limit than the writer had.
             await connection.execute("set max_stack_depth = '1MB'")
-            tests = [await connection.fetchval("select headrace.where_condition($1)", encode(parse(text))) for text in
+            tests = [await connection.fetchval("select headrace_internal.where_condition($1)", encode(parse(text))) for text in
                      ("data.0 is null", "data.0 = 1", "data.0 is not null", "not data.x regex 'a'")]  # fmt: skip
             found: list[bool] = await connection.fetchval(f"select array[{', '.join(tests)}] from m")
             return found
@@ -353,14 +353,14 @@ _REFUSED = [
 async def test_an_invalid_tree_is_refused_by_the_database_too(database: store.Database) -> None:
     for tree, said in _REFUSED:
         with pytest.raises(InvalidInput) as caught:
-            await database.fetchval("select headrace.where_condition($1)", tree)
+            await database.fetchval("select headrace_internal.where_condition($1)", tree)
         assert said in str(caught.value), tree[:80]
 
 
 @pytest.mark.asyncio
 async def test_a_consumer_without_a_condition_receives_everything(database: store.Database) -> None:
-    assert await database.fetchval("select headrace.where_condition(null)") == "true"
-    assert await database.fetchval("select headrace.where_condition('null')") == "true"
+    assert await database.fetchval("select headrace_internal.where_condition(null)") == "true"
+    assert await database.fetchval("select headrace_internal.where_condition('null')") == "true"
 
 
 @pytest.mark.asyncio
@@ -374,7 +374,7 @@ async def test_the_largest_conditions_that_can_be_written_can_be_run(database: s
         wide = wide | test
     listed = field("a").in_([f"{number:090}" for number in range(999)] + [1])
     for condition in (deep, wide, listed):
-        test = await database.fetchval("select headrace.where_condition($1)", encode(condition))
+        test = await database.fetchval("select headrace_internal.where_condition($1)", encode(condition))
         found = await database.fetchval(
             f"""select {test} from (select '{{"a": 1}}'::json as data, null::json as headers) as m"""
         )
@@ -384,7 +384,7 @@ async def test_the_largest_conditions_that_can_be_written_can_be_run(database: s
 @pytest.mark.asyncio
 async def test_cheap_tests_are_evaluated_first(database: store.Database) -> None:
     text = "data.b > 5 and data.a = 'paid' and data.c regex 'x' and key = 'k' and seq > 5"
-    test: str = await database.fetchval("select headrace.where_condition($1)", encode(parse(text)))
+    test: str = await database.fetchval("select headrace_internal.where_condition($1)", encode(parse(text)))
     parts = ["seq >", "key ", "case when", """strpos(data::text, '"paid"')""", "{a}", "{b}", "{c}"]
     assert sorted(parts[2:], key=test.index) == parts[2:]
     assert max(map(test.index, parts[:2])) < test.index("case when")

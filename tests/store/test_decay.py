@@ -101,7 +101,7 @@ async def test_a_lease_reads_no_more_after_thousands_of_others_while_xmin_is_pin
     before = await pages_of_a_lease(reader)
     await rounds(reader, 2_000, failing)
     after = await pages_of_a_lease(reader)
-    dead = await connection.fetchval("select pg_relation_size('headrace.leases') / 8192")
+    dead = await connection.fetchval("select pg_relation_size('headrace_internal.leases') / 8192")
     await pinned.rollback()
     assert dead > 10, "nothing was dead, so nothing was proven"
     assert after <= 1.5 * before + 10, f"a lease touched {before} pages at first and {after} after 2,000 others"
@@ -129,11 +129,13 @@ async def pages_of_a_lease(reader: Reader) -> float:
         plan = json.loads(
             await reader.executor.fetchval(
                 f"explain (analyze, buffers, format json)"
-                f" select headrace.lease({reader.id}, '{owner('ann')}', 3, 2000, 16000000, '{reader.clock.now.isoformat()}')"
+                f" select headrace_internal.lease({reader.id}, '{owner('ann')}', 3, 2000, 16000000, '{reader.clock.now.isoformat()}')"
             )
         )[0]["Plan"]
         found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
         reader.clock.advance(1)
-        (lease,) = await reader.executor.fetch("select lease_id from headrace.leases where consumer_id = $1", reader.id)
+        (lease,) = await reader.executor.fetch(
+            "select lease_id from headrace_internal.leases where consumer_id = $1", reader.id
+        )
         await store.settle(reader.executor, reader.id, Settlement(whole=[lease[0]]), now=reader.clock.now)
     return float(median(found))

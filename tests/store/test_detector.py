@@ -194,7 +194,7 @@ async def test_a_connection_that_is_closed_between_the_round_trips_of_a_statemen
 
     monkeypatch.setattr(Connection, "_introspect_types", closed)
     with pytest.raises(StoreUnavailable):
-        await database.fetchval("select $1::headrace.due_messages", None)
+        await database.fetchval("select $1::headrace_internal.due_messages", None)
 
 
 @pytest.mark.asyncio

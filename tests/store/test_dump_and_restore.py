@@ -72,7 +72,7 @@ async def contents(database: store.Database) -> dict[str, list[str]]:
     """Every row of every table of Headrace, as text."""
     tables = await database.fetch(
         "select oid::regclass::text as name from pg_class where relkind = 'r' and relnamespace in ("
-        "  select oid from pg_namespace where nspname ~ '^headrace(_streams|_staging)?$')"
+        "  select oid from pg_namespace where nspname ~ '^headrace(_internal|_streams|_staging)?$')"
     )
     return {
         table["name"]: sorted(
@@ -161,8 +161,10 @@ async def test_a_compacted_stream_and_scheduled_messages_are_restored(
     there = elsewhere(reader, restored)
     await publish(restored, "a", stream="prices", again=True)  # unchanged
     assert await there.drain() == [2, 3]
-    stream = await restored.fetchval("select id from headrace.streams where name = 'prices'")
-    assert (await restored.fetchrow("select * from headrace.publish_scheduled($1, $2)", stream, due))["moved"] == 1
+    stream = await restored.fetchval("select id from headrace_internal.streams where name = 'prices'")
+    assert (await restored.fetchrow("select * from headrace_internal.publish_scheduled($1, $2)", stream, due))[
+        "moved"
+    ] == 1
     assert await there.drain() == [4]
 
 
@@ -188,7 +190,7 @@ async def test_a_mark_of_another_servers_transaction_is_resolved_at_once(
     await publish(database, *"abc")
     await reader.drain()
     await database.fetch(
-        "update headrace.cursors set mark = 3, mark_stamp = (pg_current_xact_id()::text::bigint + 1000000000)::text::xid8"
+        "update headrace_internal.cursors set mark = 3, mark_stamp = (pg_current_xact_id()::text::bigint + 1000000000)::text::xid8"
     )
     await publish(database, "d")
     assert await reader.drain() == [4]
@@ -206,7 +208,7 @@ async def test_no_name_of_headrace_is_a_keyword_that_psql_misreads_in_dumps(
 ) -> None:
     await declare()
     names = await database.fetch("""
-        with ours as (select oid from pg_namespace where nspname ~ '^headrace(_streams|_staging)?$'),
+        with ours as (select oid from pg_namespace where nspname ~ '^headrace(_internal|_streams|_staging)?$'),
         names as (
             select 'function' as kind, proname::text as name from pg_proc where pronamespace in (select oid from ours)
             union select 'argument', unnest(proargnames) from pg_proc where pronamespace in (select oid from ours)

@@ -24,7 +24,7 @@ async def judged(dsn: str, texts: list[str], some: list[str]) -> list[list[bool]
     connection = await asyncpg.connect(dsn)
     try:
         conditions = await connection.fetchval(
-            "select array_agg(headrace.key_condition(array[filter]) order by place)"
+            "select array_agg(headrace_internal.key_condition(array[filter]) order by place)"
             " from unnest($1::text[]) with ordinality as f(filter, place)",
             texts,
         )
@@ -82,7 +82,7 @@ def test_several_filters_take_every_key_that_any_of_them_takes(dsn: str) -> None
     async def condition(texts: list[str]) -> str:
         connection = await asyncpg.connect(dsn)
         try:
-            found: str = await connection.fetchval("select headrace.key_condition($1)", texts)
+            found: str = await connection.fetchval("select headrace_internal.key_condition($1)", texts)
             return found
         finally:
             await connection.close()

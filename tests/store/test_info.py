@@ -36,7 +36,7 @@ async def test_stream_info_shows_its_messages_and_size(database: store.Database,
     await database.fetch("delete from headrace_streams.orders where seq in (1, 5)")
     info = await store.stream(database, "orders")
     assert (info.first_seq, info.last_seq, info.messages) == (2, 4, 3)
-    assert info.segments == await database.fetchval("select count(*) from headrace.segments")
+    assert info.segments == await database.fetchval("select count(*) from headrace_internal.segments")
     assert info.size > empty.size
     assert [one.name for one in await store.streams(database)] == ["orders"]
 
@@ -90,9 +90,9 @@ async def test_messages_that_are_scheduled_are_counted(database: store.Database,
 
 async def test_stream_info_shows_that_the_stream_refuses_messages(database: store.Database, declare: Declare) -> None:
     await declare()
-    await database.fetch("update headrace.streams set full_until = clock_timestamp() + interval '1 minute'")
+    await database.fetch("update headrace_internal.streams set full_until = clock_timestamp() + interval '1 minute'")
     assert (await store.stream(database, "orders")).full
-    await database.fetch("update headrace.streams set full_until = clock_timestamp()")
+    await database.fetch("update headrace_internal.streams set full_until = clock_timestamp()")
     assert not (await store.stream(database, "orders")).full
 
 
@@ -209,7 +209,7 @@ async def test_consumer_info_counts_the_messages_that_retention_removed(
     reader = await declare()
     assert ((await reader.info()).missed, (await reader.info()).last_gap) == (0, None)
     at = datetime(2030, 1, 1, tzinfo=UTC)
-    await database.fetch("insert into headrace.gaps values ($1, 25, 10, 20, $2)", reader.id, at)
+    await database.fetch("insert into headrace_internal.gaps values ($1, 25, 10, 20, $2)", reader.id, at)
     info = await reader.info()
     assert (info.missed, info.last_gap) == (25, (10, 20, at))
 

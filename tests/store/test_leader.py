@@ -60,7 +60,7 @@ async def test_of_many_processes_at_once_one_leads(database: store.Database) -> 
 async def test_leadership_keeps_one_row_however_often_it_is_renewed(database: store.Database, connect: Connect) -> None:
     for second in range(50):
         await store.lead(database, ANN, TERM, now=at(second))
-    assert await database.fetchval("select count(*) from headrace.leaders") == 1
+    assert await database.fetchval("select count(*) from headrace_internal.leaders") == 1
 
 
 # --- missed notifications

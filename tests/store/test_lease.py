@@ -203,7 +203,7 @@ async def test_a_lease_call_of_a_deleted_consumer_names_the_consumer(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
-    await database.fetch("delete from headrace.consumers")
+    await database.fetch("delete from headrace_internal.consumers")
     with pytest.raises(UnknownConsumer, match=r"[Dd]eclare it again"):
         await reader.lease()
     with pytest.raises(UnknownConsumer, match=r"[Dd]eclare it again"):

@@ -99,7 +99,7 @@ async def test_a_message_for_later_is_not_in_the_stream_yet(database: store.Data
     later = datetime.now(UTC) + timedelta(hours=1)
     assert await store.publish(database, "orders", "a", "1", deliver_at=later) is None
     assert (await count(database), await reader.drain()) == (0, [])
-    assert await database.fetchval("select count(*) from headrace.scheduled") == 1
+    assert await database.fetchval("select count(*) from headrace_internal.scheduled") == 1
 
 
 async def test_a_time_that_has_passed_is_now(database: store.Database, declare: Declare) -> None:
@@ -115,7 +115,7 @@ async def test_a_message_for_later_may_have_an_id(database: store.Database, decl
     later = datetime.now(UTC) + timedelta(hours=1)
     for _ in range(2):
         assert await store.publish(database, "orders", "a", "1", message_id="x", deliver_at=later) is None
-    assert await database.fetchval("select count(*) from headrace.scheduled") == 1
+    assert await database.fetchval("select count(*) from headrace_internal.scheduled") == 1
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ async def test_a_message_that_could_never_be_published_is_not_scheduled(
     await declare()
     with pytest.raises(InvalidInput):
         await store.publish(database, "orders", key, data, headers, deliver_at=datetime.now(UTC) + timedelta(hours=1))
-    assert await database.fetchval("select count(*) from headrace.scheduled") == 0
+    assert await database.fetchval("select count(*) from headrace_internal.scheduled") == 0

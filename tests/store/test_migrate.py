@@ -54,7 +54,9 @@ async def test_the_second_of_two_migrations_waits_for_the_first(empty: store.Dat
         second = await start(store.migrate(empty))
         await until_blocked(empty, first)
         await first.execute(migrating._GROUND)
-        await first.execute("insert into headrace.migrations select n, 'x', 'y' from generate_series(1, 99) as n")
+        await first.execute(
+            "insert into headrace_internal.migrations select n, 'x', 'y' from generate_series(1, 99) as n"
+        )
     with pytest.raises(SchemaError, match="has version 99"):
         await second
 
@@ -68,7 +70,7 @@ async def test_many_first_migrations_at_once_make_the_schema_once(empty: store.D
 async def test_many_upgrades_at_once_install_the_functions_once(database: store.Database) -> None:
     others = [store.Database(database.dsn) for _ in range(4)]
     await asyncio.gather(*[other.open() for other in others])
-    await database.fetch("update headrace.migrations set functions = 'old'")
+    await database.fetch("update headrace_internal.migrations set functions = 'old'")
     done = await asyncio.gather(*[store.migrate(other) for other in others])
     assert sorted(len(steps) for steps in done) == [0, 0, 0, 1]
     for other in others:
@@ -77,7 +79,9 @@ async def test_many_upgrades_at_once_install_the_functions_once(database: store.
 
 async def test_a_newer_schema_is_refused_and_left_alone(database: store.Database) -> None:
     newest = len(migrating.migrations())
-    await database.fetch(f"insert into headrace.migrations (version, name) values ({newest + 1}, 'from the future')")
+    await database.fetch(
+        f"insert into headrace_internal.migrations (version, name) values ({newest + 1}, 'from the future')"
+    )
     with pytest.raises(SchemaError, match=rf"has version {newest + 1}, .* up to {newest}\. Upgrade Headrace"):
         await store.migrate(database)
     assert await store.schema_version(database) == newest + 1
@@ -124,7 +128,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
     with pytest.raises(Exception, match="division by zero"):
         await store.migrate(empty)
     assert await store.schema_version(empty) == 0
-    assert await empty.fetchval("select to_regnamespace('headrace')") is None
+    assert await empty.fetchval("select to_regnamespace('headrace_internal')") is None
 
 
 async def test_migrations_are_numbered_without_gaps() -> None:
@@ -135,10 +139,10 @@ async def test_migrations_are_numbered_without_gaps() -> None:
 
 
 NEWER = """
-alter table headrace.consumers add column note text not null default 'new';
-alter table headrace.cursors add column note text not null default 'new';
-alter table headrace.leases add column note text;
-alter table headrace.parked add column note text;
+alter table headrace_internal.consumers add column note text not null default 'new';
+alter table headrace_internal.cursors add column note text not null default 'new';
+alter table headrace_internal.leases add column note text;
+alter table headrace_internal.parked add column note text;
 """
 """A migration of a later version, which changes tables that functions read and write as whole rows."""
 
@@ -150,7 +154,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> int:
     version = known[-1].version + 2
     later = [
         migrating.Migration(version - 1, "notes", NEWER),
-        migrating.Migration(version, "index", "create index notes on headrace.cursors (note);"),
+        migrating.Migration(version, "index", "create index notes on headrace_internal.cursors (note);"),
     ]
     monkeypatch.setattr(migrating, "migrations", lambda: [*known, *later])
     monkeypatch.setattr(migrating, "functions", lambda: text + "\n-- a later version")

@@ -77,7 +77,7 @@ class Consumer(RuleBasedStateMachine):
         for name, bound in zip(("max_hole_bytes", "max_listed_keys"), few, strict=True):
             self.do(
                 self.connection.execute(
-                    f"create or replace function headrace.{name}() returns int language sql immutable as 'select {bound}'"
+                    f"create or replace function headrace_internal.{name}() returns int language sql immutable as 'select {bound}'"
                 )
             )
         spec = ConsumerSpec(**{**{name: getattr(spec, name) for name in spec.__struct_fields__}, "stream": stream})
@@ -422,7 +422,7 @@ class Consumer(RuleBasedStateMachine):
     def messages_in_flight_are_those_that_were_leased(self) -> None:
         rows = self.do(
             self.connection.fetch(
-                "select lease_id, seqs, held from headrace.leases where consumer_id = $1", self.reader.id
+                "select lease_id, seqs, held from headrace_internal.leases where consumer_id = $1", self.reader.id
             )
         )
         assert {row["lease_id"]: sorted(row["seqs"]) for row in rows} == {
@@ -434,7 +434,7 @@ class Consumer(RuleBasedStateMachine):
     def acks_are_kept_as_long_as_their_lease(self) -> None:
         rows = self.do(
             self.connection.fetch(
-                """select lease_id, array_agg(seq order by seq) as seqs from headrace.acks cross join unnest(seqs) as seq
+                """select lease_id, array_agg(seq order by seq) as seqs from headrace_internal.acks cross join unnest(seqs) as seq
                    where consumer_id = $1 group by lease_id""",
                 self.reader.id,
             )

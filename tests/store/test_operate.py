@@ -61,7 +61,7 @@ async def test_a_resume_notifies_the_workers(database: store.Database, declare: 
     await listener.add_listener("headrace", lambda *call: heard.put_nowait(call[3]))
     await store.resume(database, reader.id)
     async with asyncio.timeout(10):
-        assert int(await heard.get()) == await database.fetchval("select id from headrace.streams")
+        assert int(await heard.get()) == await database.fetchval("select id from headrace_internal.streams")
 
 
 async def test_a_deleted_consumer_can_be_neither_paused_nor_resumed(database: store.Database) -> None:
@@ -121,12 +121,14 @@ async def everything_of(database: store.Database, consumer: int) -> list[str]:
     """The tables that still have rows of the consumer."""
     tables = await database.fetch(
         """select table_name from information_schema.columns
-           where table_schema = 'headrace' and column_name = 'consumer_id'"""
+           where table_schema = 'headrace_internal' and column_name = 'consumer_id'"""
     )
     return [
         table
         for (table,) in tables
-        if await database.fetchval(f"select true from headrace.{table} where consumer_id = $1 limit 1", consumer)
+        if await database.fetchval(
+            f"select true from headrace_internal.{table} where consumer_id = $1 limit 1", consumer
+        )
     ]
 
 
@@ -237,7 +239,7 @@ async def test_a_stream_is_deleted_with_its_messages_and_consumers(
     await store.create_stream(database, StreamSpec(name="gone", one_message_per_key=compacted))
     reader = await declare()
     await database.fetch(
-        "update headrace.consumers set stream_id = (select id from headrace.streams where name = 'gone')"
+        "update headrace_internal.consumers set stream_id = (select id from headrace_internal.streams where name = 'gone')"
     )
     await publish(database, *"ab", stream="gone")
     await publish(database, *"ab")
@@ -246,7 +248,7 @@ async def test_a_stream_is_deleted_with_its_messages_and_consumers(
     assert await everything_of(database, reader.id) == []
     assert (
         await database.fetchval(
-            "select count(*) from headrace.segments g left join headrace.streams s on s.id = g.stream_id where s.id is null"
+            "select count(*) from headrace_internal.segments g left join headrace_internal.streams s on s.id = g.stream_id where s.id is null"
         )
         == 0
     )

@@ -261,7 +261,7 @@ async def test_a_hot_key_does_not_stop_the_reading_ahead(database: store.Databas
     assert await reader.drain("bob", 10_000, look=10_000) == list(range(2, 12_001))
 
 
-@pytest.mark.parametrize("table", ["headrace.dead_letters", "headrace_streams.orders"])
+@pytest.mark.parametrize("table", ["headrace_internal.dead_letters", "headrace_streams.orders"])
 @pytest.mark.parametrize("outcome", ["nack", "release"])
 async def test_a_failure_that_commits_between_two_reads_of_a_lease_call_breaks_no_order(
     database: store.Database, declare: Declare, connect: Connect, table: str, outcome: str

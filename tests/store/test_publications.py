@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 WITHOUT = """
     select c.oid::regclass::text as name from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-    where n.nspname ~ '^headrace(_streams|_staging)?$' and c.relkind in ('r', 'p') and c.relpersistence = 'p'
+    where n.nspname ~ '^headrace(_internal|_streams|_staging)?$' and c.relkind in ('r', 'p') and c.relpersistence = 'p'
       and not case c.relreplident
           when 'd' then exists (select from pg_index where indrelid = c.oid and indisprimary and indisvalid)
           when 'i' then exists (select from pg_index where indrelid = c.oid and indisreplident and indisvalid)
@@ -33,11 +33,11 @@ async def test_every_table_has_a_replica_identity(database: store.Database, decl
     """This includes tables that are created later: segments, streams and staging tables."""
     await declare()
     await store.create_stream(database, StreamSpec(name="prices", one_message_per_key=True, dedupe=True))
-    await database.fetchval("select headrace.stage_write('orders', 'w')")
+    await database.fetchval("select headrace_internal.stage_write('orders', 'w')")
     await publish(database, "k")
     await database.fetch("select setval('headrace_streams.\"orders.seq\"', 150000)")
     await sweep(database)
-    assert await database.fetchval("select count(*) from headrace.segments") > 4
+    assert await database.fetchval("select count(*) from headrace_internal.segments") > 4
     assert await without_identity(database) == []
 
 
@@ -78,7 +78,7 @@ async def test_streams_are_kept_and_compacted_beside_a_publication_for_all_table
     swept = await sweep(database, now=due + timedelta(hours=1))
     assert (swept.published, swept.messages_trimmed) == (1, 6)
     assert await without_identity(database) == []
-    await database.fetchval("select headrace.delete_stream('orders', true)")
+    await database.fetchval("select headrace_internal.delete_stream('orders', true)")
 
 
 async def test_a_capture_keeps_its_position_beside_a_publication_for_all_tables(database: store.Database) -> None:
@@ -100,7 +100,7 @@ async def test_an_unknown_server_error_contains_the_servers_message(database: st
     reader = await declare()
     await publish(database, "a")
     batch = await reader.lease()
-    await database.fetch("alter table headrace.leases replica identity nothing")
+    await database.fetch("alter table headrace_internal.leases replica identity nothing")
     await database.fetch("create publication everything for all tables")
     with pytest.raises(StoreError, match=r"cannot delete from table \"leases\".*55000.*REPLICA IDENTITY") as raised:
         await reader.ack_all(batch)

@@ -173,7 +173,7 @@ async def test_the_bytes_of_a_batch_are_those_of_the_payloads_and_not_those_on_d
     """Compressed a hundredfold, together they are larger than a lease call can return, and would
     never be delivered."""
     reader = await declare()
-    for relation in await database.fetch("select relation from headrace.segments"):
+    for relation in await database.fetch("select relation from headrace_internal.segments"):
         await database.fetch(f"alter table {relation[0]} alter column data set storage extended")
     await store.publish_many(database, "orders", [f"k.{n}" for n in range(20)], [f'"{"x" * 100_000}"'] * 20)
     if again:

@@ -23,7 +23,7 @@ async def test_a_publish_with_a_message_id_and_a_deletion_do_not_deadlock(
     await declare()
     async with begun(connect) as (reader, _), begun(connect) as (deleter, deletion):
         await reader.fetch("select from headrace_streams.orders")
-        deleting = await start(deleter.fetchval("select headrace.delete_stream('orders', true)"))
+        deleting = await start(deleter.fetchval("select headrace_internal.delete_stream('orders', true)"))
         await until_blocked(database, reader)  # it waits for the table, before the publisher does
         publishing = await start(store.publish(database, "orders", "a", "1", message_id="once"))
         await until_blocked(database, deleter)
@@ -52,7 +52,7 @@ async def test_a_consumer_that_is_deleted_during_the_call_is_reported_as_unknown
     await publish(database, "a")
     await reader.drain()
     async with begun(connect) as (deleter, deletion):
-        await deleter.fetchval("select headrace.delete_consumer($1, true)", reader.id)
+        await deleter.fetchval("select headrace_internal.delete_consumer($1, true)", reader.id)
         calling = await start(call(database, reader))  # type: ignore[arg-type]
         await until_blocked(database, deleter)
         await deletion.commit()
@@ -65,7 +65,7 @@ async def test_a_stream_that_is_deleted_during_the_call_is_reported_as_unknown(
 ) -> None:
     await declare()
     async with begun(connect) as (deleter, deletion):
-        await deleter.fetchval("select headrace.delete_stream('orders', true)")
+        await deleter.fetchval("select headrace_internal.delete_stream('orders', true)")
         later = datetime.now(UTC) + timedelta(hours=1)
         calling = await start(store.publish(database, "orders", "a", "1", deliver_at=later))
         await until_blocked(database, deleter)
@@ -83,11 +83,11 @@ async def test_a_deletion_locks_leases_in_the_order_of_their_ids_as_settles_do(
     # An extended row is behind the others in the table, so a scan reads the leases in another order
     # than that of their ids.
     await store.extend_leases(database, reader.id, [first.lease_id or 0], now=reader.clock.now)
-    await database.fetch("analyze headrace.leases")
+    await database.fetch("analyze headrace_internal.leases")
     async with begun(connect) as (settler, settlement), begun(connect) as (deleter, deletion):
         settling = Reader(settler, reader.spec, reader.id, reader.clock)
         assert await settling.ack_all(first) == []
-        deleting = await start(deleter.fetchval("select headrace.delete_consumer($1, true)", reader.id))
+        deleting = await start(deleter.fetchval("select headrace_internal.delete_consumer($1, true)", reader.id))
         await until_blocked(database, settler)
         assert await settling.ack_all(second) == []
         await settlement.commit()

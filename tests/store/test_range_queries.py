@@ -116,22 +116,22 @@ async def test_a_range_begins_and_ends_at_a_seq_or_a_time(database: store.Databa
     await make_old(database, 3)
     hour_ago = datetime.now(UTC) - timedelta(hours=1)
     starts = await database.fetchrow(
-        """select headrace.range_start('orders', 'earliest') as earliest, headrace.range_start('orders', 'latest') as latest,
-                  headrace.range_start('orders', null, 2) as seq, headrace.range_start('orders', null, null, $1) as time""",
+        """select headrace_internal.range_start('orders', 'earliest') as earliest, headrace_internal.range_start('orders', 'latest') as latest,
+                  headrace_internal.range_start('orders', null, 2) as seq, headrace_internal.range_start('orders', null, null, $1) as time""",
         hour_ago,
     )
     assert tuple(starts) == (0, 4, 1, 2)
     ends = await database.fetchrow(
-        "select headrace.range_end('orders') as latest, headrace.range_end('orders', 3) as seq, headrace.range_end('orders', null, $1) as time",
+        "select headrace_internal.range_end('orders') as latest, headrace_internal.range_end('orders', 3) as seq, headrace_internal.range_end('orders', null, $1) as time",
         hour_ago,
     )
     assert tuple(ends) == (None, 3, 2)
     for lies_ahead in ("range_end('orders', 5)", "range_start('orders', null, 5)"):
         with pytest.raises(HeadraceError, match="lies past the end of the stream 'orders', whose last one is 4"):
-            await database.fetchval(f"select headrace.{lies_ahead}")
+            await database.fetchval(f"select headrace_internal.{lies_ahead}")
     for lies_ahead in ("range_end('orders', null, 'infinity')", "range_start('orders', null, null, 'infinity')"):
         with pytest.raises(HeadraceError, match="lies in the future"):
-            await database.fetchval(f"select headrace.{lies_ahead}")
+            await database.fetchval(f"select headrace_internal.{lies_ahead}")
 
 
 async def test_a_limit_counts_messages_and_not_seqs(database: store.Database) -> None:
@@ -140,7 +140,8 @@ async def test_a_limit_counts_messages_and_not_seqs(database: store.Database) ->
     await burn(database, "x", "x", "x")
     await publish(database, "a", "a")
     limits = [
-        await database.fetchval("select headrace.range_limit('orders', 0, 7, $1)", rows) for rows in (1, 2, 3, 4, 9)
+        await database.fetchval("select headrace_internal.range_limit('orders', 0, 7, $1)", rows)
+        for rows in (1, 2, 3, 4, 9)
     ]
     assert limits == [1, 5, 6, 7, 7]
 
@@ -150,7 +151,7 @@ async def test_a_consumer_that_stands_for_a_reader_only_moves_forward(database: 
     await segments.create(retention="interest")
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="archive"))
     assert await segments.drop() == 0
-    confirm = "select headrace.confirm_range('orders', 'archive', $1)"
+    confirm = "select headrace_internal.confirm_range('orders', 'archive', $1)"
     assert await database.fetchval(confirm, 15) == 15
     assert await database.fetchval(confirm, 5) == 15
     assert await segments.drop() == 1
@@ -163,12 +164,12 @@ async def test_a_consumer_that_stands_for_a_reader_only_moves_forward(database: 
 async def test_a_consumer_with_workers_can_not_stand_for_a_reader(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     with pytest.raises(HeadraceError, match="There is no consumer 'archive' on the stream 'orders': create it"):
-        await database.fetchval("select headrace.confirm_range('orders', 'archive', 1)")
+        await database.fetchval("select headrace_internal.confirm_range('orders', 'archive', 1)")
     consumer = await store.declare_consumer(database, ConsumerSpec(stream="orders", name="archive"))
     await publish(database, "a", "b")
     await lease(database, consumer.id)
     with pytest.raises(HeadraceError, match="give the Spark query a consumer of its own"):
-        await database.fetchval("select headrace.confirm_range('orders', 'archive', 1)")
+        await database.fetchval("select headrace_internal.confirm_range('orders', 'archive', 1)")
 
 
 async def lease(database: store.Database, consumer: int) -> None:
@@ -179,7 +180,7 @@ async def lease(database: store.Database, consumer: int) -> None:
 async def test_filter_tests_quote_their_values_and_unknown_tests_are_refused(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await publish(database, "a'b", "a%b", "c")
-    pushed = "select headrace.pushdown_condition($1::json)"
+    pushed = "select headrace_internal.pushdown_condition($1::json)"
     for test, found in (
         ('{"column": "key", "op": "=", "value": "a\'b"}', [1]),
         ('{"column": "key", "op": "starts", "value": "a"}', [1, 2]),
@@ -190,7 +191,7 @@ async def test_filter_tests_quote_their_values_and_unknown_tests_are_refused(dat
         ('{"column": "created_at", "op": ">", "value": "2020-01-01T00:00:00+00:00"}', [1, 2, 3]),
     ):
         rows = await database.fetch(
-            "select * from headrace.plan_ranges('orders', 1, 3, '{>}', null, $1::json, 1)", f"[{test}]"
+            "select * from headrace_internal.plan_ranges('orders', 1, 3, '{>}', null, $1::json, 1)", f"[{test}]"
         )
         assert await read(database, rows) == found, test
     for test in (

@@ -93,7 +93,7 @@ async def test_a_prepared_transaction_is_open_under_the_mark_from_before_it(
     after = await mark(database)
     assert before["open"] == after["open"] != []
     assert await is_open(database, before)
-    assert "late" in await database.fetchval("select headrace.describe_transactions($1)", after["open"])
+    assert "late" in await database.fetchval("select headrace_internal.describe_transactions($1)", after["open"])
     assert await resolved(database) == 0
     await (await connect()).execute("commit prepared 'late'")
     assert not await is_open(database, before)
@@ -125,7 +125,7 @@ async def test_a_stream_that_always_has_an_open_publisher_is_resolved_with_a_sho
         marks.add(seen["last"], seen["open"])
         _, following = await begin(connect, "a")
         await previous.commit()
-        marks.ended(await database.fetchval("select headrace.still_open_xids($1)", list(marks.open)))
+        marks.ended(await database.fetchval("select headrace_internal.still_open_xids($1)", list(marks.open)))
         assert marks.position == seen["last"] == 2 * seq - 2
         previous = following
     await previous.rollback()
@@ -151,7 +151,7 @@ async def test_holders_are_described_for_an_operator(database: store.Database, c
     connection, late = await begin(connect)
     await connection.execute("set local application_name = 'the import'")
     await publish(connection, "late")
-    told = await database.fetchval("select headrace.describe_transactions($1)", (await mark(database))["open"])
+    told = await database.fetchval("select headrace_internal.describe_transactions($1)", (await mark(database))["open"])
     assert f"process {connection.get_server_pid()} (the import), since 2" in told
     await late.rollback()
 
@@ -175,7 +175,7 @@ async def test_a_commit_during_the_search_for_a_position_skips_no_message(
     (_, first), (_, _), (_, third) = [await begin(connect, key) for key in ("first", "second", "third")]
     await publish(database, "fourth")
     await database.fetch(
-        "create or replace function headrace.seq_near(p_stream headrace.streams, p_time timestamptz) returns bigint language sql stable"
+        "create or replace function headrace_internal.seq_near(p_stream headrace_internal.streams, p_time timestamptz) returns bigint language sql stable"
         " as 'select 4::bigint'"
     )
     await first.commit()
@@ -195,7 +195,7 @@ async def test_ranges_between_resolved_positions_hold_each_committed_message_onc
     marks, position, ranges, done = Marks(), 0, [], False
     while not done:
         done = not publishers.publishing
-        marks.ended(await database.fetchval("select headrace.still_open_xids($1)", list(marks.open)))
+        marks.ended(await database.fetchval("select headrace_internal.still_open_xids($1)", list(marks.open)))
         seen = await mark(database)
         marks.add(seen["last"], seen["open"])
         if len(ranges) % 3 == 0:

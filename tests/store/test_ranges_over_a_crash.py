@@ -31,14 +31,14 @@ async def test_no_seq_up_to_the_last_one_of_a_mark_is_drawn_again(tmp_path: Path
             await store.create_stream(database, "orders")
             late = await asyncpg.connect(server.url())
             await late.execute("begin; select headrace.publish('orders', 'k', '1') from generate_series(1, 500)")
-            mark = await database.fetchrow("select last, open from headrace.range_mark('orders')")
+            mark = await database.fetchrow("select last, open from headrace_internal.range_mark('orders')")
             assert mark["last"] == 500
             os.kill(late.get_server_pid(), signal.SIGKILL)
             late.terminate()
 
             async def recovered() -> bool:
                 with suppress(StoreUnavailable):
-                    return await database.fetchval("select headrace.still_open_xids($1)", mark["open"]) == []
+                    return await database.fetchval("select headrace_internal.still_open_xids($1)", mark["open"]) == []
                 return False
 
             await eventually(recovered)
@@ -64,7 +64,7 @@ async def test_a_standby_that_may_lag_behind_reads_nothing(tmp_path: Path) -> No
                 return bool(await copy.fetchval("select to_regclass('headrace_streams.orders') is not null"))
 
             await eventually(arrived)
-            for sql in (part["query"], "select headrace.range_mark('orders')"):
+            for sql in (part["query"], "select headrace_internal.range_mark('orders')"):
                 with pytest.raises(asyncpg.PostgresError, match="name the primary as the database") as refusal:
                     await copy.fetch(sql)
                 assert refusal.value.sqlstate == "HR003"

@@ -76,7 +76,7 @@ def test_leases_follow_a_plain_token_bucket_for_any_owners(
     async def run(connection: Any) -> None:
         spec = ConsumerSpec(stream="orders", name=f"{rate}-{burst}", rate_limit=rate, rate_burst=burst)
         await store.create_stream(connection, "orders")
-        await connection.execute("delete from headrace.consumers")
+        await connection.execute("delete from headrace_internal.consumers")
         clock = Clock()
         reader = Reader(connection, spec, (await store.declare_consumer(connection, spec)).id, clock)
         await publish(connection, *["a"] * (30 * len(steps)))

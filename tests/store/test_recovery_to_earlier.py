@@ -107,7 +107,10 @@ async def stale_acks_change_nothing(reader: Reader, stale: list[Batch]) -> None:
 
 async def state(reader: Reader) -> list[object]:
     tables = ("leases", "parked", "tails", "dead_letters", "acks", "cursors")
-    return [[dict(row) for row in await reader.executor.fetch(f"select * from headrace.{table}")] for table in tables]
+    return [
+        [dict(row) for row in await reader.executor.fetch(f"select * from headrace_internal.{table}")]
+        for table in tables
+    ]
 
 
 async def drain_with_time(reader: Reader) -> list[int]:

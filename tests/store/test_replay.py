@@ -115,7 +115,7 @@ async def test_messages_that_are_still_to_be_delivered_are_not_replayed(
     await reader.nack(await reader.lease("bob", limit=1), 5)
     assert (await reader.info()).blocked == 1
     assert await replay(reader) == 1
-    assert [row["seq"] for row in await database.fetch("select seq from headrace.replays")] == [4]
+    assert [row["seq"] for row in await database.fetch("select seq from headrace_internal.replays")] == [4]
 
 
 async def test_a_replay_twice_is_a_replay_once(database: store.Database, declare: Declare) -> None:

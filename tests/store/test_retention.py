@@ -92,7 +92,7 @@ async def test_the_refusal_of_publishing_is_renewed_only_when_it_is_about_to_end
     until = []
     for second in range(0, 12, 2):
         await stream.sweep(second)
-        until.append(await stream.database.fetchval("select full_until from headrace.streams"))
+        until.append(await stream.database.fetchval("select full_until from headrace_internal.streams"))
     assert [(time - stream.now).total_seconds() for time in dict.fromkeys(until)] == [15, 21]
 
 
@@ -108,7 +108,7 @@ async def test_a_larger_max_storage_lets_publishing_go_on(stream: Stream) -> Non
 async def test_at_least_wins_over_at_most(stream: Stream) -> None:
     """Specs can't have both, but SQL can."""
     await stream.create(retain_up_to=HOUR)
-    await stream.database.fetch("update headrace.streams set retain_at_least = '1 day'")
+    await stream.database.fetch("update headrace_internal.streams set retain_at_least = '1 day'")
     await stream.fill(55)
     swept = await stream.sweep(2 * HOUR)
     assert (swept.segments_dropped, swept.messages_trimmed) == (0, 0)

@@ -70,7 +70,9 @@ async def test_the_gap_counts_messages_parked_replayed_or_behind_a_block(stream:
     await reader.nack(retried)  # this blocks k.3 and all later messages of that key
     rest = await reader.drain()
     assert set(rest) == {n for n in range(11, 41) if n % 5 not in (3, 4)}
-    await stream.database.fetch("insert into headrace.replays values ($1, 7, hashtextextended('k.1', 0))", reader.id)
+    await stream.database.fetch(
+        "insert into headrace_internal.replays values ($1, 7, hashtextextended('k.1', 0))", reader.id
+    )
     await stream.age(2 * HOUR, below=31)
     await stream.sweep()
     parked, blocked = [3, 13, 18, 23, 28, 8], [14, 19, 24, 29, 9]

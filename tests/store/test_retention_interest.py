@@ -46,9 +46,11 @@ async def test_by_interest_a_message_that_is_not_done_keeps_its_segment(stream: 
     await reader.drain()
     if way == "replay":
         await stream.database.fetch(
-            "insert into headrace.replays values ($1, 12, hashtextextended('k.1', 0))", reader.id
+            "insert into headrace_internal.replays values ($1, 12, hashtextextended('k.1', 0))", reader.id
         )
-        await stream.database.fetch("update headrace.cursors set replay_floor = 12 where consumer_id = $1", reader.id)
+        await stream.database.fetch(
+            "update headrace_internal.cursors set replay_floor = 12 where consumer_id = $1", reader.id
+        )
     swept = await stream.sweep(1000 * HOUR)
     assert swept.missed == 0
     assert (await stream.seqs())[0] == (1 if way == "lease" else 11)

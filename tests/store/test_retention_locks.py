@@ -45,11 +45,13 @@ async def test_no_lock_is_requested_while_a_transaction_has_used_the_table_for_m
     await stream.fill(35)
     late = await connect()
     await late.execute("begin; select headrace.publish('orders', 'late', '1'); select pg_sleep(1.1)")
-    asked = await stream.database.fetchval("select headrace.is_locked_for_long(array['headrace_streams.orders'])")
+    asked = await stream.database.fetchval(
+        "select headrace_internal.is_locked_for_long(array['headrace_streams.orders'])"
+    )
     assert asked is True
     # Without a limit to its patience, the sweep would wait for ever.
     row = await stream.database.fetchrow(
-        "select * from headrace.drop_segments(1, 0, $1)", stream.now + timedelta(hours=2)
+        "select * from headrace_internal.drop_segments(1, 0, $1)", stream.now + timedelta(hours=2)
     )
     assert row["busy"]
     await late.execute("commit")

@@ -114,7 +114,7 @@ async def test_consumers_that_begin_the_history_at_once_get_the_same_id(
 ) -> None:
     """Otherwise the next call of one of them would treat the leases that it has just received as void."""
     readers = [await declare(name) for name in ("ship", "bill", "mail")]
-    await database.fetch("delete from headrace.history")
+    await database.fetch("delete from headrace_internal.history")
     first = await asyncio.gather(*(identity(reader) for reader in readers))
     again = [await identity(reader) for reader in readers]
     assert len({*first, *again}) == 1
@@ -125,8 +125,8 @@ async def test_a_lease_call_that_is_frozen_holds_up_no_other(
 ) -> None:
     """As with a client behind a pooler that freezes just after the history began."""
     ship, bill = await declare("ship"), await declare("bill")
-    await database.fetch("delete from headrace.history")
-    await database.fetchval("select headrace.begin_timeline()")
+    await database.fetch("delete from headrace_internal.history")
+    await database.fetchval("select headrace_internal.begin_timeline()")
     frozen = await connect()
     transaction = frozen.transaction()
     await transaction.start()

@@ -60,8 +60,8 @@ async def test_many_are_published_call_by_call_and_by_several_at_once_each_once(
 async def test_scheduled_messages_wait_while_the_stream_is_full(stream: Stream) -> None:
     await stream.create(max_storage=1_000_000, retain_at_least=HOUR)
     await schedule(stream, 0, "a")
-    await stream.database.fetch("update headrace.streams set full_until = now() + interval '1 hour'")
+    await stream.database.fetch("update headrace_internal.streams set full_until = now() + interval '1 hour'")
     janitor = Scheduler(stream.database)
     assert await janitor.deliver(stream.now + timedelta(hours=2)) == (0, 1)
-    await stream.database.fetch("update headrace.streams set full_until = null")
+    await stream.database.fetch("update headrace_internal.streams set full_until = null")
     assert await janitor.deliver(stream.now + timedelta(hours=2)) == (1, None)

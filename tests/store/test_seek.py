@@ -355,7 +355,7 @@ async def test_a_time_is_found_in_a_large_stream_with_gaps_and_some_disorder(
     for seq in (1, 8, 150_375, 150_382, 199_998, 200_007, 200_010, 249_999):
         time = await database.fetchval("select created_at from headrace_streams.orders where seq = $1", seq)
         expected = await database.fetchval("select min(seq) from headrace_streams.orders where created_at >= $1", time)
-        assert await database.fetchval("select headrace.seq_at('orders', $1)", time) == expected
+        assert await database.fetchval("select headrace_internal.seq_at('orders', $1)", time) == expected
         await store.seek_to(database, reader.id, time=time)
         assert (await reader.lease(limit=1)).seqs == [expected]
 

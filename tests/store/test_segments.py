@@ -21,7 +21,7 @@ async def skip_to(database: store.Database, seq: int) -> None:
 
 async def bounds(database: store.Database, stream: str = "orders") -> list[tuple[int, int | None]]:
     rows = await database.fetch(
-        "select lower, upper from headrace.segments join headrace.streams s on s.id = stream_id where s.name = $1 order by 1",
+        "select lower, upper from headrace_internal.segments join headrace_internal.streams s on s.id = stream_id where s.name = $1 order by 1",
         stream,
     )
     return [tuple(row) for row in rows]

@@ -101,7 +101,7 @@ async def test_a_position_without_holes_is_refused_while_the_sequence_is_altered
     await publish(database, "a")
     await database.fetch(f"alter sequence {SEQUENCE} {what}")
     with pytest.raises(ConfigurationError, match=r"select headrace\.mend_sequence\('orders'\)"):
-        await database.fetch("select headrace.range_mark('orders')")
+        await database.fetch("select headrace_internal.range_mark('orders')")
     with pytest.raises(ConfigurationError, match=r"select headrace\.mend_sequence\('orders'\)"):
         await reader.seek(None)
     assert await database.fetchval("select headrace.mend_sequence('orders')")

@@ -46,7 +46,7 @@ async def test_a_server_filled_by_logical_replication_loses_nothing_and_reports_
         try:
             await first.fetch(
                 """create publication everything
-                   for tables in schema headrace_streams, table headrace.cursors, headrace.leases, headrace.parked"""
+                   for tables in schema headrace_streams, table headrace_internal.cursors, headrace_internal.leases, headrace_internal.parked"""
             )
             await first.fetch("select pg_create_logical_replication_slot('moving', 'pgoutput')")
             dsn = await first.fetchrow(
@@ -62,7 +62,7 @@ async def test_a_server_filled_by_logical_replication_loses_nothing_and_reports_
                 await old.ack_all(await old.lease())
             held = await old.lease()
             assert held.lease_id is None
-            cursor = "select max(version) from headrace.cursors"
+            cursor = "select max(version) from headrace_internal.cursors"
             there = await first.fetchval(cursor)
 
             async def arrived() -> bool:
@@ -79,7 +79,7 @@ async def test_a_server_filled_by_logical_replication_loses_nothing_and_reports_
                 await new.lease()
             with pytest.raises(SequenceBehind, match=r"select headrace.mend_sequences\(\)"):
                 await publish(second, "f")
-            assert set(await behind(second)) == {"headrace.lease_ids", SEQUENCE}
+            assert set(await behind(second)) == {"headrace_internal.lease_ids", SEQUENCE}
             await second.fetch(MEND)
             assert await behind(second) == {}
             await publish(second, *"fgh")
@@ -99,7 +99,7 @@ async def test_leases_below_the_floor_are_refused(database: store.Database, decl
     for _ in range(2):
         await reader.ack_all(await reader.lease(limit=1))
     await publish(database, "c")
-    await database.fetch("select setval('headrace.lease_ids', 1, false)")
+    await database.fetch("select setval('headrace_internal.lease_ids', 1, false)")
     with pytest.raises(SequenceBehind, match="lease_ids stands at 1, and numbers up to 2 were"):
         await reader.lease()
     await database.fetch(MEND)
@@ -140,7 +140,7 @@ async def test_rows_with_a_used_number_are_refused_with_the_statement_that_repai
     for name in ("ship", "bill"):
         await declare(name)
     await store.create_stream(database, "invoices")
-    sequences = {"headrace.consumers_id_seq": (0, 2), "headrace.streams_id_seq": (0, 2)}
+    sequences = {"headrace_internal.consumers_id_seq": (0, 2), "headrace_internal.streams_id_seq": (0, 2)}
     for sequence in sequences:
         await database.fetch(f"select setval('{sequence}', 1, false)")
     assert await behind(database) == sequences

@@ -126,13 +126,13 @@ async def test_a_lease_id_that_a_crash_lost_is_not_handed_out_again(database: st
     sequence of its id. An ack from before the crash must not apply to a lease from after it."""
     reader = await declare()
     await publish(database, *"abcd")
-    before = await database.fetchrow("select last_value, is_called from headrace.lease_ids")
+    before = await database.fetchrow("select last_value, is_called from headrace_internal.lease_ids")
     found = []
     for _ in range(4):
         found.append((await reader.lease(limit=1)).lease_id)
-        await database.fetchval("select setval('headrace.lease_ids', $1, $2)", *before)
-        await database.fetch("delete from headrace.leases")
-        await database.fetch("update headrace.cursors set lease_floor = 0")
+        await database.fetchval("select setval('headrace_internal.lease_ids', $1, $2)", *before)
+        await database.fetch("delete from headrace_internal.leases")
+        await database.fetch("update headrace_internal.cursors set lease_floor = 0")
     assert None not in found
     assert len(set(found)) > 1
 
@@ -319,7 +319,7 @@ async def test_settles_and_extensions_that_name_the_same_leases_take_turns(
     holder, extending = await connect(), await connect()
     transaction = holder.transaction()
     await transaction.start()
-    await holder.fetch("select from headrace.leases where lease_id = $1 for update", first.lease_id)
+    await holder.fetch("select from headrace_internal.leases where lease_id = $1 for update", first.lease_id)
     extension = await start(store.extend_leases(extending, reader.id, [second.lease_id, first.lease_id]))
     await until_blocked(database, holder)
     settlement = Settlement(whole=[second.lease_id], leases=[first.lease_id], seqs=[1], failures=[None])

@@ -57,7 +57,9 @@ async def test_shares_are_filled_one_after_the_other_each_with_a_lease_of_its_ow
     assert batch.lease_ids is not None
     assert (len(set(batch.lease_ids)), batch.lease_id) == (3, batch.lease_ids[0])
     assert seqs(parts(batch, 1, 3, 2)) == [[1], [2, 3, 4], [5, 6]]
-    rows = await database.fetch("select lease_id, owner, seqs, held, lowest from headrace.leases order by seqs")
+    rows = await database.fetch(
+        "select lease_id, owner, seqs, held, lowest from headrace_internal.leases order by seqs"
+    )
     assert [(row["lease_id"], row["seqs"], row["held"]) for row in rows] == [
         (batch.lease_ids[0], [1], 1),
         (batch.lease_ids[1], [2, 3, 4], 3),

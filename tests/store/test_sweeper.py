@@ -22,7 +22,7 @@ async def test_message_ids_are_forgotten_after_their_window(stream: Stream) -> N
         await store.publish(stream.database, "orders", "a", "1", message_id=message_id)
     assert (await stream.sweep(50)).ids_forgotten == 0
     assert (await stream.sweep(70)).ids_forgotten == 2
-    assert await stream.database.fetchval("select count(*) from headrace.message_ids") == 0
+    assert await stream.database.fetchval("select count(*) from headrace_internal.message_ids") == 0
 
 
 async def test_every_stream_is_swept_though_one_fails(stream: Stream) -> None:
@@ -31,7 +31,9 @@ async def test_every_stream_is_swept_though_one_fails(stream: Stream) -> None:
     await store.create_stream(stream.database, StreamSpec(name="other", retain_up_to=HOUR))
     await publish(stream.database, "a", stream="other")
     reader = await stream.consumer()
-    await stream.database.fetch("update headrace.consumers set condition = '1 / 0 = 1' where id = $1", reader.id)
+    await stream.database.fetch(
+        "update headrace_internal.consumers set condition = '1 / 0 = 1' where id = $1", reader.id
+    )
     sweeper = Sweeper(stream.database)
     with pytest.raises(Exception, match="division by zero"):
         await sweeper.sweep(stream.now + timedelta(hours=2))
@@ -46,10 +48,10 @@ async def very_many(stream: Stream, count: int) -> None:
     await stream.consumer("ship-0")
     await stream.database.fetch(
         """with made as (
-               insert into headrace.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
+               insert into headrace_internal.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
                select c.stream_id, 'ship-' || n, c.filters, c.condition, c.ordered, c.ack_wait, c.max_ack_pending, c.max_deliver, c.backoff, c.on_exhausted
-               from headrace.consumers as c, generate_series(1, $1::int - 1) as n returning id)
-           insert into headrace.cursors (consumer_id, version, position) select id, 1, 0 from made""",
+               from headrace_internal.consumers as c, generate_series(1, $1::int - 1) as n returning id)
+           insert into headrace_internal.cursors (consumer_id, version, position) select id, 1, 0 from made""",
         count,
     )
 
@@ -64,7 +66,7 @@ async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_
     await very_many(stream, 200)
     async with stream.database.transaction() as connection:
         locked, more = await connection.fetchrow(
-            "select * from headrace.lock_lagging_consumers((select id from headrace.streams), 21, 64)"
+            "select * from headrace_internal.lock_lagging_consumers((select id from headrace_internal.streams), 21, 64)"
         )
         held = await connection.fetchval(
             "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
@@ -73,7 +75,7 @@ async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_
     swept = await stream.sweep(2 * HOUR)
     assert await stream.seqs() == []
     assert swept.missed == 200 * 25
-    gaps = await stream.database.fetch("select distinct messages from headrace.gaps")
+    gaps = await stream.database.fetch("select distinct messages from headrace_internal.gaps")
     assert [row["messages"] for row in gaps] == [25]
 
 

@@ -36,7 +36,7 @@ async def table_for(
 ) -> str | None:
     """Return the staging table that a task uses."""
     found: str | None = await executor.fetchval(
-        "select headrace.stage_write($1, $2, $3, $4)", stream, write, batch, streaming
+        "select headrace_internal.stage_write($1, $2, $3, $4)", stream, write, batch, streaming
     )
     return found
 
@@ -60,7 +60,7 @@ async def stage(
 async def commit(executor: Any, parts: Sequence[Part], write: str = "w", batch: int = 0, stream: str = "orders") -> int:
     """Commit as the driver does."""
     count: int = await executor.fetchval(
-        "select headrace.commit_write($1, $2, $3, $4)", stream, write, batch, json.dumps(list(parts))
+        "select headrace_internal.commit_write($1, $2, $3, $4)", stream, write, batch, json.dumps(list(parts))
     )
     return count
 
@@ -235,13 +235,13 @@ async def test_a_full_stream_refuses_a_write_and_a_committed_write_is_not_checke
     done = [await stage(database, ["a"], write="done")]
     waiting = [await stage(database, ["b"], write="waiting")]
     assert await commit(database, done, "done") == 1
-    await database.fetch("update headrace.streams set full_until = now() + interval '1 hour', max_storage = 1")
+    await database.fetch("update headrace_internal.streams set full_until = now() + interval '1 hour', max_storage = 1")
     with pytest.raises(StreamFull):
         await table_for(database, "new")
     with pytest.raises(StreamFull):
         await commit(database, waiting, "waiting")
     assert await commit(database, done, "done") == 0
-    await database.fetch("update headrace.streams set full_until = null")
+    await database.fetch("update headrace_internal.streams set full_until = null")
     assert await commit(database, waiting, "waiting") == 1
 
 
@@ -261,20 +261,20 @@ async def test_rows_that_the_stream_would_refuse_are_refused_by_the_staging_tabl
 
 async def test_an_aborted_write_is_removed(database: store.Database) -> None:
     parts = [await stage(database, ["a"])]
-    await database.fetch("select headrace.abort_write('orders', 'w', 0)")
+    await database.fetch("select headrace_internal.abort_write('orders', 'w', 0)")
     assert await staging_tables(database) == []
-    assert await database.fetchval("select count(*) from headrace.writes") == 0
+    assert await database.fetchval("select count(*) from headrace_internal.writes") == 0
     with pytest.raises(StagedRowsGone, match="Of the 1 rows"):
         await commit(database, parts)
-    await database.fetch("select headrace.abort_write('orders', 'never begun', 0)")
-    await database.fetch("select headrace.abort_write('no-stream', 'w', 0)")
+    await database.fetch("select headrace_internal.abort_write('orders', 'never begun', 0)")
+    await database.fetch("select headrace_internal.abort_write('no-stream', 'w', 0)")
 
 
 async def test_a_committed_write_is_not_aborted(database: store.Database) -> None:
     """The answer to a commit was lost, so Spark treats the commit as failed."""
     parts = [await stage(database, ["a"])]
     assert await commit(database, parts) == 1
-    await database.fetch("select headrace.abort_write('orders', 'w', 0)")
+    await database.fetch("select headrace_internal.abort_write('orders', 'w', 0)")
     assert await commit(database, parts) == 0
     assert await published(database) == ["a"]
 
@@ -297,7 +297,7 @@ async def test_staging_stays_small_while_an_old_snapshot_is_open(database: store
     """Vacuum can't free deleted rows then. Only truncating makes room."""
     old = await connect()
     async with old.transaction(isolation="repeatable_read"):
-        await old.fetchval("select count(*) from headrace.streams")
+        await old.fetchval("select count(*) from headrace_internal.streams")
         largest = 0
         for batch in range(30):
             keys, data = [f"k{n}" for n in range(500)], [json.dumps("x" * 1000)] * 500
@@ -339,7 +339,7 @@ async def test_the_janitor_removes_abandoned_writes(database: store.Database) ->
     assert await staging_tables(database) == []
     assert await commit(database, done, "done") == 0
     assert (await sweep(database, now=now + timedelta(days=8))).writes_tidied == 1
-    left = await database.fetch("select write_id, batch from headrace.writes")
+    left = await database.fetch("select write_id, batch from headrace_internal.writes")
     assert [tuple(row) for row in left] == [("query", 0)], "a query may go on after years"
     again = [await stage(database, ["d"], write="query", batch=1, streaming=True)]
     assert await commit(database, again, "query", batch=1) == 1
@@ -353,7 +353,7 @@ async def test_a_stream_that_is_deleted_takes_its_staging_tables_along(
     await stage(database, ["a"], stream="bills")
     await store.delete_stream(database, "orders")
     assert len(await staging_tables(database)) == 1
-    assert await database.fetchval("select count(*) from headrace.writes") == 1
+    assert await database.fetchval("select count(*) from headrace_internal.writes") == 1
     with pytest.raises(UnknownStream, match="There is no stream 'orders'"):
         await table_for(database)
     with pytest.raises(UnknownStream):
@@ -387,10 +387,10 @@ async def test_a_commit_notifies_waiting_consumers(
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
     await listener.add_listener("headrace", lambda *args: heard.put_nowait(args[-1]))
-    await database.fetch("select headrace.subscribe($1, interval '1 minute')", reader.id)
+    await database.fetch("select headrace_internal.subscribe($1, interval '1 minute')", reader.id)
     await commit(database, [await stage(database, ["a"])])
     assert await asyncio.wait_for(heard.get(), 10) == str(
-        await database.fetchval("select id from headrace.streams where name = 'orders'")
+        await database.fetchval("select id from headrace_internal.streams where name = 'orders'")
     )
 
 
@@ -415,7 +415,7 @@ async def test_a_missing_staging_table_is_created_again(database: store.Database
         await commit(database, [lost])
     assert await commit(database, [await stage(database, ["b"], streaming=True)]) == 1
     await database.fetch(f'drop table headrace_staging."{table}"')
-    await database.fetch("select headrace.clean_up_writes(clock_timestamp() + interval '2 days')")
+    await database.fetch("select headrace_internal.clean_up_writes(clock_timestamp() + interval '2 days')")
     assert await staging_tables(database) == []
 
 
@@ -425,19 +425,22 @@ async def test_the_janitor_leaves_the_tables_of_another_user_to_that_user(databa
     role = f"janitor_{uuid4().hex}"
     await database.fetch(f"create role {role}")
     try:
-        [table] = await database.fetchrow("select staging from headrace.writes where write_id = 'mine'")
+        [table] = await database.fetchrow("select staging from headrace_internal.writes where write_id = 'mine'")
         for sql in (
-            "grant usage on schema headrace, headrace_staging to {role}",
-            "grant select, update, delete on headrace.writes to {role}",
+            "grant usage on schema headrace, headrace_internal, headrace_staging to {role}",
+            "grant select, update, delete on headrace_internal.writes to {role}",
             "alter table {table} owner to {role}",
         ):
             await database.fetch(sql.format(role=role, table=table))
         async with database.transaction() as connection:
             await connection.execute(f"set local role {role}")
             assert (
-                await connection.fetchval("select headrace.clean_up_writes(clock_timestamp() + interval '2 days')") == 2
+                await connection.fetchval(
+                    "select headrace_internal.clean_up_writes(clock_timestamp() + interval '2 days')"
+                )
+                == 2
             )
-        assert [row[0] for row in await database.fetch("select write_id from headrace.writes")] == ["theirs"]
+        assert [row[0] for row in await database.fetch("select write_id from headrace_internal.writes")] == ["theirs"]
     finally:
         await database.fetch(f"drop owned by {role}")
         await database.fetch(f"drop role {role}")

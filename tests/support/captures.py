@@ -57,7 +57,8 @@ async def until(executor: Any, question: str, *args: Any, within: float = PATIEN
 async def _show(executor: Any) -> list[dict[str, Any]]:
     try:
         return [
-            dict(row) for row in await executor.fetch("select state, reason, mend, held_until from headrace.captures")
+            dict(row)
+            for row in await executor.fetch("select state, reason, mend, held_until from headrace_internal.captures")
         ]
     except asyncpg.PostgresError:  # queries a captured database, not Headrace's
         return []
@@ -91,9 +92,9 @@ async def until_tracked(database: Any, name: str, *, within: float = PATIENCE) -
     """
     state = await until(
         database,
-        """select c.state from headrace.captures as c join headrace.sources as o on o.id = c.source_id
+        """select c.state from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id
            where o.name = $1 and (c.state = 'stopped' or
-               c.state = 'running' and exists (select from headrace.capture_positions where source_id = c.source_id))""",
+               c.state = 'running' and exists (select from headrace_internal.capture_positions where source_id = c.source_id))""",
         name,
         within=within,
     )
@@ -103,7 +104,7 @@ async def until_tracked(database: Any, name: str, *, within: float = PATIENCE) -
 async def position(database: Any, name: str) -> int:
     """Return the position of the source as a number."""
     found: int = await database.fetchval(
-        """select (position - '0/0')::bigint from headrace.capture_positions where source_id = (select id from headrace.sources where name = $1)
+        """select (position - '0/0')::bigint from headrace_internal.capture_positions where source_id = (select id from headrace_internal.sources where name = $1)
            order by id desc limit 1""",
         name,
     )
@@ -122,8 +123,8 @@ async def until_all_is_captured(database: Any, name: str, statement: str, *, on:
     await there.fetch(statement)
     await until(
         database,
-        """select exists (select from headrace.capture_positions where (position - '0/0')::bigint > $2
-                          and source_id = (select id from headrace.sources where name = $1))""",
+        """select exists (select from headrace_internal.capture_positions where (position - '0/0')::bigint > $2
+                          and source_id = (select id from headrace_internal.sources where name = $1))""",
         name, before,
     )  # fmt: skip
 
@@ -138,13 +139,14 @@ async def end_tenures(database: Any) -> None:
     """Expire all capture leases, as time does. A dead process is succeeded at once, and a live process
     has lost its lease.
     """
-    await database.fetchval("update headrace.captures set held_until = '-infinity'")
+    await database.fetchval("update headrace_internal.captures set held_until = '-infinity'")
 
 
 async def holder(database: Any, name: str) -> UUID | None:
     """Return the process that captures the source."""
     found: UUID | None = await database.fetchval(
-        "select holder from headrace.captures where source_id = (select id from headrace.sources where name = $1)", name
+        "select holder from headrace_internal.captures where source_id = (select id from headrace_internal.sources where name = $1)",
+        name,
     )
     return found
 

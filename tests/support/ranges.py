@@ -22,15 +22,15 @@ async def begin(connect: Connect, *keys: str) -> tuple[Any, Any]:
 
 
 async def mark(database: store.Database) -> Any:
-    return await database.fetchrow("select uid, last, open from headrace.range_mark('orders')")
+    return await database.fetchrow("select uid, last, open from headrace_internal.range_mark('orders')")
 
 
 async def is_open(database: store.Database, mark: Any) -> bool:
-    return bool(await database.fetchval("select headrace.still_open_xids($1)", mark["open"]))
+    return bool(await database.fetchval("select headrace_internal.still_open_xids($1)", mark["open"]))
 
 
 async def resolved(database: store.Database, after: int = 0) -> int:
-    position: int = await database.fetchval("select headrace.resolved_position('orders', $1)", after)
+    position: int = await database.fetchval("select headrace_internal.resolved_position('orders', $1)", after)
     return position
 
 
@@ -46,7 +46,7 @@ async def plan(
     database: store.Database, first: int | None, last: int, parts: int = 1, *, fail: bool = True, uid: Any = None
 ) -> list[Any]:
     return await database.fetch(
-        "select * from headrace.plan_ranges('orders', $1, $2, '{>}', null, null, $3, $4, $5)",
+        "select * from headrace_internal.plan_ranges('orders', $1, $2, '{>}', null, null, $3, $4, $5)",
         first,
         last,
         parts,
@@ -75,12 +75,13 @@ class Segments:
     async def create(self, **policy: Any) -> None:
         """Create the stream with 35 messages, of which the first 30 are two hours old."""
         stream = await store.create_stream(self._database, StreamSpec(name="orders", **policy))
-        for row in await self._database.fetch("delete from headrace.segments returning relation"):
+        for row in await self._database.fetch("delete from headrace_internal.segments returning relation"):
             await self._database.fetch(f"drop table {row[0]}")
         await self._database.fetch(
-            "select headrace.add_segment($1, i * 10 + 1, (i + 1) * 10 + 1) from generate_series(0, 9) as i", stream
+            "select headrace_internal.add_segment($1, i * 10 + 1, (i + 1) * 10 + 1) from generate_series(0, 9) as i",
+            stream,
         )
-        await self._database.fetch("select headrace.add_segments_ahead($1, 101, 10)", stream)
+        await self._database.fetch("select headrace_internal.add_segments_ahead($1, 101, 10)", stream)
         await publish(self._database, *(f"k.{n}" for n in range(35)))
         await make_old(self._database, 31)
 

@@ -53,7 +53,7 @@ class Reader:
     async def extend(self, who: str = "ann") -> list[int]:
         """Extend all leases of this owner that the store knows."""
         rows = await self.executor.fetch(
-            "select lease_id from headrace.leases where consumer_id = $1 and owner = $2", self.id, owner(who)
+            "select lease_id from headrace_internal.leases where consumer_id = $1 and owner = $2", self.id, owner(who)
         )
         return await store.extend_leases(self.executor, self.id, [row["lease_id"] for row in rows], now=self.clock.now)
 
@@ -129,12 +129,12 @@ class Reader:
     async def count(self, table: str) -> int:
         """Return how many rows of one of Headrace's tables belong to the consumer."""
         found: int = await self.executor.fetchval(
-            f"select count(*) from headrace.{table} where consumer_id = $1", self.id
+            f"select count(*) from headrace_internal.{table} where consumer_id = $1", self.id
         )
         return found
 
     async def cursor(self) -> Any:
-        return await self.executor.fetchrow("select * from headrace.cursors where consumer_id = $1", self.id)
+        return await self.executor.fetchrow("select * from headrace_internal.cursors where consumer_id = $1", self.id)
 
 
 @asynccontextmanager

@@ -26,15 +26,17 @@ class Stream:
     async def create(self, *, width: int = 10, count: int = 20, **policy: Any) -> None:
         """With `count` segments of `width` seqs, followed by segments of increasing width."""
         stream = await store.create_stream(self.database, StreamSpec(name="orders", **policy))
-        for row in await self.database.fetch("delete from headrace.segments returning relation"):
+        for row in await self.database.fetch("delete from headrace_internal.segments returning relation"):
             await self.database.fetch(f"drop table {row[0]}")
         await self.database.fetch(
-            "select headrace.add_segment($1, i * $2::int + 1, (i + 1) * $2::int + 1) from generate_series(0, $3::int - 1) as i",
+            "select headrace_internal.add_segment($1, i * $2::int + 1, (i + 1) * $2::int + 1) from generate_series(0, $3::int - 1) as i",
             stream,
             width,
             count,
         )
-        await self.database.fetch("select headrace.add_segments_ahead($1, $2, $3)", stream, width * count + 1, width)
+        await self.database.fetch(
+            "select headrace_internal.add_segments_ahead($1, $2, $3)", stream, width * count + 1, width
+        )
 
     async def edit(self, **policy: Any) -> None:
         await store.edit_stream(self.database, StreamSpec(name="orders", **policy))
@@ -70,12 +72,12 @@ class Stream:
         return [row[0] for row in await self.database.fetch("select seq from headrace_streams.orders order by seq")]
 
     async def segments(self) -> list[tuple[int, int | None]]:
-        rows = await self.database.fetch("select lower, upper from headrace.segments order by lower")
+        rows = await self.database.fetch("select lower, upper from headrace_internal.segments order by lower")
         return [(row[0], row[1]) for row in rows]
 
     async def gap(self, reader: Reader) -> tuple[int, int, int] | None:
         row = await self.database.fetchrow(
-            "select messages, lower, upper from headrace.gaps where consumer_id = $1", reader.id
+            "select messages, lower, upper from headrace_internal.gaps where consumer_id = $1", reader.id
         )
         return None if row is None else (row[0], row[1], row[2])
 
@@ -83,6 +85,6 @@ class Stream:
 async def size(stream: Stream) -> int:
     return int(
         await stream.database.fetchval(
-            "select headrace.stored_bytes(s) from headrace.streams as s where name = 'orders'"
+            "select headrace_internal.stored_bytes(s) from headrace_internal.streams as s where name = 'orders'"
         )
     )

@@ -56,7 +56,7 @@ begin
     end if;
     return null;
 end $$;
-create trigger note_expiry after delete on headrace.leases for each row execute function note_expiry();
+create trigger note_expiry after delete on headrace_internal.leases for each row execute function note_expiry();
 """
 
 

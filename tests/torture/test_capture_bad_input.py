@@ -121,7 +121,7 @@ async def test_changes_of_a_table_without_a_primary_key_do_not_keep_others_from_
         await captures.make(database, stream="keyless", tables=("public.keyless",), backfill=False)
         await captures.until(
             database,
-            """select state in ('running', 'stopped') from headrace.captures as c join headrace.sources as o on o.id = c.source_id
+            """select state in ('running', 'stopped') from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id
                where o.name = 'keyless'""",
         )
         await beside.connection.execute("insert into keyless values (1)")
@@ -149,7 +149,7 @@ async def test_the_error_of_a_role_without_privileges_says_what_to_grant(databas
             await beside.goes_on("poor", "insert into bad values (1)")
         finally:
             await captures.drop_slots(database.dsn)
-            await beside.connection.execute("delete from headrace.sources where name = 'poor'")
+            await beside.connection.execute("delete from headrace_internal.sources where name = 'poor'")
             await captures.until(database, "select not exists (select from pg_stat_activity where usename = $1)", role)
             await beside.connection.execute(f"drop owned by {role}; drop role {role}")
 

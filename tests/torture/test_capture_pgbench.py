@@ -154,9 +154,9 @@ async def backfill(database: store.Database, *tables: str) -> None:
 
 async def until_backfilled(database: store.Database) -> None:
     await captures.until(
-        database, "select not exists (select from headrace.backfills where state in ('queued', 'running'))"
+        database, "select not exists (select from headrace_internal.backfills where state in ('queued', 'running'))"
     )
-    failed = await database.fetch("select relation, reason from headrace.backfills where state <> 'done'")
+    failed = await database.fetch("select relation, reason from headrace_internal.backfills where state <> 'done'")
     assert not failed, [dict(row) for row in failed]
 
 

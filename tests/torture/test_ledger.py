@@ -98,7 +98,7 @@ async def run(
         assert fleet.stops > 0
         assert chaos.terminated > 0
         await nothing_is_left(database, "transfers")
-        assert await connection.fetchval("select count(*) from headrace.acks") == 0
+        assert await connection.fetchval("select count(*) from headrace_internal.acks") == 0
         return journal, seen
     finally:
         await connection.close()

@@ -77,7 +77,9 @@ class Load:
         while self.publishing:
             swept = await sweeper.sweep()
             self.dropped += swept.segments_dropped
-            size = await database.fetchval("select headrace.stored_bytes(s) from headrace.streams as s")
+            size = await database.fetchval(
+                "select headrace_internal.stored_bytes(s) from headrace_internal.streams as s"
+            )
             self.largest = max(self.largest, size)
 
     async def run(self, database: store.Database, consumers: dict[str, int]) -> None:
@@ -107,7 +109,7 @@ async def test_each_message_is_delivered_or_counted_as_missed_and_the_size_stays
     database: store.Database, seed: int
 ) -> None:
     await store.create_stream(database, StreamSpec(name="orders", max_storage=LARGEST))
-    await database.fetch("select headrace.plan_segments(1)")
+    await database.fetch("select headrace_internal.plan_segments(1)")
     consumers = {
         name: (await store.declare_consumer(database, ConsumerSpec(stream="orders", name=name, filters=filters))).id
         for name, filters in CONSUMERS.items()
@@ -122,7 +124,9 @@ async def test_each_message_is_delivered_or_counted_as_missed_and_the_size_stays
     for name, consumer in consumers.items():
         wanted = {seq for seq, key in load.committed.items() if name != "some" or key[2] in "12"}
         got = load.delivered[name]
-        missed = await database.fetchval("select messages from headrace.gaps where consumer_id = $1", consumer) or 0
+        missed = (
+            await database.fetchval("select messages from headrace_internal.gaps where consumer_id = $1", consumer) or 0
+        )
         assert not [seq for seq, times in got.items() if times > 1], f"{name}: delivered more than once"
         assert set(got) <= wanted
         ahead = 0 if name != "idle" else len(left)

@@ -51,8 +51,8 @@ def seqs(what: str, lines: list[Line]) -> list[int]:
 async def left(dsn: str) -> tuple[int, list[int], set[int]]:
     """Return the number of leases, the parked messages, and their counted attempts."""
     connection = await asyncpg.connect(dsn)
-    leases = await connection.fetchval("select count(*) from headrace.leases")
-    parked = await connection.fetch("select seq, attempts from headrace.parked order by seq")
+    leases = await connection.fetchval("select count(*) from headrace_internal.leases")
+    parked = await connection.fetch("select seq, attempts from headrace_internal.parked order by seq")
     await connection.close()
     return leases, [row["seq"] for row in parked], {row["attempts"] for row in parked}
 

@@ -34,7 +34,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     """The version of the consumer's settings. It rises when they change."""
     crashes: list[int] | None = None
-    """How often each message was held by a worker that died, as counted by `headrace.expire_leases`. None if no
+    """How often each message was held by a worker that died, as counted by `headrace_internal.expire_leases`. None if no
     message was.
     """
     lease_ids: list[int] | None = None

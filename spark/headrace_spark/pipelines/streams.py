@@ -61,7 +61,7 @@ def confirm(database: str, stream: str, consumer: str, position: int) -> None:
         fetch(
             connection,
             database,
-            "select headrace.confirm_range($1::text, $2::text, $3::bigint)",
+            "select headrace_internal.confirm_range($1::text, $2::text, $3::bigint)",
             stream,
             consumer,
             position,

@@ -37,7 +37,7 @@ class Pushed(msgspec.Struct):
     """The filters that are pushed down to the database.
 
     Attributes:
-        tests: the filters in the form of `headrace.pushdown_condition`.
+        tests: the filters in the form of `headrace_internal.pushdown_condition`.
         first, last: bounds of seq outside of which nothing can match. Only this range is cut into
             parts.
     """

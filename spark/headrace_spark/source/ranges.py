@@ -85,7 +85,7 @@ class Ranges:
 
     def uid(self) -> str:
         """The unique id of the stream, which differs from that of another stream of the same name."""
-        return str(self.fetch("select (headrace.require_stream($1)).uid::text", self._options.stream)[0][0])
+        return str(self.fetch("select (headrace_internal.require_stream($1)).uid::text", self._options.stream)[0][0])
 
     def compares_bytes(self) -> bool:
         """Whether the database compares keys as Spark does, by the bytes of their UTF-8."""
@@ -93,7 +93,7 @@ class Ranges:
 
     def start(self, edge: Edge) -> int:
         """The position before the first message of a range. Raises `InvalidInput` if it is ahead of the stream."""
-        sql = "select headrace.range_start($1, $2, $3::bigint, $4::text::timestamptz)"
+        sql = "select headrace_internal.range_start($1, $2, $3::bigint, $4::text::timestamptz)"
         return int(self.fetch(sql, self._options.stream, *_edge(edge))[0][0])
 
     def end(self, edge: Edge) -> int | None:
@@ -104,7 +104,7 @@ class Ranges:
         if edge == "earliest":
             raise InvalidInput("end='earliest' would be an empty range. Write latest, a seq, or a time.")
         _, seq, moment = _edge(edge)
-        sql = "select headrace.range_end($1, $2::bigint, $3::text::timestamptz)"
+        sql = "select headrace_internal.range_end($1, $2::bigint, $3::text::timestamptz)"
         found = self.fetch(sql, self._options.stream, seq, moment)[0][0]
         return None if found is None else int(found)
 
@@ -112,7 +112,7 @@ class Ranges:
         """Remove the ended transactions from the marks, then add a new mark. Returns the last seq that was drawn."""
         self.remove_ended(marks)
         [(last, holders)] = self.fetch(
-            "select last, open from headrace.range_mark($1, $2)", self._options.stream, self._drawn
+            "select last, open from headrace_internal.range_mark($1, $2)", self._options.stream, self._drawn
         )
         marks.add(last, holders or ())
         self._drawn = int(last)
@@ -122,7 +122,7 @@ class Ranges:
         """Check which of the transactions that the marks wait for have ended."""
         if waiting := marks.open:
             [(still_open,)] = self.fetch(
-                "select headrace.still_open_xids($1::text::text[])", "{" + ",".join(waiting) + "}"
+                "select headrace_internal.still_open_xids($1::text::text[])", "{" + ",".join(waiting) + "}"
             )
             marks.ended(still_open or ())
 
@@ -140,20 +140,24 @@ class Ranges:
                 self.remove_ended(marks)
             if marks.position < target:
                 [(position,)] = self.fetch(
-                    "select headrace.resolved_position($1, $2)", self._options.stream, marks.position
+                    "select headrace_internal.resolved_position($1, $2)", self._options.stream, marks.position
                 )
                 marks.raise_to(position)
         return marks.position >= target
 
     def holders(self, marks: Marks) -> str:
         """A description of the transactions that still publish, for log and error messages."""
-        found = self.fetch("select headrace.describe_transactions($1::text::text[])", "{" + ",".join(marks.open) + "}")
+        found = self.fetch(
+            "select headrace_internal.describe_transactions($1::text::text[])", "{" + ",".join(marks.open) + "}"
+        )
         return "; ".join(line for (line,) in found if line) or "a process that has just ended"
 
     def limit(self, after: int, last: int, rows: int) -> int:
         """The largest position up to `last` with at most `rows` messages after `after`."""
         return int(
-            self.fetch("select headrace.range_limit($1, $2, $3, $4)", self._options.stream, after, last, rows)[0][0]
+            self.fetch("select headrace_internal.range_limit($1, $2, $3, $4)", self._options.stream, after, last, rows)[
+                0
+            ][0]
         )
 
     def parts(
@@ -172,7 +176,7 @@ class Ranges:
         options = self._options
         begin = first if first is not None else self.start("earliest") + 1
         rows = self.fetch(
-            "select first, last, query from headrace.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
+            "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
             " $7::int, $8::text::uuid, $9, $10::text::text[])",
             options.stream, first, last, _array(options.filters), options.where, json.dumps(list(tests)),
             options.partitions or _task_count(last - begin + 1), uid, options.fail_on_data_loss, _array(columns),
@@ -184,7 +188,7 @@ class Ranges:
 
         Raises `UnknownConsumer`, or `InvalidInput` if a worker uses the consumer.
         """
-        self.fetch("select headrace.confirm_range($1, $2, $3)", self._options.stream, consumer, position)
+        self.fetch("select headrace_internal.confirm_range($1, $2, $3)", self._options.stream, consumer, position)
 
 
 def _task_count(seqs: int) -> int:

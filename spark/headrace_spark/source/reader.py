@@ -91,7 +91,7 @@ def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBat
             connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor,
         ):
             # With read committed the snapshot is taken after the lock, and what
-            # `headrace.require_range` sees is not older.
+            # `headrace_internal.require_range` sees is not older.
             cursor.executescript(
                 "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
             )

@@ -76,8 +76,10 @@ def check(place: Place, stream: str) -> None:
     """
     connection = connect(place)
     try:
-        fetch(connection, place, "select (headrace.require_stream($1)).id", stream)
-        fetch(connection, place, "select 'headrace.stage_write(text, text, bigint, boolean)'::regprocedure::text")
+        fetch(connection, place, "select (headrace_internal.require_stream($1)).id", stream)
+        fetch(
+            connection, place, "select 'headrace_internal.stage_write(text, text, bigint, boolean)'::regprocedure::text"
+        )
     finally:
         connection.close()
 
@@ -172,7 +174,7 @@ def abort(write: Write) -> None:
     try:
         connection = connect(write.place)
         try:
-            sql = "select headrace.abort_write($1, $2, $3)::text"
+            sql = "select headrace_internal.abort_write($1, $2, $3)::text"
             fetch(connection, write.place, sql, write.stream, write.id, write.batch)
         finally:
             connection.close()
@@ -189,7 +191,7 @@ def _commit(write: Write, parts: Sequence[Part]) -> int:
         ((count,),) = fetch(
             connection,
             write.place,
-            "select headrace.commit_write($1, $2, $3, $4::json)",
+            "select headrace_internal.commit_write($1, $2, $3, $4::json)",
             write.stream,
             write.id,
             write.batch,
@@ -204,7 +206,7 @@ def _table(connection: Connection, write: Write) -> str | None:
     ((table,),) = fetch(
         connection,
         write.place,
-        "select headrace.stage_write($1, $2, $3, $4)",
+        "select headrace_internal.stage_write($1, $2, $3, $4)",
         write.stream,
         write.id,
         write.batch,

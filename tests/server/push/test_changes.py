@@ -257,7 +257,8 @@ async def test_invalid_settings_of_one_consumer_do_not_stop_the_others(
 ) -> None:
     number = await push_app.declare(endpoint.url, "broken")
     await push_app.app.database.fetch(
-        'update headrace.consumers set push = \'{"url": "gopher://x"}\', version = version + 1 where id = $1', number
+        'update headrace_internal.consumers set push = \'{"url": "gopher://x"}\', version = version + 1 where id = $1',
+        number,
     )
     await push_app.declare(endpoint.url, "fine")
     await push_app.app.publish("orders", "k", 1)

@@ -87,7 +87,7 @@ async def test_an_unexpected_failure_ends_the_capture_lease_of_its_source_only(
     await shop.source()
     bad = await shop.source("bad")
     take, failed = store.take_capture, anyio.Event()
-    number = await shop.sql.fetchval("select id from headrace.sources where uid = $1", UUID(bad.id))
+    number = await shop.sql.fetchval("select id from headrace_internal.sources where uid = $1", UUID(bad.id))
 
     async def failing(executor: Any, of: int, *args: Any, **options: Any) -> int | None:
         if of == number and not failed.is_set():

@@ -145,7 +145,7 @@ async def test_another_server_than_the_captured_one_is_not_taken_for_it(shop: Sh
     await shop.source()
     async with shop.captured():
         await shop.until_running()
-    await shop.database.fetchval("update headrace.captures set system_id = '1' returning 1")
+    await shop.database.fetchval("update headrace_internal.captures set system_id = '1' returning 1")
     async with shop.captured():
         await shop.until_state("stopped")
         found = await capture(shop)

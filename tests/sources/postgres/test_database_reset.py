@@ -20,7 +20,7 @@ async def test_captured_changes_that_were_rewound_are_reported_and_not_skipped(s
         await shop.until_running()
         await shop.sql.execute("insert into orders values (1)")
         await shop.until(1)
-        before = await shop.sql.fetchval("select max(position) from headrace.capture_positions")
+        before = await shop.sql.fetchval("select max(position) from headrace_internal.capture_positions")
         await shop.sql.execute("insert into orders values (2)")
         await shop.until(2)
 
@@ -34,11 +34,11 @@ async def test_captured_changes_that_were_rewound_are_reported_and_not_skipped(s
 
         await eventually(the_slot_has_moved_on)
         async with shop.sql.transaction():
-            await shop.sql.execute("lock table headrace.capture_positions in share row exclusive mode")
-            await shop.sql.execute("delete from headrace.capture_positions where position > $1", before)
+            await shop.sql.execute("lock table headrace_internal.capture_positions in share row exclusive mode")
+            await shop.sql.execute("delete from headrace_internal.capture_positions where position > $1", before)
             await shop.sql.execute(
-                """insert into headrace.capture_positions (source_id, epoch, position, captured)
-                   select source_id, epoch, $1, 1 from headrace.captures""",
+                """insert into headrace_internal.capture_positions (source_id, epoch, position, captured)
+                   select source_id, epoch, $1, 1 from headrace_internal.captures""",
                 before,
             )
             await shop.sql.execute("delete from headrace_streams.shop where data -> 'record' ->> 'id' = '2'")

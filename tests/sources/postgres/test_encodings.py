@@ -139,5 +139,7 @@ async def test_a_table_with_keys_that_are_not_utf_8_is_read_to_its_end(shop: Sho
 
 
 async def _state(shop: Shop) -> str | None:
-    value: str | None = await shop.sql.fetchval("select state from headrace.backfills order by id desc limit 1")
+    value: str | None = await shop.sql.fetchval(
+        "select state from headrace_internal.backfills order by id desc limit 1"
+    )
     return value

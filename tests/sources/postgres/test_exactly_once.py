@@ -132,7 +132,7 @@ async def test_a_process_that_was_frozen_past_its_tenure_appends_nothing(
         await captures.end_tenures(database)
         successor = await stack.enter_async_context(captures.capturing(database.dsn))
         assert successor.statistics() is not None
-        await captures.until(database, f"select holder <> '{first}' from headrace.captures")
+        await captures.until(database, f"select holder <> '{first}' from headrace_internal.captures")
         await captures.until(database, "select count(*) >= 900 from headrace_streams.log")
         frozen.thaw()
         await frozen.said("capture ended")

@@ -87,7 +87,7 @@ class World:
         await self._replaying.begin()
         self._capture = asyncio.create_task(self._run())
         await captures.until_tracked(self._database, "log")
-        await captures.until(self._database, "select not exists (select from headrace.backfills where state in ('queued', 'running'))")  # fmt: skip
+        await captures.until(self._database, "select not exists (select from headrace_internal.backfills where state in ('queued', 'running'))")  # fmt: skip
 
     async def _run(self) -> None:
         async with captures.capturing(self._dsn, within=3600):
@@ -108,10 +108,10 @@ class World:
             await self._replaying.latest()
         differences = await self._replaying.differences()
         assert not differences, differences
-        failures = await self._observer.fetchval("select count(*) from headrace.capture_failures")
+        failures = await self._observer.fetchval("select count(*) from headrace_internal.capture_failures")
         self._failed = failures > 0
         assert failures == 0, await self._observer.fetch(
-            "select error, data::text from headrace.capture_failures limit 3"
+            "select error, data::text from headrace_internal.capture_failures limit 3"
         )
 
     async def _settled(self) -> None:

@@ -41,7 +41,7 @@ class Log:
         found = [{**json.loads(row["data"]), "key": row["key"]} for row in rows]
         others = [one for one in found if one["metadata"]["table_name"] == "other"]
         assert [one["record"] for one in others] == [{"id": self._others}], "the other table is disturbed"
-        assert await self._database.fetchval("select count(*) from headrace.capture_failures") == 0
+        assert await self._database.fetchval("select count(*) from headrace_internal.capture_failures") == 0
         return [one for one in found if one["metadata"]["table_name"] != "other"]
 
     async def records(self, *statements: str) -> list[Any]:

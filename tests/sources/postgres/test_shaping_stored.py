@@ -62,7 +62,7 @@ async def test_odd_json_is_stored_or_is_a_failure(database: store.Database, tran
     again = [Shaper(spec()).retry(data, into) for data in kept]
     assert again.count(None) == len(into.keys)
     assert not any('"record":null' in data for data in into.data)
-    await database.fetch("delete from headrace.capture_failures")
+    await database.fetch("delete from headrace_internal.capture_failures")
     await append(database, ShapedChanges(keys=into.keys, data=into.data))
 
 

@@ -28,7 +28,7 @@ create schema judge;
 
 -- The consumers by their ids.
 create view judge.consumers as
-    select c.id, c.name as kind from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where s.name = 'work';
+    select c.id, c.name as kind from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where s.name = 'work';
 
 -- Leases as they were given.
 create table judge.leased (
@@ -68,7 +68,7 @@ begin
     insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, new.seqs, new.attempts);
     return null;
 end $$;
-create trigger judge_lease after insert on headrace.leases for each row execute function judge.note_lease();
+create trigger judge_lease after insert on headrace_internal.leases for each row execute function judge.note_lease();
 
 create function judge.note_removal() returns trigger language plpgsql as $$
 declare
@@ -83,9 +83,9 @@ begin
     end if;
     v_back := array(
         select r.seq from unnest(v_removed) as r(seq)
-        where exists (select from headrace.parked as p where p.consumer_id = old.consumer_id and p.seq = r.seq)
-           or exists (select from headrace.tails as t where t.consumer_id = old.consumer_id and t.seq = r.seq)
-           or exists (select from headrace.leases as l where l.consumer_id = old.consumer_id and r.seq = any (l.seqs)));
+        where exists (select from headrace_internal.parked as p where p.consumer_id = old.consumer_id and p.seq = r.seq)
+           or exists (select from headrace_internal.tails as t where t.consumer_id = old.consumer_id and t.seq = r.seq)
+           or exists (select from headrace_internal.leases as l where l.consumer_id = old.consumer_id and r.seq = any (l.seqs)));
     if v_back <> '{}' then
         insert into judge.given_back values (old.consumer_id, old.lease_id, v_back, tg_op = 'DELETE');
         v_removed := array(select unnest(v_removed) except select unnest(v_back));
@@ -95,7 +95,7 @@ begin
     end if;
     return null;
 end $$;
-create constraint trigger judge_removal after delete or update of seqs on headrace.leases
+create constraint trigger judge_removal after delete or update of seqs on headrace_internal.leases
     deferrable initially deferred for each row execute function judge.note_removal();
 
 create function judge.note_ack() returns trigger language plpgsql as $$
@@ -103,7 +103,7 @@ begin
     insert into judge.done values (new.consumer_id, new.lease_id, new.seqs, 'transaction');
     return null;
 end $$;
-create constraint trigger judge_ack after insert on headrace.acks
+create constraint trigger judge_ack after insert on headrace_internal.acks
     deferrable initially deferred for each row execute function judge.note_ack();
 
 -- Some commits of services take their time, so that a fault meets them.
@@ -122,9 +122,9 @@ declare
     v_consumer  int := (select id from judge.consumers where kind = p_kind);
     v_held      boolean[];
 begin
-    perform from headrace.leases where consumer_id = v_consumer and lease_id = any (p_leases) order by lease_id for key share;
+    perform from headrace_internal.leases where consumer_id = v_consumer and lease_id = any (p_leases) order by lease_id for key share;
     v_held := array(
-        select exists (select from headrace.leases as l where l.consumer_id = v_consumer and l.lease_id = a.lease and a.seq = any (l.seqs))
+        select exists (select from headrace_internal.leases as l where l.consumer_id = v_consumer and l.lease_id = a.lease and a.seq = any (l.seqs))
         from unnest(p_leases, p_seqs) with ordinality as a(lease, seq, place) order by place);
     insert into judge.effects values (v_consumer, p_worker, p_leases, p_seqs, p_uids, v_held);
     insert into judge.last_values

@@ -168,7 +168,7 @@ async def counted(connection: Any) -> dict[str, int]:
                (select count(*) from judge.saw_published) as promised,
                (select count(*) from judge.leased) as leases,
                (select count(*) from leased) as deliveries,
-               (select count(*) from headrace.dead_letters) as dead_letters,
+               (select count(*) from headrace_internal.dead_letters) as dead_letters,
                (select count(*) from effects where not held) as too_late,
                (select count(*) from taken_back) as effects_taken_back,
                (select count(*) from judge.saw_look_up) as commits_in_doubt,

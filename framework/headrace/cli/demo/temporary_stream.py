@@ -30,7 +30,7 @@ async def _drop(app: App, name: str) -> None:
     try:
         async with app.database.transaction() as connection:
             relation = await connection.fetchval(
-                "delete from headrace.streams where name = $1 returning relation", name
+                "delete from headrace_internal.streams where name = $1 returning relation", name
             )
             if relation is not None:
                 await connection.execute(f"drop table {relation}")

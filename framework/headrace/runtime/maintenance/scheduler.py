@@ -17,7 +17,7 @@ class Scheduler:
 
     def __init__(self, database: store.Database) -> None:
         self._database = database
-        self._watermark = Watermark(database, "headrace.scheduled")
+        self._watermark = Watermark(database, "headrace_internal.scheduled")
         self._floor: datetime | None = None
         self._unfinished: set[int] = set()  # streams that can't take their due messages
 

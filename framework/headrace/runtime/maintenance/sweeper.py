@@ -140,7 +140,7 @@ class Sweeper:
         self._searched_to: dict[int, int] = {}  # for tombstones
         self._tidy_at = 0.0
         self._forget_at = 0.0
-        self._ids = Watermark(database, "headrace.message_ids")
+        self._ids = Watermark(database, "headrace_internal.message_ids")
         self._id_floors: dict[int, datetime] = {}
         self._ids_left: set[int] = set()  # streams that lost ids since their floor was found
 

@@ -31,13 +31,15 @@ async def start_backfill(
     """Request a backfill for a source, by the source's id. Returns the backfill's id, or None if one of that
     table is queued or running.
     """
-    found = await executor.fetchval("select headrace.start_backfill($1, $2, $3, $4)", source, table, where, rate)
+    found = await executor.fetchval(
+        "select headrace_internal.start_backfill($1, $2, $3, $4)", source, table, where, rate
+    )
     return None if found is None else str(found)
 
 
 async def backfills(executor: Executor, source: str | None = None, *, limit: int = 100) -> list[BackfillInfo]:
     """The backfills of a source, by its id, or of all sources, the newest first."""
-    rows = await executor.fetch("select * from headrace.backfill_info($1, $2)", source, limit)
+    rows = await executor.fetch("select * from headrace_internal.backfill_info($1, $2)", source, limit)
     return [_backfill(row) for row in rows]
 
 
@@ -50,7 +52,7 @@ def _backfill(row: Any) -> BackfillInfo:
 
 async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
     """The backfill to work on, by the source's number: the running one, or else the oldest queued one."""
-    row = await executor.fetchrow("select * from headrace.next_backfill($1)", number)
+    row = await executor.fetchrow("select * from headrace_internal.next_backfill($1)", number)
     if row is None:
         return None
     return BackfillToDo(
@@ -66,23 +68,23 @@ def _decoded(text: str | None) -> Any:
 async def begin_backfill(executor: Executor, number: int, epoch: int, backfill: int, total: int | None) -> bool:
     """Begin or continue a backfill. Returns whether it is still wanted. Raises `LeaseLost`."""
     begun: bool = await executor.fetchval(
-        "select headrace.begin_backfill($1, $2, $3, $4)", number, epoch, backfill, total
+        "select headrace_internal.begin_backfill($1, $2, $3, $4)", number, epoch, backfill, total
     )
     return begun
 
 
 async def backfill_wanted(executor: Executor, backfill: int) -> bool:
     """Whether a backfill is still wanted: neither it was cancelled nor its source deleted."""
-    wanted: bool = await executor.fetchval("select headrace.is_backfill_unfinished($1)", backfill)
+    wanted: bool = await executor.fetchval("select headrace_internal.is_backfill_unfinished($1)", backfill)
     return wanted
 
 
 async def fail_backfill(executor: Executor, number: int, epoch: int, backfill: int, reason: str) -> None:
     """Mark a backfill as failed. Raises `LeaseLost`."""
-    await executor.fetchval("select headrace.fail_backfill($1, $2, $3, $4)", number, epoch, backfill, reason)
+    await executor.fetchval("select headrace_internal.fail_backfill($1, $2, $3, $4)", number, epoch, backfill, reason)
 
 
 async def cancel_backfills(executor: Executor, source: str, id: str | None = None) -> int:  # noqa: A002 - the record's word
     """Cancel one backfill or all backfills of a source, by the source's id. Returns how many."""
-    count: int = await executor.fetchval("select headrace.cancel_backfills($1, $2)", source, id)
+    count: int = await executor.fetchval("select headrace_internal.cancel_backfills($1, $2)", source, id)
     return count

@@ -111,7 +111,7 @@ class CaptureBatch(msgspec.Struct, kw_only=True):
 
 async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> list[CaptureToDo]:
     """All sources that capture tables, by name."""
-    rows = await executor.fetch("select * from headrace.list_captures(coalesce($1, clock_timestamp()))", now)
+    rows = await executor.fetch("select * from headrace_internal.list_captures(coalesce($1, clock_timestamp()))", now)
     return [
         CaptureToDo(
             number=row["source_id"], id=str(row["uid"]), settings=msgspec.json.decode(row["settings"]),
@@ -129,7 +129,7 @@ async def take_capture(
     the source is paused or gone.
     """
     epoch: int | None = await executor.fetchval(
-        "select headrace.take_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
+        "select headrace_internal.take_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
         number, holder, timedelta(seconds=seconds), now,
     )  # fmt: skip
     return epoch
@@ -140,7 +140,7 @@ async def renew_capture(
 ) -> bool:
     """Extend the capture lease to `seconds` seconds from now. Returns whether it is still held under this epoch."""
     held: bool = await executor.fetchval(
-        "select headrace.renew_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
+        "select headrace_internal.renew_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
         number, epoch, timedelta(seconds=seconds), now,
     )  # fmt: skip
     return held
@@ -150,13 +150,13 @@ async def reopen_capture(executor: Executor, number: int, epoch: int) -> int | N
     """Continue a capture lease under a new epoch, once no append under the old one is running. Returns the new
     epoch, or None if the lease has ended.
     """
-    reopened: int | None = await executor.fetchval("select headrace.reopen_capture($1, $2)", number, epoch)
+    reopened: int | None = await executor.fetchval("select headrace_internal.reopen_capture($1, $2)", number, epoch)
     return reopened
 
 
 async def release_capture(executor: Executor, number: int, epoch: int) -> None:
     """Release the capture lease, so that other processes needn't wait until it expires."""
-    await executor.fetchval("select headrace.release_capture($1, $2)", number, epoch)
+    await executor.fetchval("select headrace_internal.release_capture($1, $2)", number, epoch)
 
 
 async def report_capture(
@@ -167,7 +167,7 @@ async def report_capture(
     still held under this epoch.
     """
     held: bool = await executor.fetchval(
-        "select headrace.report_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
+        "select headrace_internal.report_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
         number, epoch, state, reason, mend, None if facts is None else msgspec.json.encode(facts).decode(), now,
     )  # fmt: skip
     return held
@@ -176,7 +176,8 @@ async def report_capture(
 async def capture_position(executor: Executor, number: int) -> CapturePosition | None:
     """The position from which to continue. None before the first position."""
     row = await executor.fetchrow(
-        "select position::text as position, captured, system_id, timeline from headrace.capture_position($1)", number
+        "select position::text as position, captured, system_id, timeline from headrace_internal.capture_position($1)",
+        number,
     )
     return None if row is None else CapturePosition(**dict(row))
 
@@ -186,7 +187,12 @@ async def begin_capture(
 ) -> None:
     """Start from a position of a server, for the first time or again. Raises `LeaseLost`."""
     await executor.fetchval(
-        "select headrace.begin_capture($1, $2, $3::text::pg_lsn, $4, $5)", number, epoch, position, system_id, timeline
+        "select headrace_internal.begin_capture($1, $2, $3::text::pg_lsn, $4, $5)",
+        number,
+        epoch,
+        position,
+        system_id,
+        timeline,
     )
 
 
@@ -219,12 +225,12 @@ async def _append(
 ) -> None:
     for start, end in slices[:-1]:
         await executor.fetchval(
-            "select headrace.append_captured($1, $2, $3, $4, $5)",
+            "select headrace_internal.append_captured($1, $2, $3, $4, $5)",
             number, epoch, stream, batch.keys[start:end], batch.data[start:end],
         )  # fmt: skip
     start, end = slices[-1]
     await executor.fetchval(
-        "select headrace.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn)",
+        "select headrace_internal.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn)",
         number, epoch, stream, batch.keys[start:end], batch.data[start:end], batch.position, batch.captured,
         _json(batch.chunks), _json(batch.failures), batch.retried or None, batch.after,
     )  # fmt: skip
@@ -238,7 +244,7 @@ async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  
     """Pause or continue a capture, by the source's id. While it is paused, no process captures it. Raises
     `UnknownSource`.
     """
-    if not await executor.fetchval("select headrace.pause_capture($1, $2)", id, paused):
+    if not await executor.fetchval("select headrace_internal.pause_capture($1, $2)", id, paused):
         raise UnknownSource("The source no longer exists, or captures nothing.")
 
 
@@ -246,7 +252,7 @@ async def interrupt_capture(executor: Executor, id: str) -> None:  # noqa: A002
     """End the current capture lease, by the source's id. The next process that captures it uses the current
     settings.
     """
-    await executor.fetchval("select headrace.interrupt_capture($1)", id)
+    await executor.fetchval("select headrace_internal.interrupt_capture($1)", id)
 
 
 async def reset_capture(executor: Executor, id: str, *, now: datetime | None = None) -> None:  # noqa: A002
@@ -256,31 +262,33 @@ async def reset_capture(executor: Executor, id: str, *, now: datetime | None = N
     Changes that were committed after that position and before the capture restarts are missing. Only a new
     backfill replaces them.
     """
-    if not await executor.fetchval("select headrace.reset_capture($1, coalesce($2, clock_timestamp()))", id, now):
+    if not await executor.fetchval(
+        "select headrace_internal.reset_capture($1, coalesce($2, clock_timestamp()))", id, now
+    ):
         raise UnknownSource("The source no longer exists, or captures nothing.")
 
 
 async def capture_failures(executor: Executor, id: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:  # noqa: A002
     """Changes that could not be made into messages, the oldest first, by the source's id."""
-    rows = await executor.fetch("select * from headrace.capture_failures($1, $2, $3)", id, above, limit)
+    rows = await executor.fetch("select * from headrace_internal.capture_failures($1, $2, $3)", id, above, limit)
     return [FailedChange(**{**dict(row), "data": msgspec.json.decode(row["data"])}) for row in rows]
 
 
 async def retry_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002
     """Mark failed changes to be tried again: those with these ids, or all. Returns how many."""
-    count: int = await executor.fetchval("select headrace.retry_capture_failures($1, $2)", id, ids)
+    count: int = await executor.fetchval("select headrace_internal.retry_capture_failures($1, $2)", id, ids)
     return count
 
 
 async def drop_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002
     """Delete failed changes: those with these ids, or all. Returns how many."""
-    count: int = await executor.fetchval("select headrace.drop_capture_failures($1, $2)", id, ids)
+    count: int = await executor.fetchval("select headrace_internal.drop_capture_failures($1, $2)", id, ids)
     return count
 
 
 async def failures_to_retry(executor: Executor, number: int, limit: int = 100) -> list[FailureToRetry]:
     """The failed changes that are to be tried again now."""
-    rows = await executor.fetch("select * from headrace.capture_failures_to_retry($1, $2)", number, limit)
+    rows = await executor.fetch("select * from headrace_internal.capture_failures_to_retry($1, $2)", number, limit)
     return [FailureToRetry(**dict(row)) for row in rows]
 
 
@@ -289,7 +297,7 @@ async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tu
     given time.
     """
     rows = await executor.fetch(
-        "select key from headrace.keys_published_since($1, $2, $3) as key",
+        "select key from headrace_internal.keys_published_since($1, $2, $3) as key",
         stream, [key for key, _ in keys], [at for _, at in keys],
     )  # fmt: skip
     return {row["key"] for row in rows}
@@ -297,7 +305,7 @@ async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tu
 
 async def record_failed_retries(executor: Executor, number: int, ids: Sequence[int], errors: Sequence[str]) -> None:
     """Record that failed changes failed again."""
-    await executor.fetchval("select headrace.record_repeated_failures($1, $2, $3)", number, ids, errors)
+    await executor.fetchval("select headrace_internal.record_repeated_failures($1, $2, $3)", number, ids, errors)
 
 
 async def set_idle_timeout(connection: Any, seconds: float) -> None:
@@ -309,7 +317,7 @@ async def set_idle_timeout(connection: Any, seconds: float) -> None:
 
 async def captured_rows(executor: Executor, stream: str, keys: Sequence[str]) -> dict[str, str]:
     """The data of these keys in a stream with `one_message_per_key`. Keys without a message are left out."""
-    rows = await executor.fetch("select key, data from headrace.rows_of_keys($1, $2)", stream, keys)
+    rows = await executor.fetch("select key, data from headrace_internal.rows_of_keys($1, $2)", stream, keys)
     return {row["key"]: row["data"] for row in rows}
 
 
@@ -318,6 +326,12 @@ async def truncate_captured(
 ) -> int:
     """Replace each row of a table in the stream by a tombstone. Returns how many. Raises `LeaseLost`."""
     count: int = await executor.fetchval(
-        "select headrace.publish_truncation($1, $2, $3, $4, $5, $6)", number, epoch, stream, schema, relation, metadata
+        "select headrace_internal.publish_truncation($1, $2, $3, $4, $5, $6)",
+        number,
+        epoch,
+        stream,
+        schema,
+        relation,
+        metadata,
     )
     return count

@@ -37,14 +37,14 @@ async def create_stream(executor: Executor, stream: str | StreamSpec) -> int:
 async def declare_stream(executor: Executor, spec: StreamSpec) -> tuple[int, bool]:
     """As `create_stream`. Returns the id, and whether the stream is new."""
     row = await executor.fetchrow(
-        "select stream_id, new from headrace.declare_stream($1, $2)", spec.name, _settings(spec)
+        "select stream_id, new from headrace_internal.declare_stream($1, $2)", spec.name, _settings(spec)
     )
     return row["stream_id"], row["new"]
 
 
 async def edit_stream(executor: Executor, spec: StreamSpec) -> None:
     """Change what a stream keeps. Raises `UnknownStream`, and `InvalidInput` for settings that can't be changed."""
-    await executor.fetchval("select headrace.edit_stream($1, $2)", spec.name, _settings(spec))
+    await executor.fetchval("select headrace_internal.edit_stream($1, $2)", spec.name, _settings(spec))
 
 
 def _settings(spec: StreamSpec) -> str:
@@ -58,7 +58,7 @@ async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     settings = {name: _parameter(getattr(spec, name)) for name in spec.__struct_fields__}
     settings["ack_wait"] = timedelta(seconds=spec.ack_wait)
     named = ", ".join(f"p_{name} => ${number}" for number, name in enumerate(settings, 1))
-    row = await executor.fetchrow(f"select * from headrace.declare_consumer({named})", *settings.values())
+    row = await executor.fetchrow(f"select * from headrace_internal.declare_consumer({named})", *settings.values())
     before = msgspec.json.decode(row["before"] or "null")
     return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
 
@@ -89,7 +89,7 @@ def _plain(setting: str, value: Any) -> Any:
 async def consumer_id(executor: Executor, stream: str, name: str) -> int:
     """The id of a consumer. Raises `UnknownConsumer`."""
     found: int | None = await executor.fetchval(
-        "select c.id from headrace.consumers c join headrace.streams s on s.id = c.stream_id where s.name = $1 and c.name = $2",
+        "select c.id from headrace_internal.consumers c join headrace_internal.streams s on s.id = c.stream_id where s.name = $1 and c.name = $2",
         stream,
         name,
     )
@@ -102,8 +102,8 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     """The settings of a consumer, and their version, which rises when they change. Raises `UnknownConsumer`."""
     row = await executor.fetchrow(
         """select s.name as stream, c.name, c.version, c.deliver_policy, c.start_seq, c.start_time,
-                  headrace.consumer_settings(c) as settings, c.filter_where::text as condition
-           from headrace.consumers c join headrace.streams s on s.id = c.stream_id where c.id = $1""",
+                  headrace_internal.consumer_settings(c) as settings, c.filter_where::text as condition
+           from headrace_internal.consumers c join headrace_internal.streams s on s.id = c.stream_id where c.id = $1""",
         consumer,
     )
     if row is None:
@@ -133,7 +133,7 @@ class Found(msgspec.Struct, frozen=True):
 async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
     """The number, id and name of a stream, found by its name or else its id. Raises `UnknownStream`."""
     row = await executor.fetchrow(
-        "select id, uid::text, name from headrace.streams where name = $1 or uid::text = $1 order by name = $1 desc limit 1",
+        "select id, uid::text, name from headrace_internal.streams where name = $1 or uid::text = $1 order by name = $1 desc limit 1",
         ref,
     )
     if row is None:
@@ -145,7 +145,7 @@ async def find_consumers(executor: Executor, ref: str, stream: str | None = None
     """The consumers with that name, or else that id, on the stream of that name or on any stream, sorted by stream."""
     rows = await executor.fetch(
         """select c.id, c.uid::text, c.name, s.id, s.uid::text, s.name
-           from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id
+           from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id
            where (c.name = $1 or c.uid::text = $1) and ($2::text is null or s.name = $2)
            order by c.name = $1 desc, s.name""",
         ref,

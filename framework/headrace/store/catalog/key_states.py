@@ -11,7 +11,7 @@ async def standing(executor: Executor, stream: str, key: str) -> tuple[int, list
 
     Raises `UnknownStream`.
     """
-    rows = await executor.fetch("select * from headrace.key_states($1, $2)", stream, key)
+    rows = await executor.fetch("select * from headrace_internal.key_states($1, $2)", stream, key)
     if not rows:
         return None
     return rows[0]["seq"], [

@@ -12,17 +12,17 @@ async def pause(executor: Executor, consumer: int, until: datetime | None = None
     """Stop leasing until a time, or until `resume` if it is None. Messages in flight are not affected. Raises
     `UnknownConsumer`.
     """
-    await executor.fetchval("select headrace.pause($1, $2)", consumer, until)
+    await executor.fetchval("select headrace_internal.pause($1, $2)", consumer, until)
 
 
 async def resume(executor: Executor, consumer: int) -> None:
     """Continue leasing after `pause`. Notifies the consumer's workers. Raises `UnknownConsumer`."""
-    await executor.fetchval("select headrace.resume($1)", consumer)
+    await executor.fetchval("select headrace_internal.resume($1)", consumer)
 
 
 async def blocked_keys(executor: Executor, consumer: int, *, limit: int = 100) -> list[BlockedKey]:
     """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`."""
-    rows = await executor.fetch("select * from headrace.blocked_keys($1, $2)", consumer, limit)
+    rows = await executor.fetch("select * from headrace_internal.blocked_keys($1, $2)", consumer, limit)
     return [BlockedKey(**row) for row in rows]
 
 
@@ -39,7 +39,7 @@ async def delete_consumer(
         UnknownConsumer.
     """
     await executor.fetchval(
-        "select headrace.delete_consumer($1, $2, coalesce($3, clock_timestamp()))", consumer, force, now
+        "select headrace_internal.delete_consumer($1, $2, coalesce($3, clock_timestamp()))", consumer, force, now
     )
 
 
@@ -55,5 +55,5 @@ async def delete_stream(executor: Executor, stream: str, *, force: bool = False,
         UnknownStream.
     """
     await executor.fetchval(
-        "select headrace.delete_stream($1, $2, coalesce($3, clock_timestamp()))", stream, force, now
+        "select headrace_internal.delete_stream($1, $2, coalesce($3, clock_timestamp()))", stream, force, now
     )

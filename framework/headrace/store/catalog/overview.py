@@ -10,11 +10,11 @@ from headrace.store.catalog.sources import without_secrets
 from headrace.store.database.pool import Executor
 
 _AT_WORK = """
-    select (select coalesce(json_agg(s), '[]') from headrace.source_info() as s) as sources,
+    select (select coalesce(json_agg(s), '[]') from headrace_internal.source_info() as s) as sources,
            (select coalesce(json_agg(b), '[]') from (
                select b.uid as id, o.name as source, b.relation as "table", b.condition as "where", b.rate, b.state, b.reason, b.total,
                       b.read, b.published, b.created_at, b.started_at, b.updated_at, b.finished_at
-               from headrace.backfills as b join headrace.sources as o on o.id = b.source_id
+               from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
                where b.state in ('queued', 'running') order by b.id limit $1) as b) as backfills
 """
 

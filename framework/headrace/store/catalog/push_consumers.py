@@ -25,6 +25,6 @@ async def push_consumers(executor: Executor) -> list[PushConsumer]:
     """All push consumers of the database. Without settings, because this is called often. See `consumer_spec`."""
     rows = await executor.fetch(
         """select c.id, c.version, c.uid::text, s.id, s.uid::text
-           from headrace.consumers c join headrace.streams s on s.id = c.stream_id where c.push is not null"""
+           from headrace_internal.consumers c join headrace_internal.streams s on s.id = c.stream_id where c.push is not null"""
     )
     return [PushConsumer(*row) for row in rows]

@@ -8,7 +8,7 @@ from headrace.store.database.pool import Executor
 
 async def secret(executor: Executor, name: str) -> bytes:
     """The key of that name. The schema's migration creates the keys."""
-    value: bytes | None = await executor.fetchval("select value from headrace.secrets where name = $1", name)
+    value: bytes | None = await executor.fetchval("select value from headrace_internal.secrets where name = $1", name)
     if value is None:
-        raise SchemaError(f"The key {name!r} is missing in headrace.secrets. Restore the deleted row.")
+        raise SchemaError(f"The key {name!r} is missing in headrace_internal.secrets. Restore the deleted row.")
     return value

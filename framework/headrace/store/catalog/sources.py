@@ -20,14 +20,16 @@ async def create_source(executor: Executor, name: str, kind: str, stream: str, s
     `UnknownStream`.
     """
     new: bool = await executor.fetchval(
-        "select headrace.create_source($1, $2, $3, $4)", name, kind, stream, _json(settings)
+        "select headrace_internal.create_source($1, $2, $3, $4)", name, kind, stream, _json(settings)
     )
     return new
 
 
 async def sources(executor: Executor) -> list[SourceInfo]:
     """All sources, by name, without their secrets."""
-    return [without_secrets(_source(row)) for row in await executor.fetch("select * from headrace.source_info()")]
+    return [
+        without_secrets(_source(row)) for row in await executor.fetch("select * from headrace_internal.source_info()")
+    ]
 
 
 async def source(executor: Executor, ref: str) -> SourceInfo:
@@ -38,7 +40,9 @@ async def source(executor: Executor, ref: str) -> SourceInfo:
 async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
     """One source by its id or name, with its secrets, to check signatures. Raises `UnknownSource`."""
     # Postgres accepts no NUL, not even in a query.
-    row = None if "\0" in ref else await executor.fetchrow("select * from headrace.source_info($1) limit 1", ref)
+    row = (
+        None if "\0" in ref else await executor.fetchrow("select * from headrace_internal.source_info($1) limit 1", ref)
+    )
     if row is None:
         raise UnknownSource(f"The source {ref!r} does not exist. Create it, or correct the name.")
     return _source(row)
@@ -46,13 +50,13 @@ async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
 
 async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word
     """Replace all settings, by the source's id. Raises `UnknownSource`."""
-    if not await executor.fetchval("select headrace.edit_source($1, $2)", id, _json(settings)):
+    if not await executor.fetchval("select headrace_internal.edit_source($1, $2)", id, _json(settings)):
         raise UnknownSource("The source no longer exists. Create it again.")
 
 
 async def delete_source(executor: Executor, id: str) -> None:  # noqa: A002
     """Delete a source, by its id. The messages that it published stay. Raises `UnknownSource`."""
-    if not await executor.fetchval("select headrace.delete_source($1)", id):
+    if not await executor.fetchval("select headrace_internal.delete_source($1)", id):
         raise UnknownSource("The source no longer exists.")
 
 

@@ -21,12 +21,12 @@ HIDDEN = "…"
 
 async def streams(executor: Executor) -> list[StreamInfo]:
     """All streams, by name."""
-    return [_stream(row) for row in await executor.fetch("select * from headrace.stream_info()")]
+    return [_stream(row) for row in await executor.fetch("select * from headrace_internal.stream_info()")]
 
 
 async def stream(executor: Executor, name: str) -> StreamInfo:
     """One stream. Raises `UnknownStream`."""
-    row = await executor.fetchrow("select * from headrace.stream_info($1)", name)
+    row = await executor.fetchrow("select * from headrace_internal.stream_info($1)", name)
     if row is None:
         raise UnknownStream(f"The stream {name!r} does not exist.")
     return _stream(row)
@@ -39,7 +39,7 @@ def _stream(row: Any) -> StreamInfo:
 
 async def consumers(executor: Executor, stream: str | None = None, *, look: int = MAX_LOOK) -> list[ConsumerInfo]:
     """The consumers of a stream, or of all. See `consumer`."""
-    rows = await executor.fetch("select * from headrace.consumer_info($1, null, $2)", stream, look)
+    rows = await executor.fetch("select * from headrace_internal.consumer_info($1, null, $2)", stream, look)
     return [_consumer(row) for row in rows]
 
 
@@ -53,7 +53,7 @@ async def consumer(executor: Executor, stream: str, name: str, *, look: int = MA
     Raises:
         UnknownConsumer.
     """
-    row = await executor.fetchrow("select * from headrace.consumer_info($1, $2, $3)", stream, name, look)
+    row = await executor.fetchrow("select * from headrace_internal.consumer_info($1, $2, $3)", stream, name, look)
     if row is None:
         raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
     return _consumer(row)

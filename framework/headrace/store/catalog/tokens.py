@@ -17,7 +17,7 @@ _INFO = "id, name, scopes, created_at, expires_at, revoked_at"
 
 async def any_token(executor: Executor) -> bool:
     """Whether a token was ever created, including expired and revoked ones."""
-    return bool(await executor.fetchval("select exists (select from headrace.tokens)"))
+    return bool(await executor.fetchval("select exists (select from headrace_internal.tokens)"))
 
 
 async def add_token(
@@ -32,7 +32,7 @@ async def add_token(
         TokenExists: the name is taken, perhaps by a revoked token.
     """
     row = await executor.fetchrow(
-        f"""insert into headrace.tokens (id, name, digest, scopes, expires_at)
+        f"""insert into headrace_internal.tokens (id, name, digest, scopes, expires_at)
             values ($1, $2, $3, $4, clock_timestamp() + $5::interval) on conflict do nothing returning {_INFO}""",
         minted.id,
         name,
@@ -47,13 +47,15 @@ async def add_token(
 
 async def tokens(executor: Executor) -> list[TokenInfo]:
     """All tokens by name, including revoked ones, at most `MAX_TOKENS`."""
-    rows = await executor.fetch(f"select {_INFO} from headrace.tokens order by name limit $1", MAX_TOKENS)
+    rows = await executor.fetch(f"select {_INFO} from headrace_internal.tokens order by name limit $1", MAX_TOKENS)
     return [_info(row) for row in rows]
 
 
 async def tokens_of(executor: Executor, ids: Iterable[str]) -> list[StoredToken]:
     """The existing tokens with these ids, with their digests."""
-    rows = await executor.fetch(f"select {_INFO}, digest from headrace.tokens where id = any($1::text[])", list(ids))
+    rows = await executor.fetch(
+        f"select {_INFO}, digest from headrace_internal.tokens where id = any($1::text[])", list(ids)
+    )
     return [StoredToken(**{**row, "scopes": tuple(row["scopes"])}) for row in rows]
 
 
@@ -64,8 +66,8 @@ async def revoke_token(executor: Executor, ref: str, now: datetime | None = None
         UnknownToken.
     """
     row = await executor.fetchrow(
-        f"""update headrace.tokens set revoked_at = coalesce(revoked_at, $2, clock_timestamp())
-            where id = (select id from headrace.tokens where id = $1 or name = $1 order by id <> $1 limit 1)
+        f"""update headrace_internal.tokens set revoked_at = coalesce(revoked_at, $2, clock_timestamp())
+            where id = (select id from headrace_internal.tokens where id = $1 or name = $1 order by id <> $1 limit 1)
             returning {_INFO}""",
         _storable(ref),
         now,

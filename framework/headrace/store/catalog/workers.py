@@ -17,21 +17,21 @@ async def record_heartbeat(
 ) -> None:
     """Write a heartbeat of a process. It replaces the previous one."""
     await executor.fetchval(
-        "select headrace.record_heartbeat($1, $2, coalesce($3, clock_timestamp()))",
+        "select headrace_internal.record_heartbeat($1, $2, coalesce($3, clock_timestamp()))",
         worker, msgspec.json.encode(facts).decode(), now,
     )  # fmt: skip
 
 
 async def delete_heartbeat(executor: Executor, worker: UUID) -> None:
     """Remove a process that ends."""
-    await executor.fetchval("select headrace.delete_heartbeat($1)", worker)
+    await executor.fetchval("select headrace_internal.delete_heartbeat($1)", worker)
 
 
 async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[datetime, list[WorkerInfo]]:
     """The database's time, and the running processes, the oldest first, at most 1,000."""
     rows = await executor.fetch(
         """select t.at, w.* from (select coalesce($1, clock_timestamp()) as at) as t
-           left join lateral headrace.worker_info(t.at) as w on true""",
+           left join lateral headrace_internal.worker_info(t.at) as w on true""",
         now,
     )
     found = [_worker(row) for row in rows if row["id"] is not None]
@@ -49,5 +49,7 @@ def _worker(row: Any) -> WorkerInfo | None:
 
 async def forget_workers(executor: Executor, *, now: datetime | None = None) -> int:
     """Remove the processes that have sent no heartbeat for a minute. Returns how many."""
-    count: int = await executor.fetchval("select headrace.delete_old_heartbeats(coalesce($1, clock_timestamp()))", now)
+    count: int = await executor.fetchval(
+        "select headrace_internal.delete_old_heartbeats(coalesce($1, clock_timestamp()))", now
+    )
     return count

@@ -125,7 +125,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             if "no partition of relation" in str(error) and getattr(error, "schema_name", None) == "headrace_streams":
                 return _taken(error)
             return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
-        case "23503" if getattr(error, "schema_name", None) == "headrace":
+        case "23503" if getattr(error, "schema_name", None) == "headrace_internal":
             return _deleted_meanwhile(error)
         case "22P02" | "22P05" | "22021":
             return InvalidData(f"The data is not JSON that Postgres can store: {first_line(error)}.")
@@ -179,7 +179,7 @@ def _taken(error: asyncpg.PostgresError) -> SequenceBehind | None:
     """The error for a sequence that drew a number twice, of a message or of another row of Headrace, or None."""
     table, constraint = getattr(error, "table_name", None), getattr(error, "constraint_name", None) or ""
     messages = getattr(error, "schema_name", None) == "headrace_streams" and not constraint.endswith(".key")
-    if not messages and not (getattr(error, "schema_name", None) == "headrace" and constraint in _NUMBERED):
+    if not messages and not (getattr(error, "schema_name", None) == "headrace_internal" and constraint in _NUMBERED):
         return None
     return SequenceBehind(
         f"The sequence of {table} returned a number that was used before ({first_line(error)}). It is behind its table, as after logical"

@@ -23,7 +23,7 @@ _SQL = files("headrace.store") / "sql"
 # In the order of their dependencies: types before the functions that use them.
 FUNCTIONS = ("_prologue", "history", "segments", "streams", "notifications", "publish", "conditions", "consumers", "lookups", "holes", "parking", "due_messages", "scan",
              "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "key_states", "retention",
-             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "sequences", "_epilogue")  # fmt: skip
+             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "sequences", "views", "_epilogue")  # fmt: skip
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ async def migrate(database: Database) -> list[str]:
         for migration in known[version:]:
             await connection.execute(migration.sql)
             await connection.execute(
-                "insert into headrace.migrations (version, name) values ($1, $2)",
+                "insert into headrace_internal.migrations (version, name) values ($1, $2)",
                 migration.version,
                 migration.name,
             )
@@ -80,7 +80,7 @@ async def migrate(database: Database) -> list[str]:
         if installed != digest:
             await connection.execute(wanted)
             await connection.execute(
-                "update headrace.migrations set functions = $1 where version = $2", digest, known[-1].version
+                "update headrace_internal.migrations set functions = $1 where version = $2", digest, known[-1].version
             )
             done.append("installed the server functions")
         return done
@@ -88,14 +88,16 @@ async def migrate(database: Database) -> list[str]:
 
 _GROUND = """
 create schema if not exists headrace;
+create schema if not exists headrace_internal;
 create schema if not exists headrace_streams;
-create table headrace.migrations (
+create table headrace_internal.migrations (
     version     int primary key,
     name        text not null,
     functions   text,               -- the SHA-256 of the server functions' text
     applied_at  timestamptz not null default clock_timestamp()
 );
-comment on schema headrace is 'Headrace: consumers, leases and functions. select headrace.publish(stream, key, data)';
+comment on schema headrace is 'Headrace: functions for users. select headrace.publish(stream, key, data)';
+comment on schema headrace_internal is 'Headrace: its tables and functions, which may change with each version';
 comment on schema headrace_streams is 'Headrace: one table of messages per stream';
 """
 
@@ -104,10 +106,12 @@ async def _state(connection: asyncpg.Connection[Any]) -> tuple[int, str | None]:
     """The schema's version, 0 for none, and the digest of its functions."""
     # Not to_regclass: it would still return what it found before this call waited for another migration.
     if not await connection.fetchval(
-        "select exists (select from pg_tables where schemaname = 'headrace' and tablename = 'migrations')"
+        "select exists (select from pg_tables where schemaname = 'headrace_internal' and tablename = 'migrations')"
     ):
         return 0, None
-    row = await connection.fetchrow("select version, functions from headrace.migrations order by version desc limit 1")
+    row = await connection.fetchrow(
+        "select version, functions from headrace_internal.migrations order by version desc limit 1"
+    )
     return (row["version"], row["functions"]) if row else (0, None)
 
 

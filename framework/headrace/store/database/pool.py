@@ -240,7 +240,7 @@ class Database:
         """Whether Headrace's functions exist. If they do, a missing one is only being replaced."""
         found: bool = await self._call(
             "fetchval",
-            "select exists (select from pg_proc where proname = 'lease' and pronamespace = to_regnamespace('headrace'))",
+            "select exists (select from pg_proc where proname = 'lease' and pronamespace = to_regnamespace('headrace_internal'))",
             (),
         )
         return found

@@ -26,7 +26,7 @@ async def lead(executor: Executor, candidate: UUID, term: float, *, now: datetim
         StoreUnavailable: the database can't be reached.
     """
     leads, again_in = await executor.fetchrow(
-        "select * from headrace.lead($1, make_interval(secs => $2), coalesce($3, clock_timestamp()))",
+        "select * from headrace_internal.lead($1, make_interval(secs => $2), coalesce($3, clock_timestamp()))",
         candidate, term, now,
     )  # fmt: skip
     return leads, again_in
@@ -34,7 +34,7 @@ async def lead(executor: Executor, candidate: UUID, term: float, *, now: datetim
 
 async def resign(executor: Executor, leader: UUID) -> None:
     """End the leader's term, so that another process can take over at once. Raises `StoreUnavailable`."""
-    await executor.fetchval("select headrace.resign($1)", leader)
+    await executor.fetchval("select headrace_internal.resign($1)", leader)
 
 
 async def notify_waiting(executor: Executor, after: int = 0, limit: int = 1000) -> tuple[int | None, int]:
@@ -50,5 +50,5 @@ async def notify_waiting(executor: Executor, after: int = 0, limit: int = 1000) 
     Raises:
         StoreUnavailable: the database can't be reached.
     """
-    reached, notified = await executor.fetchrow("select * from headrace.notify_waiting($1, $2)", after, limit)
+    reached, notified = await executor.fetchrow("select * from headrace_internal.notify_waiting($1, $2)", after, limit)
     return reached, notified

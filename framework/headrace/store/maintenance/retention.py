@@ -112,7 +112,7 @@ async def streams_to_sweep(
         now: the time, for tests.
     """
     rows = await executor.fetch(
-        "select * from headrace.streams_to_sweep(coalesce($1, clock_timestamp()), $2::int[], $3::timestamptz[])",
+        "select * from headrace_internal.streams_to_sweep(coalesce($1, clock_timestamp()), $2::int[], $3::timestamptz[])",
         now, list(id_floors), list(id_floors.values()),
     )  # fmt: skip
     return [StreamToSweep(**row) for row in rows]
@@ -121,7 +121,10 @@ async def streams_to_sweep(
 async def plan_segments(executor: Executor, stream: int, lock_timeout: int, *, now: datetime | None = None) -> Planned:
     """Create the stream's next segments ahead. It waits up to `lock_timeout` milliseconds for the table's lock."""
     row = await executor.fetchrow(
-        "select * from headrace.plan_segments($1, $2, coalesce($3, clock_timestamp()))", stream, lock_timeout, now
+        "select * from headrace_internal.plan_segments($1, $2, coalesce($3, clock_timestamp()))",
+        stream,
+        lock_timeout,
+        now,
     )
     return Planned(*row)
 
@@ -133,7 +136,10 @@ async def drop_segments(database: Database, stream: int, lock_timeout: int, *, n
     """
     async with within(database, LONGEST_CALL) as connection:
         row = await connection.fetchrow(
-            "select * from headrace.drop_segments($1, $2, coalesce($3, clock_timestamp()))", stream, lock_timeout, now
+            "select * from headrace_internal.drop_segments($1, $2, coalesce($3, clock_timestamp()))",
+            stream,
+            lock_timeout,
+            now,
         )
     return Dropped(*row)
 
@@ -142,19 +148,21 @@ async def trim_stream(database: Database, stream: int, *, now: datetime | None =
     """Remove messages row by row, where a whole segment can't be dropped. Raises `FilterTooSlow`."""
     async with within(database, LONGEST_CALL) as connection:
         row = await connection.fetchrow(
-            "select * from headrace.trim_stream($1, coalesce($2, clock_timestamp()))", stream, now
+            "select * from headrace_internal.trim_stream($1, coalesce($2, clock_timestamp()))", stream, now
         )
     return Trimmed(*row)
 
 
 async def close_segment_early(executor: Executor, stream: int) -> int:
     """Close the current segment early, so that it can be dropped. Returns the sequence numbers drawn for that."""
-    return await executor.fetchval("select headrace.close_segment_early($1)", stream) or 0
+    return await executor.fetchval("select headrace_internal.close_segment_early($1)", stream) or 0
 
 
 async def check_full(executor: Executor, stream: int, *, now: datetime | None = None) -> bool:
     """Decide whether the stream refuses publishing for now. Returns the decision."""
-    return bool(await executor.fetchval("select headrace.check_full($1, coalesce($2, clock_timestamp()))", stream, now))
+    return bool(
+        await executor.fetchval("select headrace_internal.check_full($1, coalesce($2, clock_timestamp()))", stream, now)
+    )
 
 
 async def delete_old_message_ids(
@@ -162,7 +170,7 @@ async def delete_old_message_ids(
 ) -> IdsDeleted:
     """Delete message ids past the stream's `dedupe_window`, reading from the time `floor`."""
     row = await executor.fetchrow(
-        "select * from headrace.delete_old_message_ids($1, coalesce($2::timestamptz, '-infinity'), coalesce($3, clock_timestamp()))",
+        "select * from headrace_internal.delete_old_message_ids($1, coalesce($2::timestamptz, '-infinity'), coalesce($3, clock_timestamp()))",
         stream, floor, now,
     )  # fmt: skip
     return IdsDeleted(*row)
@@ -171,15 +179,17 @@ async def delete_old_message_ids(
 async def remove_tombstones(executor: Executor, stream: int, after: int) -> TombstonesRemoved:
     """Remove keys that a null payload has deleted, searching from the seq `after`."""
     return TombstonesRemoved(
-        *await executor.fetchrow("select * from headrace.remove_tombstones($1, $2)", stream, after)
+        *await executor.fetchrow("select * from headrace_internal.remove_tombstones($1, $2)", stream, after)
     )
 
 
 async def try_mend_sequence(executor: Executor, stream: str, lock_timeout: int) -> bool:
     """Reset a stream's altered sequence. Returns whether the lock was obtained within `lock_timeout` milliseconds."""
-    return bool(await executor.fetchval("select headrace.try_mend_sequence($1, $2)", stream, lock_timeout))
+    return bool(await executor.fetchval("select headrace_internal.try_mend_sequence($1, $2)", stream, lock_timeout))
 
 
 async def clean_up_writes(executor: Executor, *, now: datetime | None = None) -> int:
     """Delete the records of writes that were abandoned or finished long ago. Returns how many."""
-    return await executor.fetchval("select headrace.clean_up_writes(coalesce($1, clock_timestamp()))", now) or 0
+    return (
+        await executor.fetchval("select headrace_internal.clean_up_writes(coalesce($1, clock_timestamp()))", now) or 0
+    )

@@ -41,7 +41,7 @@ async def next_scheduled(
         now: the time, for tests.
     """
     rows = await executor.fetch(
-        "select * from headrace.next_scheduled(coalesce($1, clock_timestamp()), coalesce($2::timestamptz, '-infinity'), $3::int[])",
+        "select * from headrace_internal.next_scheduled(coalesce($1, clock_timestamp()), coalesce($2::timestamptz, '-infinity'), $3::int[])",
         now, floor, list(unfinished),
     )  # fmt: skip
     return [NextScheduled(*row) for row in rows]
@@ -52,7 +52,7 @@ async def publish_scheduled(
 ) -> Published:
     """Publish up to a thousand of a stream's due messages, reading the schedule from the time `floor`."""
     row = await executor.fetchrow(
-        "select * from headrace.publish_scheduled($1, coalesce($2, clock_timestamp()), coalesce($3::timestamptz, '-infinity'))",
+        "select * from headrace_internal.publish_scheduled($1, coalesce($2, clock_timestamp()), coalesce($3::timestamptz, '-infinity'))",
         stream, now, floor,
     )  # fmt: skip
     return Published(*row)

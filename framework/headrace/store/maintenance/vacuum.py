@@ -11,13 +11,13 @@ TIMEOUT = 600.0
 
 async def tables_to_vacuum(executor: Executor) -> dict[str, int]:
     """Return the tables that have more dead rows than live ones, with their numbers of dead rows."""
-    return dict(await executor.fetch("select relation, dead from headrace.tables_to_vacuum()"))
+    return dict(await executor.fetch("select relation, dead from headrace_internal.tables_to_vacuum()"))
 
 
 async def dead_rows(executor: Executor, relation: str) -> int:
     """Return the number of a table's dead rows, if it has more of them than live ones. Otherwise 0."""
     dead: int = await executor.fetchval(
-        "select coalesce(max(dead), 0) from headrace.tables_to_vacuum() where relation = $1", relation
+        "select coalesce(max(dead), 0) from headrace_internal.tables_to_vacuum() where relation = $1", relation
     )
     return dead
 

@@ -25,7 +25,7 @@ async def dead_letters(
     """
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at
-           from headrace.find_dead_letters($1, $2, $3, $4, $5)""",
+           from headrace_internal.find_dead_letters($1, $2, $3, $4, $5)""",
         consumer, filters, encoded(where), above, limit,
     )  # fmt: skip
     return [DeadLetter(**read(row, raw)) for row in rows]
@@ -84,6 +84,12 @@ async def _call(
     dry_run: bool,
 ) -> int:
     count: int = await executor.fetchval(
-        f"select headrace.{verb}($1, $2, $3, $4, $5, $6)", consumer, seqs, key, filters, encoded(where), dry_run
+        f"select headrace_internal.{verb}($1, $2, $3, $4, $5, $6)",
+        consumer,
+        seqs,
+        key,
+        filters,
+        encoded(where),
+        dry_run,
     )
     return count

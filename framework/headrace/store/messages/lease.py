@@ -20,7 +20,7 @@ MAX_BYTES = 16_000_000
 # Columns by name, so that a newer schema may have more of them.
 _LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids,
                    history, timeline, coalesce(busy, false) as busy
-            from headrace.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
+            from headrace_internal.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
 
 
 async def lease(
@@ -67,7 +67,7 @@ async def lease(
     arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient)
     row = await _lease(executor, judging, arguments)
     if row["timeline"] is None and row["more"]:  # the database has just crashed, failed over or been restored
-        await executor.fetchval("select headrace.begin_timeline()")
+        await executor.fetchval("select headrace_internal.begin_timeline()")
         row = await _lease(executor, judging, arguments)
     if row[0] is not None:
         return Batch(*row)
@@ -93,7 +93,7 @@ async def extend_leases(
 ) -> list[int]:
     """Extend these leases to `ack_wait` from now. Returns the ids of those that still exist."""
     alive: list[int] = await executor.fetchval(
-        "select headrace.extend_leases($1, $2, coalesce($3, clock_timestamp()))", consumer, leases, now
+        "select headrace_internal.extend_leases($1, $2, coalesce($3, clock_timestamp()))", consumer, leases, now
     )
     return alive
 
@@ -104,7 +104,7 @@ async def reclaim(executor: Executor, consumer: int, owner: UUID, known: list[in
 
     Returns how many messages. Their attempts don't count.
     """
-    count: int = await executor.fetchval("select headrace.reclaim($1, $2, $3)", consumer, owner, known)
+    count: int = await executor.fetchval("select headrace_internal.reclaim($1, $2, $3)", consumer, owner, known)
     return count
 
 
@@ -117,16 +117,18 @@ async def mark_started(executor: Executor, consumer: int, leases: list[int], seq
     Returns:
         The leases that are lost. Their messages may be leased to another process by now.
     """
-    lost: list[int] = await executor.fetchval("select headrace.mark_started($1, $2, $3)", consumer, leases, seqs)
+    lost: list[int] = await executor.fetchval(
+        "select headrace_internal.mark_started($1, $2, $3)", consumer, leases, seqs
+    )
     return lost
 
 
 async def wait(executor: Executor, consumers: int | Sequence[int], seconds: float) -> None:
     """Subscribe consumers to the notifications of publishers for `seconds` seconds."""
     ids = [consumers] if isinstance(consumers, int) else list(consumers)
-    await executor.fetchval("select headrace.subscribe_consumers($1, make_interval(secs => $2))", ids, seconds)
+    await executor.fetchval("select headrace_internal.subscribe_consumers($1, make_interval(secs => $2))", ids, seconds)
 
 
 async def without_subscription(executor: Executor, consumers: Sequence[int]) -> set[int]:
     """The consumers among these to which no process is subscribed. Raises `StoreUnavailable`."""
-    return set(await executor.fetchval("select headrace.without_subscription($1)", list(consumers)))
+    return set(await executor.fetchval("select headrace_internal.without_subscription($1)", list(consumers)))

@@ -20,7 +20,7 @@ async def peek(executor: Executor, consumer: int, *, limit: int = 10, raw: bool 
 
     Next messages are searched among the 10,000 messages above the position. `raw` as for `messages`.
     """
-    rows = await executor.fetch("select * from headrace.peek($1, $2)", consumer, limit)
+    rows = await executor.fetch("select * from headrace_internal.peek($1, $2)", consumer, limit)
     return [
         PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
         for row in rows
@@ -48,7 +48,7 @@ async def messages(
         UnknownStream.
     """
     rows = await executor.fetch(
-        "select * from headrace.messages($1, $2, $3, $4, $5, $6)",
+        "select * from headrace_internal.messages($1, $2, $3, $4, $5, $6)",
         stream, filters, encoded(where), start_seq, limit, newest,
     )  # fmt: skip
     return [StoredMessage(**read(row, raw)) for row in rows]
@@ -56,7 +56,7 @@ async def messages(
 
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
     """The latest message of a key, or None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
-    row = await executor.fetchrow("select * from headrace.latest($1, $2)", stream, key)
+    row = await executor.fetchrow("select * from headrace_internal.latest($1, $2)", stream, key)
     return None if row is None else StoredMessage(**read(row, raw))
 
 
@@ -84,8 +84,8 @@ def encoded(where: Condition | None) -> str | None:
 # One statement, so that the rows and the history are from one server. It returns at least one row, for the history.
 _MESSAGES_AT = """select h.history, m.seq, m.key, m.data, m.headers, m.created_at
                   from (select (
-                      select headrace.history_identity(headrace.timeline_identity(id, xmin)) from headrace.history order by id limit 1) as history) as h
-                  left join headrace.messages_at($1, $2) as m on true"""
+                      select headrace_internal.history_identity(headrace_internal.timeline_identity(id, xmin)) from headrace_internal.history order by id limit 1) as history) as h
+                  left join headrace_internal.messages_at($1, $2) as m on true"""
 
 
 async def messages_at(

@@ -38,7 +38,7 @@ async def replay(executor: Executor, consumer: int, selection: Selection, *, dry
         How many. Raises `UnknownConsumer`.
     """
     count: int = await executor.fetchval(
-        "select headrace.replay($1, $2, $3, $4, $5, $6, $7, $8)", consumer, *selection.arguments(), dry_run
+        "select headrace_internal.replay($1, $2, $3, $4, $5, $6, $7, $8)", consumer, *selection.arguments(), dry_run
     )
     return count
 
@@ -55,7 +55,7 @@ async def republish(
         How many were published. Raises `UnknownStream`, `StreamFull`.
     """
     count: int = await executor.fetchval(
-        "select headrace.republish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "select headrace_internal.republish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         stream, target, *selection.arguments(), dry_run,
     )  # fmt: skip
     return count

@@ -16,7 +16,7 @@ async def seek(executor: Executor, consumer: int, position: int | None) -> int:
     Returns:
         The position. Raises `UnknownConsumer`.
     """
-    found: int = await executor.fetchval("select headrace.seek($1, $2)", consumer, position)
+    found: int = await executor.fetchval("select headrace_internal.seek($1, $2)", consumer, position)
     return found
 
 
@@ -40,6 +40,6 @@ async def seek_to(
         InvalidInput: the seq is above the last one that was ever drawn, or the time is in the future.
     """
     found: int = await executor.fetchval(
-        "select headrace.seek_to($1, $2, $3, coalesce($4, clock_timestamp()))", consumer, seq, time, now
+        "select headrace_internal.seek_to($1, $2, $3, coalesce($4, clock_timestamp()))", consumer, seq, time, now
     )
     return found

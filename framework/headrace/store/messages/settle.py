@@ -35,7 +35,7 @@ async def settle(
     """
     failures = settlement.failures
     rows = await executor.fetch(
-        "select lost_lease, lost_seq, lease_gone from headrace.settle($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()), $10)",
+        "select lost_lease, lost_seq, lease_gone from headrace_internal.settle($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()), $10)",
         consumer,
         settlement.whole,
         settlement.leases,

@@ -79,7 +79,7 @@ async def leave_witness(executor: Executor) -> Witness | None:
     Also raises if a statement has failed and the error was caught, because COMMIT would then roll back silently.
     """
     nonce = uuid4()
-    row = await executor.fetchrow("select xid, at, timeline from headrace.leave_witness($1)", nonce)
+    row = await executor.fetchrow("select xid, at, timeline from headrace_internal.leave_witness($1)", nonce)
     return None if row["xid"] is None else Witness(row["xid"], nonce, row["at"], row["timeline"])
 
 
@@ -96,7 +96,7 @@ class Forgotten(NamedTuple):
 async def forget_commits(executor: Executor, last: Forgotten, *, now: datetime | None = None) -> Forgotten:
     """Remove witnesses that are no longer needed, from the end of the last call."""
     row = await executor.fetchrow(
-        "select floor, timeline, more from headrace.delete_old_witnesses($1, $2, coalesce($3, clock_timestamp()))",
+        "select floor, timeline, more from headrace_internal.delete_old_witnesses($1, $2, coalesce($3, clock_timestamp()))",
         last.floor, last.timeline, now,
     )  # fmt: skip
     return Forgotten(*row)
@@ -110,7 +110,7 @@ async def transaction_status(
     "aborted" means that the transaction can't commit any more. "in progress" means that this is still open,
     so ask again. It is also returned for a transaction so old that the server has forgotten it, which takes
     days. Then its lease decides. "unknown" is returned only if the witness has been removed meanwhile,
-    after `headrace.witness_retention()`, and the server's history was rewound.
+    after `headrace_internal.witness_retention()`, and the server's history was rewound.
 
     Args:
         acks: what it acked, if anything. A server that crashed may reuse the id of a transaction that had
@@ -121,12 +121,12 @@ async def transaction_status(
     """
     status: Status | None
     if witness is not None and witness.at is not None:
-        status = await executor.fetchval("select headrace.commit_status($1::bigint, $2, $3, $4)", *witness)
+        status = await executor.fetchval("select headrace_internal.commit_status($1::bigint, $2, $3, $4)", *witness)
         return status or "unknown"
     if acks is None:
-        status = await executor.fetchval("select headrace.transaction_status($1::bigint)", xid)
+        status = await executor.fetchval("select headrace_internal.transaction_status($1::bigint)", xid)
     else:
         status = await executor.fetchval(
-            "select headrace.ack_status($1::int, $2::bigint[], $3::bigint[], $4::bigint)", *acks, xid
+            "select headrace_internal.ack_status($1::int, $2::bigint[], $3::bigint[], $4::bigint)", *acks, xid
         )
     return status or "in progress"

@@ -8,7 +8,7 @@ declare
 begin
     for v_alter in
         select format('alter function %s set jit = off', p.oid::regprocedure) from pg_proc as p
-        where p.pronamespace = 'headrace'::regnamespace and p.proconfig && '{enable_seqscan=off,enable_sort=off}'
+        where p.pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace) and p.proconfig && '{enable_seqscan=off,enable_sort=off}'
     loop
         execute v_alter;
     end loop;

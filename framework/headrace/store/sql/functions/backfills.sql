@@ -1,21 +1,21 @@
 -- backfills: publish the existing rows of tables while their changes are captured.
 
 -- Create a backfill. Returns null if another one of that table is queued or running.
-create function headrace.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
+create function headrace_internal.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
 language plpgsql as $$
 declare
     v_uid  uuid;
 begin
-    insert into headrace.backfills (source_id, relation, condition, rate)
+    insert into headrace_internal.backfills (source_id, relation, condition, rate)
         select c.source_id, p_relation, p_condition, p_rate
-        from headrace.captures as c join headrace.sources as o on o.id = c.source_id where o.uid = p_source
+        from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id where o.uid = p_source
         on conflict (source_id, relation) where state in ('queued', 'running') do nothing
         returning uid into v_uid;
     return v_uid;
 end $$;
 
 -- Return the backfills of a source, or of all sources, the newest first.
-create function headrace.backfill_info(p_source uuid default null, p_limit int default 100)
+create function headrace_internal.backfill_info(p_source uuid default null, p_limit int default 100)
 returns table (
     id uuid, source text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
     created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz
@@ -23,40 +23,40 @@ returns table (
 language sql stable as $$
     select b.uid, o.name, b.relation, b.condition, b.rate, b.state, b.reason, b.total, b.read, b.published, b.created_at, b.started_at,
            b.updated_at, b.finished_at
-    from headrace.backfills as b join headrace.sources as o on o.id = b.source_id
+    from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
     where p_source is null or o.uid = p_source order by b.id desc limit p_limit
 $$;
 
 -- Return the backfill to work on: the one that is running, or else the oldest that is queued.
-create function headrace.next_backfill(p_source int)
+create function headrace_internal.next_backfill(p_source int)
 returns table (id int, relation text, condition json, rate int, state text, place json, read bigint, total bigint)
 language sql stable as $$
     select b.id, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total
-    from headrace.backfills as b where b.source_id = p_source and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
+    from headrace_internal.backfills as b where b.source_id = p_source and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
 $$;
 
 -- Start a backfill, or continue it, with an estimate of the rows to read.
-create function headrace.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
+create function headrace_internal.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
 language plpgsql as $$
 begin
-    perform headrace.require_capture_lease(p_source, p_epoch);
-    update headrace.backfills
+    perform headrace_internal.require_capture_lease(p_source, p_epoch);
+    update headrace_internal.backfills
         set state = 'running', total = p_total, started_at = coalesce(started_at, clock_timestamp()), updated_at = clock_timestamp()
         where source_id = p_source and id = p_id and state in ('queued', 'running');
     return found;
 end $$;
 
 -- Return whether a backfill is still to be done.
-create function headrace.is_backfill_unfinished(p_id int) returns boolean
+create function headrace_internal.is_backfill_unfinished(p_id int) returns boolean
 language sql stable as $$
-    select exists (select from headrace.backfills where id = p_id and state in ('queued', 'running'))
+    select exists (select from headrace_internal.backfills where id = p_id and state in ('queued', 'running'))
 $$;
 
 -- Record the chunks of backfills that an append contained. If a backfill was cancelled meanwhile, only its counts and
 -- its place change.
-create function headrace.advance_backfills(p_source int, p_chunks json) returns void
+create function headrace_internal.advance_backfills(p_source int, p_chunks json) returns void
 language sql as $$
-    update headrace.backfills as b
+    update headrace_internal.backfills as b
         set place = coalesce(c.place, b.place), read = b.read + c.read, published = b.published + c.published,
             state = case when b.state = 'running' and c.done then 'done' else b.state end,
             finished_at = case when b.state = 'running' and c.done then clock_timestamp() else b.finished_at end,
@@ -74,23 +74,23 @@ $$;
 
 -- Mark a backfill as failed, for the process that captures the source. Raises if its capture lease is over, since
 -- that process may use settings that have changed.
-create function headrace.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
+create function headrace_internal.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
 language plpgsql as $$
 begin
-    perform headrace.require_capture_lease(p_source, p_epoch);
-    update headrace.backfills set state = 'failed', reason = p_reason, finished_at = clock_timestamp()
+    perform headrace_internal.require_capture_lease(p_source, p_epoch);
+    update headrace_internal.backfills set state = 'failed', reason = p_reason, finished_at = clock_timestamp()
         where source_id = p_source and id = p_id and state in ('queued', 'running');
     return found;
 end $$;
 
 -- Cancel one backfill by its id, or all of a source that are queued or running. Returns the number cancelled.
-create function headrace.cancel_backfills(p_source uuid, p_id uuid default null) returns bigint
+create function headrace_internal.cancel_backfills(p_source uuid, p_id uuid default null) returns bigint
 language plpgsql as $$
 declare
     v_count  bigint;
 begin
-    update headrace.backfills as b set state = 'cancelled', finished_at = clock_timestamp()
-        from headrace.sources as o
+    update headrace_internal.backfills as b set state = 'cancelled', finished_at = clock_timestamp()
+        from headrace_internal.sources as o
         where o.id = b.source_id and o.uid = p_source and (p_id is null or b.uid = p_id) and b.state in ('queued', 'running');
     get diagnostics v_count = row_count;
     return v_count;

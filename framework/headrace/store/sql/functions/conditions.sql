@@ -1,6 +1,6 @@
 -- conditions: compile the conditions of consumers, replays and searches from a JSON tree to SQL.
 --
---   select headrace.where_condition('{"and": [{"field": "data.status", "op": "=", "value": "paid"},
+--   select headrace_internal.where_condition('{"and": [{"field": "data.status", "op": "=", "value": "paid"},
 --                                             {"field": "data.total", "op": ">", "value": 100}]}');
 --
 -- The tree, and the meaning of each leaf, is described in model/conditions. The SQL reads the columns key, seq,
@@ -31,7 +31,7 @@
 
 -- Convert a JSON number, of any length and size, to a numeric that compares correctly with every number of less than
 -- 1,000 digits on either side of the point. numeric itself ends at 131,072 digits before the point and 16,383 after.
-create function headrace.json_number(p_text text) returns numeric
+create function headrace_internal.json_number(p_text text) returns numeric
 language plpgsql immutable strict as $$
 declare
     v_part       text[] := regexp_match(p_text, '^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([-+]?)0*([0-9]+))?$');
@@ -56,7 +56,7 @@ end $$;
 
 -- Return the value at the path, for any document. Returns null, as if there were no fields, for a document that
 -- Postgres can't decompose.
-create function headrace.json_at(p_json json, p_path text[]) returns json
+create function headrace_internal.json_at(p_json json, p_path text[]) returns json
 language plpgsql immutable strict as $$
 begin
     if p_path = '{}' then
@@ -69,7 +69,7 @@ exception when data_exception or program_limit_exceeded then
 end $$;
 
 -- Return the path of a field, its root first: {data,items,0,"odd key"} for data.items.0."odd key".
-create function headrace.where_path(p_field json) returns text[]
+create function headrace_internal.where_path(p_field json) returns text[]
 language plpgsql immutable as $$
 declare
     v_field  text := p_field #>> '{}';
@@ -92,14 +92,14 @@ end $$;
 -- Return a piece of text that any JSON without `\u` must contain if a string in it equals p_text, or is like it. Null
 -- if the piece would be too short to search for. p_text is split at wildcards, and at characters that JSON may write
 -- in another way.
-create function headrace.where_search_text(p_text text) returns text
+create function headrace_internal.where_search_text(p_text text) returns text
 language sql immutable as $$
     select piece from regexp_split_to_table('"' || regexp_replace(p_text, '["\\/[:cntrl:]%_]', '%', 'g') || '"', '%+') as piece
     where octet_length(piece) >= 2 order by octet_length(piece) desc limit 1
 $$;
 
 -- Return a time in ISO 8601 as text with its zone. The zone is UTC if there is none.
-create function headrace.where_time(p_text text) returns text
+create function headrace_internal.where_time(p_text text) returns text
 language plpgsql immutable as $$
 declare
     v_text  text := p_text;
@@ -119,7 +119,7 @@ exception when data_exception then
 end $$;
 
 -- Raise unless the value is a valid pattern. A regular expression is tried.
-create function headrace.where_check_pattern(p_op text, p_value json) returns void
+create function headrace_internal.where_check_pattern(p_op text, p_value json) returns void
 language plpgsql immutable as $$
 declare
     v_pattern  text := p_value #>> '{}';
@@ -139,14 +139,14 @@ exception when invalid_regular_expression then
         'The regex %L can''t be used (%s): it must be a regular expression of PostgreSQL''s.', v_pattern, sqlerrm);
 end $$;
 
-create type headrace.where_sql as (
+create type headrace_internal.where_sql as (
     sql      text,
     cost     int,       -- tests with a lower cost come first
     roots    text[],    -- which of data and headers it reads
     searches  boolean    -- whether it searches the text of a document for a string before it parses
 );
 
-create type headrace.where_values as (
+create type headrace_internal.where_values as (
     kinds     text[],   -- the JSON types of the values
     texts     text[],   -- the strings among them, null if there is none ...
     numbers   text[],   -- ... the numbers ...
@@ -155,11 +155,11 @@ create type headrace.where_values as (
 
 -- Check that the operator and the value of a leaf fit together and fit its field, and return the values by their kind.
 -- p_root: data, headers or a column.
-create function headrace.where_values(p_op text, p_value json, p_root text) returns headrace.where_values
+create function headrace_internal.where_values(p_op text, p_value json, p_root text) returns headrace_internal.where_values
 language plpgsql immutable as $$
 declare
     v_values  json[] := array[p_value];
-    v_result  headrace.where_values;
+    v_result  headrace_internal.where_values;
 begin
     if p_op is null or p_op not in ('=', '!=', '<', '<=', '>', '>=', 'in', 'not in', 'is null', 'is not null', 'like', 'ilike', 'regex') then
         raise exception using errcode = 'HR004', message = format(
@@ -173,7 +173,7 @@ begin
         end if;
         v_values := null;
     elsif p_op in ('like', 'ilike', 'regex') then
-        perform headrace.where_check_pattern(p_op, p_value);
+        perform headrace_internal.where_check_pattern(p_op, p_value);
     elsif p_op in ('in', 'not in') then
         if json_typeof(p_value) is distinct from 'array' or json_array_length(p_value) not between 1 and 1000 then
             raise exception using errcode = 'HR004', message = format('The "value" of %L must be a list of 1 to 1,000 values.', p_op);
@@ -202,19 +202,19 @@ begin
 end $$;
 
 -- Compile a leaf on a column.
-create function headrace.where_column(p_op text, p_column text, p_values headrace.where_values) returns headrace.where_sql
+create function headrace_internal.where_column(p_op text, p_column text, p_values headrace_internal.where_values) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_operator  text := case p_op when 'regex' then '~' when 'in' then '= any' when 'not in' then '<> all' else p_op end;
     v_type      text := 'text';
     v_texts     text[] := coalesce(p_values.texts, p_values.numbers);
-    v_result    headrace.where_sql;
+    v_result    headrace_internal.where_sql;
 begin
     if p_column = 'seq' then
         v_type := case when exists (select from unnest(p_values.numbers) as n where n !~ '^-?[0-9]{1,18}$') then 'numeric' else 'bigint' end;
     elsif p_column = 'created_at' then
         v_type := 'timestamptz';
-        select array_agg(headrace.where_time(value) order by place) into v_texts from unnest(v_texts) with ordinality as t(value, place);
+        select array_agg(headrace_internal.where_time(value) order by place) into v_texts from unnest(v_texts) with ordinality as t(value, place);
     end if;
     v_result.sql := case when p_column = 'key' then 'key collate "C"' else p_column end || ' ' || v_operator
         || case when p_op in ('in', 'not in') then format(' (%L::%s[])', v_texts, v_type) else format(' %L::%s', v_texts[1], v_type) end;
@@ -224,11 +224,11 @@ begin
 end $$;
 
 -- Return a test over j, a value as JSON.
-create function headrace.where_json_test(p_op text, p_values headrace.where_values) returns text
+create function headrace_internal.where_json_test(p_op text, p_values headrace_internal.where_values) returns text
 language plpgsql immutable as $$
 declare
     c_number  constant text := 'case when octet_length(j::text) < 40 and strpos(j::text, ''e'') = 0 and strpos(j::text, ''E'') = 0 '
-                               'then j::text::numeric else headrace.json_number(j::text) end';
+                               'then j::text::numeric else headrace_internal.json_number(j::text) end';
     c_string  constant text := '(j #>> ''{}'') collate "C"';
     v_test    text;
 begin
@@ -247,8 +247,8 @@ begin
     return format('json_typeof(j) = ''string'' and %s %s %L', c_string, p_op, p_values.texts[1]);
 end $$;
 
--- Compile a leaf on a document. p_safe: see headrace.where_leaf.
-create function headrace.where_document(p_op text, p_path text[], p_values headrace.where_values, p_safe boolean) returns headrace.where_sql
+-- Compile a leaf on a document. p_safe: see headrace_internal.where_leaf.
+create function headrace_internal.where_document(p_op text, p_path text[], p_values headrace_internal.where_values, p_safe boolean) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_root       text := p_path[1];
@@ -259,10 +259,10 @@ declare
     v_ambiguous  boolean := exists (select from unnest(v_texts) as t where t ~ '^[-0-9[{]' or t in ('true', 'false'));
     v_test       text;
     v_searched   text[] := '{}';    -- texts of which the document must contain one
-    v_result     headrace.where_sql;
+    v_result     headrace_internal.where_sql;
 begin
     if p_safe then
-        v_field := format('headrace.json_at(%s, %L)', v_root, p_path[2:]);
+        v_field := format('headrace_internal.json_at(%s, %L)', v_root, p_path[2:]);
         v_text := format('(%s #>> ''{}'') collate "C"', v_field);
     else
         -- The document as a whole keeps the white space before it, so it is trimmed.
@@ -279,20 +279,20 @@ begin
         v_test := case when v_ambiguous then format(' and json_typeof(%s) = ''string''', v_field) else '' end;
         v_result.sql := case when p_op = '=' then format('coalesce(%s = %L%s, false)', v_text, v_texts[1], v_test)
                              else format('coalesce(%s = any (%L::text[])%s, false)', v_text, v_texts, v_test) end;
-        v_searched := array(select headrace.where_search_text(value) from unnest(v_texts) as value);
+        v_searched := array(select headrace_internal.where_search_text(value) from unnest(v_texts) as value);
     elsif p_op in ('!=', 'not in') and p_values.kinds = array['string'] and not v_ambiguous then
         v_result.sql := format('coalesce(%s <> all (%L::text[]), false)', v_text, v_texts);
     elsif p_op in ('like', 'ilike', 'regex') then
         v_result.sql := format('coalesce(%s %s %L and json_typeof(%s) = ''string'', false)', v_text,
                                case p_op when 'regex' then '~' else p_op end, v_texts[1], v_field);
         if p_op = 'like' then
-            v_searched := array[headrace.where_search_text(v_texts[1])];
+            v_searched := array[headrace_internal.where_search_text(v_texts[1])];
         end if;
         v_result.cost := 30;
     else
         -- "offset 0" prevents the planner from inlining the parse at each use of j.
         v_result.sql := format('(select coalesce(%s, false) from (select %s as j offset 0) as x)',
-                               headrace.where_json_test(p_op, p_values), v_field);
+                               headrace_internal.where_json_test(p_op, p_values), v_field);
         v_result.cost := 25;
     end if;
 
@@ -308,21 +308,21 @@ end $$;
 
 -- Compile one leaf.
 -- p_safe: whether the document may be one that raises
-create function headrace.where_leaf(p_leaf json, p_safe boolean) returns headrace.where_sql
+create function headrace_internal.where_leaf(p_leaf json, p_safe boolean) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_op      text := p_leaf ->> 'op';
-    v_path    text[] := headrace.where_path(p_leaf -> 'field');
-    v_values  headrace.where_values := headrace.where_values(v_op, p_leaf -> 'value', v_path[1]);
+    v_path    text[] := headrace_internal.where_path(p_leaf -> 'field');
+    v_values  headrace_internal.where_values := headrace_internal.where_values(v_op, p_leaf -> 'value', v_path[1]);
 begin
     if v_path[1] in ('data', 'headers') then
-        return headrace.where_document(v_op, v_path, v_values, p_safe);
+        return headrace_internal.where_document(v_op, v_path, v_values, p_safe);
     end if;
-    return headrace.where_column(v_op, v_path[1], v_values);
+    return headrace_internal.where_column(v_op, v_path[1], v_values);
 end $$;
 
 -- Join conditions by "and" or "or", the cheapest first. None of the parts can raise, so they may come in any order.
-create function headrace.where_join(p_parts headrace.where_sql[], p_word text) returns headrace.where_sql
+create function headrace_internal.where_join(p_parts headrace_internal.where_sql[], p_word text) returns headrace_internal.where_sql
 language sql immutable as $$
     select string_agg(format('(%s)', part.sql), format(' %s ', p_word) order by part.cost, place), sum(part.cost)::int,
            array(select distinct root from unnest(p_parts) as p, unnest(p.roots) as root order by root), bool_or(searches)
@@ -330,14 +330,14 @@ language sql immutable as $$
 $$;
 
 -- Compile a tree of leaves.
-create function headrace.where_tree(p_where json, p_safe boolean, p_depth int) returns headrace.where_sql
+create function headrace_internal.where_tree(p_where json, p_safe boolean, p_depth int) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_names   text[];
     v_word    text;
     v_child   json;
-    v_parts   headrace.where_sql[] := '{}';
-    v_result  headrace.where_sql;
+    v_parts   headrace_internal.where_sql[] := '{}';
+    v_result  headrace_internal.where_sql;
 begin
     if p_depth > 40 then
         raise exception using errcode = 'HR004', message = 'A condition is nested more than 40 deep: flatten it.';
@@ -345,9 +345,9 @@ begin
         v_names := array(select json_object_keys(p_where) order by 1);
     end if;
     if v_names in (array['field', 'op'], array['field', 'op', 'value']) then
-        return headrace.where_leaf(p_where, p_safe);
+        return headrace_internal.where_leaf(p_where, p_safe);
     elsif v_names = array['not'] then
-        v_result := headrace.where_tree(p_where -> 'not', p_safe, p_depth + 1);
+        v_result := headrace_internal.where_tree(p_where -> 'not', p_safe, p_depth + 1);
         v_result.sql := format('not (%s)', v_result.sql);
         return v_result;
     elsif v_names is null or v_names not in (array['and'], array['or']) then
@@ -359,20 +359,20 @@ begin
         raise exception using errcode = 'HR004', message = format('%L of a condition must be a list of at least one condition.', v_word);
     end if;
     for v_child in select value from json_array_elements(p_where -> v_word) as value loop
-        v_parts := v_parts || headrace.where_tree(v_child, p_safe, p_depth + 1);
+        v_parts := v_parts || headrace_internal.where_tree(v_child, p_safe, p_depth + 1);
     end loop;
-    return headrace.where_join(v_parts, v_word);
+    return headrace_internal.where_join(v_parts, v_word);
 end $$;
 
 -- Return the condition as SQL, in parentheses, or 'true' if there is none. Raises HR004, with what would be right.
-create function headrace.where_condition(p_where json) returns text
+create function headrace_internal.where_condition(p_where json) returns text
 language plpgsql immutable as $$
 declare
     v_child    json;
-    v_part     headrace.where_sql;
-    v_columns  headrace.where_sql[] := '{}';    -- parts that read no document
-    v_quick    headrace.where_sql[] := '{}';
-    v_safe     headrace.where_sql[] := '{}';
+    v_part     headrace_internal.where_sql;
+    v_columns  headrace_internal.where_sql[] := '{}';    -- parts that read no document
+    v_quick    headrace_internal.where_sql[] := '{}';
+    v_safe     headrace_internal.where_sql[] := '{}';
     v_guards   text;
 begin
     if p_where is null or json_typeof(p_where) = 'null' then
@@ -380,26 +380,26 @@ begin
     elsif octet_length(p_where::text) > 200000 then
         raise exception using errcode = 'HR004', message = 'A condition is longer than 200,000 bytes: split it, or shorten its lists.';
     end if;
-    perform headrace.where_tree(p_where, false, 1);     -- raises if it is not a condition
+    perform headrace_internal.where_tree(p_where, false, 1);     -- raises if it is not a condition
     -- Parts of an "and" are compiled separately. After one part is false the others need not be evaluated, and tests
     -- of the columns are the cheapest.
     for v_child in select value from json_array_elements(coalesce(p_where -> 'and', json_build_array(p_where))) as value loop
-        v_part := headrace.where_tree(v_child, false, 1);
+        v_part := headrace_internal.where_tree(v_child, false, 1);
         if v_part.roots = '{}' then
             v_columns := v_columns || v_part;
         else
             v_quick := v_quick || v_part;
-            v_safe := v_safe || headrace.where_tree(v_child, true, 1);
+            v_safe := v_safe || headrace_internal.where_tree(v_child, true, 1);
         end if;
     end loop;
-    v_part := headrace.where_join(v_quick, 'and');
+    v_part := headrace_internal.where_join(v_quick, 'and');
     select string_agg(format(E'coalesce(octet_length(%1$s::text) < %2$s and (strpos(%1$s::text, E''\\\\'') = 0'
                               ' or strpos(%1$s::text, E''\\\\u'') = 0), true)', root, case when v_part.searches then 15000 else 2000 end),
                       ' and ')
         into v_guards from unnest(v_part.roots) as root;
-    return '(' || concat_ws(' and ', (headrace.where_join(v_columns, 'and')).sql,
+    return '(' || concat_ws(' and ', (headrace_internal.where_join(v_columns, 'and')).sql,
         case when v_guards is not null
-             then format('case when %s then %s else %s end', v_guards, v_part.sql, (headrace.where_join(v_safe, 'and')).sql) end) || ')';
+             then format('case when %s then %s else %s end', v_guards, v_part.sql, (headrace_internal.where_join(v_safe, 'and')).sql) end) || ')';
 exception when data_exception then
     -- The tree itself contains something that JSON allows and Postgres can't represent as text.
     raise exception using errcode = 'HR004', message = format('A condition can''t be read as JSON by Postgres: %s.', sqlerrm);

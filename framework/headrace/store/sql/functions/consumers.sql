@@ -3,7 +3,7 @@
 
 -- Return the filters as one condition over `key`. Postgres quotes every literal (%L), so no text of a user enters the
 -- SQL unquoted.
-create function headrace.key_condition(p_filters text[]) returns text
+create function headrace_internal.key_condition(p_filters text[]) returns text
 language plpgsql immutable as $$
 declare
     v_filter     text;
@@ -30,21 +30,21 @@ begin
 end $$;
 
 -- Return the filters and the condition of a consumer as one SQL condition over a message's columns.
-create function headrace.condition(p_filters text[], p_where json) returns text
+create function headrace_internal.condition(p_filters text[], p_where json) returns text
 language plpgsql stable as $$
 begin
     if p_where is null then
-        return headrace.key_condition(p_filters);
+        return headrace_internal.key_condition(p_filters);
     elsif '>' = any (p_filters) then
-        return headrace.where_condition(p_where);
+        return headrace_internal.where_condition(p_where);
     end if;
-    return headrace.key_condition(p_filters) || ' and ' || headrace.where_condition(p_where);
+    return headrace_internal.key_condition(p_filters) || ' and ' || headrace_internal.where_condition(p_where);
 end $$;
 
 -- Create or update a consumer.
 -- p_deliver_policy, p_start_seq, p_start_time: where a new consumer begins. An existing one keeps its position.
 -- Returns the consumer's id, and its settings as they were before (null when it is new).
-create function headrace.declare_consumer(
+create function headrace_internal.declare_consumer(
     p_stream           text,
     p_name             text,
     p_filters          text[],
@@ -67,28 +67,28 @@ create function headrace.declare_consumer(
 )
 language plpgsql as $$
 declare
-    v_stream     headrace.streams;
-    v_condition  text := headrace.condition(p_filters, p_where);
+    v_stream     headrace_internal.streams;
+    v_condition  text := headrace_internal.condition(p_filters, p_where);
     v_now        timestamptz := clock_timestamp();
 begin
-    v_stream := headrace.require_stream(p_stream);
+    v_stream := headrace_internal.require_stream(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
-    select c.id, headrace.consumer_settings(c) into consumer_id, before
-        from headrace.consumers c where c.stream_id = v_stream.id and c.name = p_name;
+    select c.id, headrace_internal.consumer_settings(c) into consumer_id, before
+        from headrace_internal.consumers c where c.stream_id = v_stream.id and c.name = p_name;
     if not found then
-        insert into headrace.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
+        insert into headrace_internal.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
                                         max_deliver, backoff, on_exhausted, max_waiting, deliver_policy, start_seq, start_time,
                                         rate_limit, rate_burst, push, created_at, updated_at)
             values (v_stream.id, p_name, p_filters, p_where, v_condition, p_ordered, p_ack_wait, p_max_ack_pending,
                     p_max_deliver, p_backoff, p_on_exhausted, p_max_waiting, p_deliver_policy, p_start_seq, p_start_time,
                     p_rate_limit, p_rate_burst, p_push, v_now, v_now)
             returning id into consumer_id;
-        insert into headrace.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
+        insert into headrace_internal.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
         if p_deliver_policy <> 'all' then
-            perform headrace.start_consumer(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
+            perform headrace_internal.start_consumer(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
         end if;
     else
-        update headrace.consumers c
+        update headrace_internal.consumers c
             set filters = p_filters, filter_where = p_where, condition = v_condition, ordered = p_ordered, ack_wait = p_ack_wait,
                 max_ack_pending = p_max_ack_pending, max_deliver = p_max_deliver, backoff = p_backoff,
                 on_exhausted = p_on_exhausted, max_waiting = p_max_waiting, rate_limit = p_rate_limit, rate_burst = p_rate_burst,
@@ -104,40 +104,40 @@ begin
 end $$;
 
 -- Set the first position of a new consumer.
-create function headrace.start_consumer(
-    p_stream headrace.streams, p_consumer int, p_condition text, p_policy text, p_start_seq bigint, p_start_time timestamptz
+create function headrace_internal.start_consumer(
+    p_stream headrace_internal.streams, p_consumer int, p_condition text, p_policy text, p_start_seq bigint, p_start_time timestamptz
 ) returns void
 language plpgsql as $$
 declare
-    v_cursor  headrace.cursors;
+    v_cursor  headrace_internal.cursors;
     v_first   bigint;
 begin
     if p_policy = 'by_start_seq' then
-        perform headrace.seek(p_consumer, p_start_seq - 1);
+        perform headrace_internal.seek(p_consumer, p_start_seq - 1);
         return;
     elsif p_policy = 'by_start_time' then
-        perform headrace.seek(p_consumer, headrace.position_at(p_stream.name, p_start_time));
+        perform headrace_internal.seek(p_consumer, headrace_internal.position_at(p_stream.name, p_start_time));
         return;
     end if;
-    perform headrace.seek(p_consumer, null);
+    perform headrace_internal.seek(p_consumer, null);
     if p_policy = 'last_per_key' then
         -- A message that commits during this read is in a hole of the cursor, and is delivered from there.
-        select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+        select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
         execute format($sql$
             with last as (
                 select max(seq) as seq, hashtextextended(key, 0) as hash from %s
                 where seq <= $2 and not seq <@ $3 and (%s) group by key
             ), added as (
-                insert into headrace.replays (consumer_id, seq, key_hash) select $1, seq, hash from last returning seq
+                insert into headrace_internal.replays (consumer_id, seq, key_hash) select $1, seq, hash from last returning seq
             )
             select min(seq) from added
             $sql$, p_stream.relation, p_condition)
-            into v_first using p_consumer, v_cursor.position, headrace.all_holes(v_cursor);
-        perform headrace.start_replay(p_consumer, v_first);
+            into v_first using p_consumer, v_cursor.position, headrace_internal.all_holes(v_cursor);
+        perform headrace_internal.start_replay(p_consumer, v_first);
     end if;
 end $$;
 
-create function headrace.consumer_settings(c headrace.consumers) returns json
+create function headrace_internal.consumer_settings(c headrace_internal.consumers) returns json
 language sql stable as $$
     select json_build_object(
         'filters', c.filters, 'where', c.filter_where, 'ordered', c.ordered, 'ack_wait', extract(epoch from c.ack_wait)::float8,

@@ -2,27 +2,27 @@
 
 -- List a consumer's dead letters that match, with a seq above p_above, in the order of seq. Filters and condition may
 -- be null.
-create function headrace.find_dead_letters(p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int)
-returns setof headrace.dead_letters
+create function headrace_internal.find_dead_letters(p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int)
+returns setof headrace_internal.dead_letters
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
     return query execute format(
-        'select * from headrace.dead_letters where consumer_id = $1 and seq > $2 and (%s) order by seq limit $3',
-        headrace.condition(coalesce(p_filters, '{>}'), p_where)) using p_consumer, p_above, p_limit;
+        'select * from headrace_internal.dead_letters where consumer_id = $1 and seq > $2 and (%s) order by seq limit $3',
+        headrace_internal.condition(coalesce(p_filters, '{>}'), p_where)) using p_consumer, p_above, p_limit;
 end $$;
 
 -- Return the seqs of the dead letters that match all given arguments: seqs, a key, filters, a condition. With none
 -- given, all match.
-create function headrace.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
+create function headrace_internal.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
 returns bigint[]
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_seqs  bigint[];
 begin
     execute format(
-        'select coalesce(array_agg(seq), ''{}'') from headrace.dead_letters
+        'select coalesce(array_agg(seq), ''{}'') from headrace_internal.dead_letters
          where consumer_id = $1 and ($2 is null or seq = any ($2)) and ($3 is null or key = $3) and (%s)',
-        headrace.condition(coalesce(p_filters, '{>}'), p_where)) into v_seqs using p_consumer, p_seqs, p_key;
+        headrace_internal.condition(coalesce(p_filters, '{>}'), p_where)) into v_seqs using p_consumer, p_seqs, p_key;
     return v_seqs;
 end $$;
 
@@ -32,31 +32,31 @@ end $$;
 --
 -- If retention has removed a dead letter's message, it can't be delivered. It stays, and isn't counted. (In a stream
 -- with one message per key, a newer message may have replaced it, and that one is delivered in any case.)
--- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.select_dead_letters. p_dry_run: only count.
+-- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace_internal.select_dead_letters. p_dry_run: only count.
 -- Returns the number of dead letters.
-create function headrace.redrive(
+create function headrace_internal.redrive(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
     p_where json default null, p_dry_run boolean default false
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams;
-    v_cursor  headrace.cursors;
-    v_next    headrace.cursors;
+    v_stream  headrace_internal.streams;
+    v_cursor  headrace_internal.cursors;
+    v_next    headrace_internal.cursors;
     v_seqs    bigint[];
     v_redriven  record;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select s.* into v_stream from headrace.streams as s join headrace.consumers as c on c.stream_id = s.id where c.id = p_consumer;
-    v_seqs := headrace.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    select s.* into v_stream from headrace_internal.streams as s join headrace_internal.consumers as c on c.stream_id = s.id where c.id = p_consumer;
+    v_seqs := headrace_internal.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
     v_seqs := v_seqs || array(
-        select d.seq from headrace.dead_letters as d
+        select d.seq from headrace_internal.dead_letters as d
         where d.consumer_id = p_consumer and d.blocks and d.seq <> all (v_seqs) and d.key_hash in (
-            select key_hash from headrace.dead_letters where consumer_id = p_consumer and blocks and seq = any (v_seqs)));
+            select key_hash from headrace_internal.dead_letters where consumer_id = p_consumer and blocks and seq = any (v_seqs)));
     if not v_stream.one_message_per_key then
         execute format('select array_agg(m.seq) from unnest($1) as wanted cross join lateral (
                             select t.seq from %s as t where t.seq = wanted) as m', v_stream.relation) into v_seqs using v_seqs;
@@ -66,66 +66,66 @@ begin
     end if;
     v_next := v_cursor;
     with redriven as (
-        delete from headrace.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
+        delete from headrace_internal.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
         returning seq, key_hash, blocks,
             -- After the cursor was moved back, messages above it are delivered from the stream. Messages that are
             -- leased again, or wait for a replay, are there already.
             blocks or seq <= v_cursor.position
-                and seq not in (select i.seq from headrace.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq))
-                and not exists (select from headrace.replays as r where r.consumer_id = p_consumer and r.seq = dead_letters.seq)
-                and not exists (select from headrace.parked as p where p.consumer_id = p_consumer and p.seq = dead_letters.seq)
-                and not exists (select from headrace.tails as t where t.consumer_id = p_consumer and t.seq = dead_letters.seq) as missing
+                and seq not in (select i.seq from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq))
+                and not exists (select from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq = dead_letters.seq)
+                and not exists (select from headrace_internal.parked as p where p.consumer_id = p_consumer and p.seq = dead_letters.seq)
+                and not exists (select from headrace_internal.tails as t where t.consumer_id = p_consumer and t.seq = dead_letters.seq) as missing
     )
     select count(*) as count, min(seq) as first, array_agg(key_hash) filter (where blocks) as keys,
            array_agg(seq) filter (where missing) as seqs, array_agg(key_hash) filter (where missing) as hashes
         into v_redriven from redriven;
     v_next.parked_floor := least(v_redriven.first, v_cursor.parked_floor);
-    perform headrace.park_by_key(p_consumer, v_redriven.seqs, v_redriven.hashes, v_next.parked_floor,
-                             (select ordered from headrace.consumers where id = p_consumer), v_stream.one_message_per_key);
-    v_next.parked_floor := least(v_next.parked_floor, headrace.promote_tails(p_consumer, v_redriven.keys, null, v_next.parked_floor));
+    perform headrace_internal.park_by_key(p_consumer, v_redriven.seqs, v_redriven.hashes, v_next.parked_floor,
+                             (select ordered from headrace_internal.consumers where id = p_consumer), v_stream.one_message_per_key);
+    v_next.parked_floor := least(v_next.parked_floor, headrace_internal.promote_tails(p_consumer, v_redriven.keys, null, v_next.parked_floor));
     v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
-    perform headrace.write_cursor(v_cursor, v_next);
-    perform headrace.notify_stream(v_stream.id);
+    perform headrace_internal.write_cursor(v_cursor, v_next);
+    perform headrace_internal.notify_stream(v_stream.id);
     return v_redriven.count;
 end $$;
 
 -- Delete dead letters. A blocked key continues after the last message that blocked it.
--- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace.select_dead_letters. p_dry_run: only count.
+-- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace_internal.select_dead_letters. p_dry_run: only count.
 -- Returns the number of dead letters.
-create function headrace.discard(
+create function headrace_internal.discard(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
     p_where json default null, p_dry_run boolean default false
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_cursor  headrace.cursors;
-    v_next    headrace.cursors;
+    v_cursor  headrace_internal.cursors;
+    v_next    headrace_internal.cursors;
     v_seqs    bigint[];
     v_keys    bigint[];
     v_count   bigint;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    v_seqs := headrace.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    v_seqs := headrace_internal.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;
     v_next := v_cursor;
     with discarded as (
-        delete from headrace.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
+        delete from headrace_internal.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
         returning seq, key_hash, blocks
     )
     select count(*), least(min(seq), v_cursor.parked_floor),
            array_agg(key_hash) filter (where blocks)
         into v_count, v_next.parked_floor, v_keys from discarded;
-    v_next.parked_floor := least(v_next.parked_floor, headrace.promote_tails(p_consumer, v_keys, null, v_next.parked_floor));
+    v_next.parked_floor := least(v_next.parked_floor, headrace_internal.promote_tails(p_consumer, v_keys, null, v_next.parked_floor));
     v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
-    perform headrace.write_cursor(v_cursor, v_next);
+    perform headrace_internal.write_cursor(v_cursor, v_next);
     if v_keys is not null then
-        perform headrace.notify_stream(stream_id) from headrace.consumers where id = p_consumer;
+        perform headrace_internal.notify_stream(stream_id) from headrace_internal.consumers where id = p_consumer;
     end if;
     return v_count;
 end $$;

@@ -1,14 +1,14 @@
 -- What a lease call takes from the parked messages and from the tails of their keys.
 
-create type headrace.due_messages as (
+create type headrace_internal.due_messages as (
     seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
     created_at timestamptz[],
     lowest bigint,  -- the first seq that was taken
     removed int,    -- how many were taken, including messages that retention has removed
     bytes bigint,   -- the size of the data
-    -- Set by headrace.take_parked:
-    cursor headrace.cursors,        -- with its changes applied
-    parked headrace.parked_state,   -- as it was before they were taken
+    -- Set by headrace_internal.take_parked:
+    cursor headrace_internal.cursors,        -- with its changes applied
+    parked headrace_internal.parked_state,   -- as it was before they were taken
     until bigint    -- the last seq up to which late arrivals are parked, if there may be more behind it. Otherwise null
 );
 
@@ -18,8 +18,8 @@ create type headrace.due_messages as (
 -- p_distinct_keys: only the first message of each key. `behind`: messages that are due and join the tail of their key
 -- instead, because an earlier message of the key waits for its retry or blocks the key. A tail counts no attempts. So
 -- a retry that falls due while its key is blocked begins at its first attempt when the key is free again.
-create function headrace.find_due_messages(
-    p_consumer headrace.consumers, p_cursor headrace.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
+create function headrace_internal.find_due_messages(
+    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
     p_distinct_keys boolean, p_now timestamptz,
     out seqs bigint[], out hashes bigint[], out attempts int[], out crashes int[], out behind bigint[]
 )
@@ -29,22 +29,22 @@ begin
         select array_agg(p.seq), array_agg(p.key_hash), array_agg(p.attempts + 1), array_agg(p.crashes)
             into seqs, hashes, attempts, crashes
             from (
-                (select * from headrace.parked_ready(p_consumer.id, p_cursor.ready_floor) limit p_limit)
+                (select * from headrace_internal.parked_ready(p_consumer.id, p_cursor.ready_floor) limit p_limit)
                 union all
-                (select * from headrace.parked_due(p_consumer.id, p_cursor.due_floor, p_now) limit p_limit)
+                (select * from headrace_internal.parked_due(p_consumer.id, p_cursor.due_floor, p_now) limit p_limit)
                 order by seq limit p_limit) as p;
         return;
     end if;
     with due as materialized (
-        select p.seq, p.key_hash, p.attempts = 0 and p.crashes = 0 as fresh from headrace.parked_ready(p_consumer.id, p_cursor.ready_floor) as p
+        select p.seq, p.key_hash, p.attempts = 0 and p.crashes = 0 as fresh from headrace_internal.parked_ready(p_consumer.id, p_cursor.ready_floor) as p
         union all
-        select p.seq, p.key_hash, false from headrace.parked_due(p_consumer.id, p_cursor.due_floor, p_now) as p
+        select p.seq, p.key_hash, false from headrace_internal.parked_due(p_consumer.id, p_cursor.due_floor, p_now) as p
     ), keys as materialized (
         select k.key_hash, k.first,
                coalesce((select p.seq < k.first
-                         from headrace.first_parked_of_key(p_consumer.id, k.key_hash, p_cursor.parked_floor) as p(seq)), false) as waits,
+                         from headrace_internal.first_parked_of_key(p_consumer.id, k.key_hash, p_cursor.parked_floor) as p(seq)), false) as waits,
                coalesce(p_blocked and (
-                        select true from headrace.first_blocking_of_key(p_consumer.id, k.key_hash, p_cursor.blocked_floor)), false) as blocked
+                        select true from headrace_internal.first_blocking_of_key(p_consumer.id, k.key_hash, p_cursor.blocked_floor)), false) as blocked
         from (select due.key_hash, min(due.seq) as first from due group by due.key_hash) as k
         where not coalesce(k.key_hash in (select unnest(p_busy)), false)
     ), chosen as materialized (
@@ -53,7 +53,7 @@ begin
     ), parked as materialized (
         select c.key_hash, p.* from chosen as c cross join lateral (
             select p.seq, p.attempts, p.crashes, bool_and(p.due_at <= p_now) over run as able, row_number() over run as place
-            from (select * from headrace.parked as p
+            from (select * from headrace_internal.parked as p
                   where p.consumer_id = p_consumer.id and (p.key_hash, p.seq) >= (c.key_hash, c.first) and p.key_hash <= c.key_hash
                   order by p.key_hash, p.seq limit p_limit) as p
             window run as (order by p.seq)) as p
@@ -71,7 +71,7 @@ begin
     ), tails as materialized (
         select r.key_hash, r.share, t.seq, row_number() over (partition by r.key_hash order by t.seq) as place
         from runs as r cross join lateral (
-            select t.seq from headrace.tails as t
+            select t.seq from headrace_internal.tails as t
             where t.consumer_id = p_consumer.id and (t.key_hash, t.seq) > (r.key_hash, r.seq) and t.key_hash <= r.key_hash
               and t.seq < coalesce(r.bound, t.seq + 1) and t.seq <= coalesce(p_until, t.seq)
             order by t.key_hash, t.seq limit r.share) as t
@@ -88,23 +88,23 @@ begin
             order by seq limit p_limit) as d;
 end $$;
 
--- Take the messages that are due, and read their contents. p_cached: see headrace.scan.
-create function headrace.take_due_messages(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
+-- Take the messages that are due, and read their contents. p_cached: see headrace_internal.scan.
+create function headrace_internal.take_due_messages(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
     p_blocked boolean, p_until bigint, p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
-) returns headrace.due_messages
+) returns headrace_internal.due_messages
 language plpgsql as $$
 declare
     v_due      record;
     v_found    record;
-    v_result   headrace.due_messages;
+    v_result   headrace_internal.due_messages;
 begin
-    select * into v_due from headrace.find_due_messages(p_consumer, p_cursor, p_limit, p_busy, p_blocked, p_until, p_distinct_keys, p_now);
+    select * into v_due from headrace_internal.find_due_messages(p_consumer, p_cursor, p_limit, p_busy, p_blocked, p_until, p_distinct_keys, p_now);
     if v_due.behind is not null then
         with moved as (
-            delete from headrace.parked where consumer_id = p_consumer.id and seq = any (v_due.behind) returning key_hash, seq
+            delete from headrace_internal.parked where consumer_id = p_consumer.id and seq = any (v_due.behind) returning key_hash, seq
         )
-        insert into headrace.tails (consumer_id, key_hash, seq)
+        insert into headrace_internal.tails (consumer_id, key_hash, seq)
             select p_consumer.id, key_hash, seq from moved on conflict do nothing;
     end if;
     if v_due.seqs is null then
@@ -125,7 +125,7 @@ begin
             from (
                 select seq, key, data, headers, created_at, %s as bytes from %s
                 where seq = any ($1) and seq between $2 and $3 order by seq) as m) as m
-        $sql$, headrace.payload_bytes(), headrace.table_of_range(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
+        $sql$, headrace_internal.payload_bytes(), headrace_internal.table_of_range(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
         into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_cached, p_bytes;
     with taken as materialized (
         select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there
@@ -135,9 +135,9 @@ begin
         where coalesce(due.seq < v_found.cut, true)
         order by due.seq
     ), gone as (
-        delete from headrace.parked where consumer_id = p_consumer.id and seq in (select seq from taken)
+        delete from headrace_internal.parked where consumer_id = p_consumer.id and seq in (select seq from taken)
     ), gone_of_tails as (
-        delete from headrace.tails as t using taken
+        delete from headrace_internal.tails as t using taken
         where t.consumer_id = p_consumer.id and t.key_hash = taken.key_hash and t.seq = taken.seq
     )
     select array_agg(seq) filter (where there), array_agg(key_hash) filter (where there),
@@ -145,7 +145,7 @@ begin
            array_agg(data) filter (where there), array_agg(headers) filter (where there), array_agg(created_at) filter (where there),
            min(seq), count(*), v_found.bytes, null, null, null
         into v_result from taken;
-    perform headrace.promote_tails(p_consumer.id, v_due.hashes[:v_result.removed], v_due.seqs[:v_result.removed], p_cursor.parked_floor);
+    perform headrace_internal.promote_tails(p_consumer.id, v_due.hashes[:v_result.removed], v_due.seqs[:v_result.removed], p_cursor.parked_floor);
     return v_result;
 end $$;
 
@@ -153,44 +153,44 @@ end $$;
 -- the next messages of a replay are parked, and late arrivals of parked keys are parked in their place. Due messages of
 -- blocked keys move to the tails.
 --
--- p_parked: its fields lowest and blocked. p_search, p_until: of headrace.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
+-- p_parked: its fields lowest and blocked. p_search, p_until: of headrace_internal.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
 -- p_scan_limit: how many messages of a replay, and how many late arrivals, are examined.
-create function headrace.take_parked(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_parked headrace.parked_state,
+create function headrace_internal.take_parked(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_parked headrace_internal.parked_state,
     p_search boolean, p_until bigint, p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
-) returns headrace.due_messages
+) returns headrace_internal.due_messages
 language plpgsql as $$
 declare
     c_window  constant int := 10000;    -- number of parked messages at which reading ahead stops, because that many
                                         -- keys wait or messages were put back
-    v_late    headrace.examined_holes;
-    v_due     headrace.due_messages;
+    v_late    headrace_internal.examined_holes;
+    v_due     headrace_internal.due_messages;
 begin
-    if p_cursor.replay_floor is not null and headrace.count_parked(p_cursor, c_window / 2) < c_window / 2 then
-        p_cursor := headrace.park_replayed(p_consumer, p_stream, p_cursor, p_scan_limit);
-        select (select seq from headrace.first_parked(p_consumer.id, p_cursor.parked_floor) as seq),
-               (select seq from headrace.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
+    if p_cursor.replay_floor is not null and headrace_internal.count_parked(p_cursor, c_window / 2) < c_window / 2 then
+        p_cursor := headrace_internal.park_replayed(p_consumer, p_stream, p_cursor, p_scan_limit);
+        select (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq),
+               (select seq from headrace_internal.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
             into p_parked.lowest, p_parked.blocked;
     end if;
     if p_parked.lowest is not null and p_consumer.ordered and p_search and not p_stream.one_message_per_key then
-        v_late := headrace.park_late_arrivals(p_consumer, p_stream, p_cursor, p_scan_limit);
+        v_late := headrace_internal.park_late_arrivals(p_consumer, p_stream, p_cursor, p_scan_limit);
         p_cursor := v_late.cursor;
         p_until := least(p_until, v_late.until);
-        p_parked.lowest := (select seq from headrace.first_parked(p_consumer.id, p_cursor.parked_floor) as seq);
+        p_parked.lowest := (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq);
     end if;
     if p_parked.lowest is not null then
-        p_parked := headrace.parked_state(p_cursor, p_parked.lowest, p_parked.blocked, p_consumer.ordered, p_now);
+        p_parked := headrace_internal.parked_state(p_cursor, p_parked.lowest, p_parked.blocked, p_consumer.ordered, p_now);
     end if;
     if p_parked.ready is not null or p_parked.due_at is not null then
-        v_due := headrace.take_due_messages(p_consumer, p_stream, p_cursor, p_limit, p_bytes, p_busy, p_parked.blocked is not null,
+        v_due := headrace_internal.take_due_messages(p_consumer, p_stream, p_cursor, p_limit, p_bytes, p_busy, p_parked.blocked is not null,
                                             least(p_until, p_cursor.replay_floor - 1), p_distinct_keys, p_cached, p_now);
         if not p_stream.one_message_per_key and v_due.removed > coalesce(cardinality(v_due.seqs), 0) then
-            perform headrace.record_gap(p_consumer.id, v_due.removed - coalesce(cardinality(v_due.seqs), 0),
+            perform headrace_internal.record_gap(p_consumer.id, v_due.removed - coalesce(cardinality(v_due.seqs), 0),
                                         p_cursor.parked_floor, coalesce(v_due.seqs[1], p_cursor.position + 1), p_now);
         end if;
     end if;
     if p_cursor.parked_room <= 0 then
-        p_cursor.parked_room := c_window - headrace.count_parked(p_cursor, c_window);
+        p_cursor.parked_room := c_window - headrace_internal.count_parked(p_cursor, c_window);
     end if;
     v_due.bytes := coalesce(v_due.bytes, 0);
     v_due.cursor := p_cursor;

@@ -15,18 +15,18 @@
 -- was stopped comes back without a recovery. Contents belong to a history. If it changes without need, that costs
 -- only a cache.
 
--- Return the timeline for the row of headrace.history and its xmin. Null for no row. The function is inlined where it
+-- Return the timeline for the row of headrace_internal.history and its xmin. Null for no row. The function is inlined where it
 -- is called.
-create function headrace.timeline_identity(p_id uuid, p_xmin xid) returns uuid
+create function headrace_internal.timeline_identity(p_id uuid, p_xmin xid) returns uuid
 language sql stable as $$
     select case when p_id is not null then
-        md5(concat_ws('/', p_id, p_xmin, pg_relation_filepath('headrace.history'::regclass)))::uuid
+        md5(concat_ws('/', p_id, p_xmin, pg_relation_filepath('headrace_internal.history'::regclass)))::uuid
     end
 $$;
 
 -- Return the history of a timeline. It does not use the text of the time, which differs with the settings of the
 -- session.
-create function headrace.history_identity(p_timeline uuid) returns uuid
+create function headrace_internal.history_identity(p_timeline uuid) returns uuid
 language sql stable as $$
     select case when p_timeline is not null then
         md5(concat_ws('/', p_timeline, extract(epoch from pg_postmaster_start_time())))::uuid
@@ -35,7 +35,7 @@ $$;
 
 -- Begin a timeline, if there is none. It is a call of its own. As part of a lease call it could be frozen with its
 -- client, and all other calls would wait for it.
-create function headrace.begin_timeline() returns void
+create function headrace_internal.begin_timeline() returns void
 language sql as $$
-    insert into headrace.history default values on conflict do nothing
+    insert into headrace_internal.history default values on conflict do nothing
 $$;

@@ -21,7 +21,7 @@
 -- moment after the mark was taken is gone.
 
 -- Whether each seq is drawn by the transaction that uses it, and is larger than all before.
-create function headrace.draws_one_by_one(p_sequence regclass) returns boolean
+create function headrace_internal.draws_one_by_one(p_sequence regclass) returns boolean
 language plpgsql stable as $$
 begin
     -- Not pg_sequence_parameters, which requires a privilege on the sequence.
@@ -29,10 +29,10 @@ begin
 end $$;
 
 -- Raise unless seqs are drawn one by one. For callers that keep a position without holes.
-create function headrace.require_one_by_one(p_stream headrace.streams) returns void
+create function headrace_internal.require_one_by_one(p_stream headrace_internal.streams) returns void
 language plpgsql stable as $$
 begin
-    if not headrace.draws_one_by_one(p_stream.sequence::regclass) then
+    if not headrace_internal.draws_one_by_one(p_stream.sequence::regclass) then
         raise exception using errcode = 'HR003', message = format(
             'The sequence %s of the stream %L was altered (cache, increment or cycle), so seqs are not drawn one by one, and a position would miss messages: select headrace.mend_sequence(%L).',
             p_stream.sequence, p_stream.name, p_stream.name);
@@ -46,13 +46,13 @@ end $$;
 create function headrace.mend_sequence(p_stream text, p_lock_timeout int default 5000) returns boolean
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.require_stream(p_stream);
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_last    bigint;
 begin
-    if headrace.draws_one_by_one(v_stream.sequence::regclass) then
+    if headrace_internal.draws_one_by_one(v_stream.sequence::regclass) then
         return false;
     end if;
-    perform headrace.set_lock_timeout(p_lock_timeout);
+    perform headrace_internal.set_lock_timeout(p_lock_timeout);
     execute format('alter sequence %s increment 1 no cycle cache 1', v_stream.sequence);     -- this locks the sequence
     v_last := pg_sequence_last_value(v_stream.sequence::regclass);
     execute format('alter sequence %s restart with %s', v_stream.sequence, coalesce(v_last + 1, 1));
@@ -64,7 +64,7 @@ begin
 end $$;
 
 -- The same for a janitor, without raising. Returns whether the sequence draws one by one now.
-create function headrace.try_mend_sequence(p_stream text, p_lock_timeout int) returns boolean
+create function headrace_internal.try_mend_sequence(p_stream text, p_lock_timeout int) returns boolean
 language plpgsql as $$
 begin
     perform headrace.mend_sequence(p_stream, p_lock_timeout);
@@ -74,9 +74,9 @@ exception when lock_not_available then
 end $$;
 
 -- Check whether the mark is settled, before the holes are searched. If it is, mark_stamp becomes null.
-create function headrace.check_mark(
-    p_cursor headrace.cursors, p_relation text, p_xmin xid8, p_now timestamptz
-) returns headrace.cursors
+create function headrace_internal.check_mark(
+    p_cursor headrace_internal.cursors, p_relation text, p_xmin xid8, p_now timestamptz
+) returns headrace_internal.cursors
 language plpgsql as $$
 declare
     v_holders  text[];
@@ -121,7 +121,7 @@ end $$;
 -- call discards the scan.
 
 -- The transactions in progress in a snapshot with an xid below p_before. Null if they may be very many.
-create function headrace.xids_in_progress(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
+create function headrace_internal.xids_in_progress(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
 language plpgsql as $$
 declare
     v_holders  xid8[] := array(select xid from pg_snapshot_xip(p_snapshot) as xid where xid < p_before);
@@ -138,14 +138,14 @@ end $$;
 
 -- The size in bytes of about 140 holes, up to which they stay in the cursor. Searching these takes a tenth of a
 -- millisecond.
-create function headrace.max_hole_bytes() returns int language sql immutable as 'select 3000';
+create function headrace_internal.max_hole_bytes() returns int language sql immutable as 'select 3000';
 
 -- Write holes apart from the cursor, with their holders.
-create function headrace.freeze_holes(p_cursor headrace.cursors, p_holes int8multirange, p_holders xid8[]) returns headrace.cursors
+create function headrace_internal.freeze_holes(p_cursor headrace_internal.cursors, p_holes int8multirange, p_holders xid8[]) returns headrace_internal.cursors
 language plpgsql as $$
 begin
     p_holders := array(select distinct unnest(p_holders));
-    insert into headrace.frozen_holes (consumer_id, holder, lowest, highest, count, holders, holes)
+    insert into headrace_internal.frozen_holes (consumer_id, holder, lowest, highest, count, holders, holes)
         select p_cursor.consumer_id, holder, lower(p_holes), upper(p_holes) - 1, (select count(*) from unnest(p_holes)), p_holders,
                case when place = 1 then p_holes end
         from unnest(p_holders) with ordinality as h(holder, place);
@@ -153,8 +153,8 @@ begin
     return p_cursor;
 end $$;
 
-create type headrace.examined_holes as (
-    cursor  headrace.cursors,   -- with its changes applied
+create type headrace_internal.examined_holes as (
+    cursor  headrace_internal.cursors,   -- with its changes applied
     until   bigint              -- the last seq that was examined, if there may be more behind it. Otherwise null
 );
 
@@ -162,7 +162,7 @@ create type headrace.examined_holes as (
 -- search includes them.
 -- p_xids_in_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored
 -- from.
-create function headrace.thaw_holes(p_cursor headrace.cursors, p_xids_in_progress xid8[], p_scan_limit int) returns headrace.examined_holes
+create function headrace_internal.thaw_holes(p_cursor headrace_internal.cursors, p_xids_in_progress xid8[], p_scan_limit int) returns headrace_internal.examined_holes
 language plpgsql as $$
 declare
     v_ended  xid8[] := array(select unnest(p_cursor.frozen) except select unnest(p_xids_in_progress));
@@ -170,13 +170,13 @@ declare
     v_holes  int8multirange;
 begin
     with found as materialized (
-        select distinct on (lowest) lowest, holders, count from headrace.frozen_holes
+        select distinct on (lowest) lowest, holders, count from headrace_internal.frozen_holes
         where consumer_id = p_cursor.consumer_id and holder = any (v_ended) order by lowest
     ), counted as materialized (
         select *, coalesce(sum(count) over (order by lowest rows between unbounded preceding and 1 preceding), 0) < p_scan_limit as taken
         from found
     ), gone as (
-        delete from headrace.frozen_holes as f using counted as c
+        delete from headrace_internal.frozen_holes as f using counted as c
         where c.taken and f.consumer_id = p_cursor.consumer_id and f.holder = any (c.holders) and f.lowest = c.lowest
         returning f.holes
     )
@@ -190,11 +190,11 @@ begin
     if v_until is null then
         p_cursor.frozen := array(select unnest(p_cursor.frozen) except select unnest(v_ended));
     end if;
-    return row(p_cursor, v_until)::headrace.examined_holes;
+    return row(p_cursor, v_until)::headrace_internal.examined_holes;
 end $$;
 
-create type headrace.hole_search as (
-    cursor       headrace.cursors,  -- with its changes applied
+create type headrace_internal.hole_search as (
+    cursor       headrace_internal.cursors,  -- with its changes applied
     search       boolean,           -- whether the holes in the cursor are searched
     until        bigint,            -- the last seq up to which frozen holes were returned, if there are more. Otherwise null
     in_progress  xid8[]             -- the transactions in progress
@@ -202,15 +202,15 @@ create type headrace.hole_search as (
 
 -- Decide whether the holes are searched: if a transaction that can fill them has ended. Then also return the frozen
 -- holes of ended holders to the cursor, from the lowest on. While messages are replayed, the frozen holes stay frozen.
-create function headrace.find_ended_holders(p_cursor headrace.cursors, p_scan_limit int) returns headrace.hole_search
+create function headrace_internal.find_ended_holders(p_cursor headrace_internal.cursors, p_scan_limit int) returns headrace_internal.hole_search
 language plpgsql as $$
 declare
-    v_thawed  headrace.examined_holes;
-    v_result  headrace.hole_search;
+    v_thawed  headrace_internal.examined_holes;
+    v_result  headrace_internal.hole_search;
 begin
     v_result.in_progress := array(select pg_snapshot_xip(pg_current_snapshot()));
     if not p_cursor.frozen <@ v_result.in_progress then
-        v_thawed := headrace.thaw_holes(p_cursor, v_result.in_progress, case when p_cursor.replay_floor is null then p_scan_limit else 0 end);
+        v_thawed := headrace_internal.thaw_holes(p_cursor, v_result.in_progress, case when p_cursor.replay_floor is null then p_scan_limit else 0 end);
         p_cursor := v_thawed.cursor;
         v_result.until := v_thawed.until;
     end if;
@@ -220,42 +220,42 @@ begin
 end $$;
 
 -- Return all frozen holes to the cursor, before the holes are changed in another way.
-create function headrace.thaw_all_holes(p_cursor headrace.cursors) returns headrace.cursors
+create function headrace_internal.thaw_all_holes(p_cursor headrace_internal.cursors) returns headrace_internal.cursors
 language plpgsql as $$
 begin
     if p_cursor.frozen <> '{}' then
-        p_cursor.holes := headrace.all_holes(p_cursor);
+        p_cursor.holes := headrace_internal.all_holes(p_cursor);
         p_cursor.holders := null;
         p_cursor.frozen := '{}';
-        delete from headrace.frozen_holes where consumer_id = p_cursor.consumer_id;
+        delete from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id;
     end if;
     return p_cursor;
 end $$;
 
 -- Return all holes of a cursor, including the frozen ones.
-create function headrace.all_holes(p_cursor headrace.cursors) returns int8multirange
+create function headrace_internal.all_holes(p_cursor headrace_internal.cursors) returns int8multirange
 language sql stable as $$
     select p_cursor.holes + case when p_cursor.frozen = '{}' then '{}' else coalesce((
-        select range_agg(hole) from headrace.frozen_holes as f cross join unnest(f.holes) as hole
+        select range_agg(hole) from headrace_internal.frozen_holes as f cross join unnest(f.holes) as hole
         where f.consumer_id = p_cursor.consumer_id), '{}') end
 $$;
 
-create function headrace.lowest_hole(p_cursor headrace.cursors) returns bigint
+create function headrace_internal.lowest_hole(p_cursor headrace_internal.cursors) returns bigint
 language sql stable as $$
     select case when p_cursor.frozen = '{}' then lower(p_cursor.holes) else least(lower(p_cursor.holes), (
-        select min(lowest) from headrace.frozen_holes where consumer_id = p_cursor.consumer_id)) end
+        select min(lowest) from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id)) end
 $$;
 
 -- Return the SQL that reads the messages in the holes. p_holes_parameter names the statement's parameter that holds the
 -- holes. Holes that lie close together are read in one index scan, others are looked up one by one. The bounds are
 -- written out for the planner, so that it reads only these segments.
-create function headrace.holes_query(
-    p_stream headrace.streams, p_holes int8multirange, p_columns text, p_holes_parameter text, p_limit_parameter text
+create function headrace_internal.holes_query(
+    p_stream headrace_internal.streams, p_holes int8multirange, p_columns text, p_holes_parameter text, p_limit_parameter text
 ) returns text
 language plpgsql stable as $$
 declare
     c_close   constant int := 16;      -- number of messages that are scanned in the time that one hole's lookup takes
-    v_source  text := headrace.table_of_range(p_stream, lower(p_holes), upper(p_holes));
+    v_source  text := headrace_internal.table_of_range(p_stream, lower(p_holes), upper(p_holes));
 begin
     if upper(p_holes) - lower(p_holes) <= c_close * (select count(*) from unnest(p_holes)) then
         return format('select %1$s from %2$s where seq >= lower(%3$s) and seq < upper(%3$s) and seq <@ %3$s order by seq limit %4$s',
@@ -270,16 +270,16 @@ end $$;
 
 -- Compute the next cursor after the scan. Remove the late arrivals from the holes, add the seqs that are missing now,
 -- forget or freeze the holes that can't be filled now, drop what is settled, and take the next mark. The other
--- parameters are fields of headrace.scanned, which as a whole would be copied with all its messages.
+-- parameters are fields of headrace_internal.scanned, which as a whole would be copied with all its messages.
 -- p_searched: whether the holes were searched. If not, none of their holders has ended.
 -- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before the sequence's settings
 -- were read.
 -- p_one_by_one: whether the sequence draws one by one, as read before the scan.
 -- p_had_xid: whether this transaction had its xid before the scan.
-create function headrace.advance_cursor(
-    p_cursor headrace.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
+create function headrace_internal.advance_cursor(
+    p_cursor headrace_internal.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
     p_snapshot pg_snapshot, p_drawn bigint, p_one_by_one boolean, p_had_xid boolean
-) returns headrace.cursors
+) returns headrace_internal.cursors
 language plpgsql as $$
 declare
     v_moved    boolean := p_position > p_cursor.position;
@@ -296,8 +296,8 @@ begin
         p_cursor.suspects_at := null;
         p_cursor.holes := p_cursor.holes * int8multirange(int8range(p_cursor.settled + 1, null));
         if p_cursor.frozen <> '{}' then
-            delete from headrace.frozen_holes where consumer_id = p_cursor.consumer_id and highest <= p_cursor.settled;
-            p_cursor.frozen := array(select distinct holder from headrace.frozen_holes where consumer_id = p_cursor.consumer_id);
+            delete from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id and highest <= p_cursor.settled;
+            p_cursor.frozen := array(select distinct holder from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id);
         end if;
     end if;
     p_missing := coalesce(p_missing, '{}');
@@ -314,7 +314,7 @@ begin
         elsif not p_searched then
             v_old := p_cursor.holders;
         elsif p_holes_searched then     -- a holder that has ended can't fill a hole that was searched without success
-            v_old := headrace.xids_in_progress(p_snapshot, pg_current_xact_id());
+            v_old := headrace_internal.xids_in_progress(p_snapshot, pg_current_xact_id());
             v_old := case when p_cursor.holders is null then v_old
                           else array(select unnest(p_cursor.holders) intersect select unnest(v_old)) end;
             p_cursor.holes := case when v_old = '{}' then '{}' else p_cursor.holes end;
@@ -322,7 +322,7 @@ begin
         if p_missing = '{}' then
             v_new := '{}';
         elsif not p_had_xid then
-            v_new := headrace.xids_in_progress(p_snapshot, pg_current_xact_id());
+            v_new := headrace_internal.xids_in_progress(p_snapshot, pg_current_xact_id());
             p_missing := case when v_new = '{}' then '{}' else p_missing end;
         end if;
         if v_old is not null and v_new <@ (v_old || p_cursor.frozen) then   -- the cursor has these holders already
@@ -331,8 +331,8 @@ begin
             v_old := v_old || v_new;
             v_new := '{}';
         end if;
-        if v_old is not null and pg_column_size(p_cursor.holes) > headrace.max_hole_bytes() then
-            p_cursor := headrace.freeze_holes(p_cursor, p_cursor.holes, v_old);
+        if v_old is not null and pg_column_size(p_cursor.holes) > headrace_internal.max_hole_bytes() then
+            p_cursor := headrace_internal.freeze_holes(p_cursor, p_cursor.holes, v_old);
             p_cursor.holes := '{}';
             v_old := '{}';
         end if;
@@ -351,9 +351,9 @@ begin
 end $$;
 
 -- Park late arrivals of parked keys, before any parked message is picked. They come first in their key.
-create function headrace.park_late_arrivals(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_scan_limit int
-) returns headrace.examined_holes
+create function headrace_internal.park_late_arrivals(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_scan_limit int
+) returns headrace_internal.examined_holes
 language plpgsql as $$
 declare
     v_late  record;
@@ -363,29 +363,29 @@ begin
         select array_agg(seq) filter (where waits) as seqs, array_agg(hash) filter (where waits) as hashes,
                range_agg(int8range(seq, seq + 1)) filter (where waits) as seen, case when count(*) >= $4 then max(seq) end as until
         from (
-            select seq, hash, wanted and hash in (select unnest(headrace.filter_waiting_keys(
+            select seq, hash, wanted and hash in (select unnest(headrace_internal.filter_waiting_keys(
                 array(select distinct hash from late where wanted), $1, true, false, $3, 0))) as waits
             from late) as l
-        $sql$, headrace.holes_query(p_stream, p_cursor.holes, format('seq, hashtextextended(key, 0) as hash, (%s) as wanted', p_consumer.condition),
+        $sql$, headrace_internal.holes_query(p_stream, p_cursor.holes, format('seq, hashtextextended(key, 0) as hash, (%s) as wanted', p_consumer.condition),
                                  '$2', '$4'))
         into v_late
         using p_consumer.id, p_cursor.holes, p_cursor.parked_floor, p_scan_limit;
     if v_late.seqs is not null then
-        perform headrace.park_by_key(p_consumer.id, v_late.seqs, v_late.hashes, p_cursor.parked_floor, true, false);
+        perform headrace_internal.park_by_key(p_consumer.id, v_late.seqs, v_late.hashes, p_cursor.parked_floor, true, false);
         p_cursor.holes := p_cursor.holes - v_late.seen;
         p_cursor.parked_floor := least(p_cursor.parked_floor, v_late.seqs[1]);
         p_cursor.ready_floor := least(p_cursor.ready_floor, v_late.seqs[1]);
     end if;
-    return row(p_cursor, v_late.until)::headrace.examined_holes;
+    return row(p_cursor, v_late.until)::headrace_internal.examined_holes;
 end $$;
 
 -- Write the cursor's next version, if it differs. See the table.
-create function headrace.write_cursor(p_cursor headrace.cursors, p_next headrace.cursors) returns void
+create function headrace_internal.write_cursor(p_cursor headrace_internal.cursors, p_next headrace_internal.cursors) returns void
 language plpgsql as $$
 begin
     if p_next is distinct from p_cursor then
         p_next.version := p_cursor.version + 1;
-        insert into headrace.cursors select p_next.*;
-        delete from headrace.cursors where consumer_id = p_cursor.consumer_id and version = p_cursor.version;
+        insert into headrace_internal.cursors select p_next.*;
+        delete from headrace_internal.cursors where consumer_id = p_cursor.consumer_id and version = p_cursor.version;
     end if;
 end $$;

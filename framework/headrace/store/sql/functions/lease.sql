@@ -1,7 +1,7 @@
 -- lease: lease a batch of messages to an owner, for the consumer's ack_wait.
 --
 -- One call at a time runs per consumer, under a transaction-level advisory lock. Calls are short. The ORDER of the
--- reads is part of the proof, and so is the order of the steps of headrace.lease. Under read committed every statement
+-- reads is part of the proof, and so is the order of the steps of headrace_internal.lease. Under read committed every statement
 -- sees a newer state. A step that is a function of its own is volatile, so its statements do, too.
 --
 -- A nack moves a message from the leases to the parked messages. So busy keys are read before parked messages. In the
@@ -10,7 +10,7 @@
 -- The transactions that can still fill a hole are read before the holes are searched. In the other order, messages
 -- that commit in between would be forgotten together with their hole.
 
-create type headrace.batch as (
+create type headrace_internal.batch as (
     lease_id    bigint,         -- null when nothing was leased
     seqs bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
                                 -- attempts: null when every message is at its first attempt
@@ -31,15 +31,15 @@ create type headrace.batch as (
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
 -- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
 -- The 20 random bits keep the next id different.
-create function headrace.new_lease_id() returns bigint
+create function headrace_internal.new_lease_id() returns bigint
 language sql volatile as $$
-    select (nextval('headrace.lease_ids') << 20) + floor(random() * 1048576)::bigint
+    select (nextval('headrace_internal.lease_ids') << 20) + floor(random() * 1048576)::bigint
 $$;
 
 -- Split a batch into leases of these sizes, as far as its messages suffice, and return the ids of the leases. The
 -- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
--- as started, see headrace.expire_leases. p_lowest: no seq is smaller.
-create function headrace.lease_shares(
+-- as started, see headrace_internal.expire_leases. p_lowest: no seq is smaller.
+create function headrace_internal.lease_shares(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
     p_now timestamptz, p_until timestamptz
 ) returns bigint[]
@@ -51,11 +51,11 @@ begin
         select place, (sum(size) over (order by place) - size + 1)::int as first, (sum(size) over (order by place))::int as last
         from unnest(p_shares) with ordinality as s(size, place)
     ), shares as materialized (
-        select place, headrace.new_lease_id() as lease_id, p_seqs[first:last] as seqs, p_hashes[first:last] as hashes,
+        select place, headrace_internal.new_lease_id() as lease_id, p_seqs[first:last] as seqs, p_hashes[first:last] as hashes,
                p_attempts[first:last] as attempts, p_crashes[first:last] as crashes
         from bounds where first <= cardinality(p_seqs)
     ), leased as (
-        insert into headrace.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
+        insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
             select p_consumer, lease_id, gen_random_uuid(), p_now, p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
                    case when crashes is not null then seqs end
             from shares
@@ -66,7 +66,7 @@ end $$;
 
 -- Take one of the few places for calls that wait for the consumer's lock. Returns whether a place was free. These
 -- places suffice to keep the lock in use. More callers would only wait.
-create function headrace.take_waiting_place(p_consumer int) returns boolean
+create function headrace_internal.take_waiting_place(p_consumer int) returns boolean
 language plpgsql as $$
 declare
     c_places  constant int := 4;
@@ -80,22 +80,22 @@ begin
 end $$;
 
 -- Raise what is wrong with the transaction of a lease call.
-create function headrace.refuse_lease() returns void
+create function headrace_internal.refuse_lease() returns void
 language plpgsql as $$
 begin
     if pg_is_in_recovery() then
         raise exception using errcode = 'read_only_sql_transaction', message = 'the server is a standby, which leases nothing';
     end if;
     raise exception using errcode = 'HR003', message =
-        'headrace.lease must be a transaction of its own, under read committed: each read must see the newest state, and its xid stamps the holes of earlier calls.';
+        'headrace_internal.lease must be a transaction of its own, under read committed: each read must see the newest state, and its xid stamps the holes of earlier calls.';
 end $$;
 
 -- Wait for the consumer's lock, unless the caller does not want to wait (p_wait) and enough other calls wait for it
 -- already. Returns whether it is locked now.
-create function headrace.wait_for_consumer(p_consumer int, p_wait boolean) returns boolean
+create function headrace_internal.wait_for_consumer(p_consumer int, p_wait boolean) returns boolean
 language plpgsql as $$
 begin
-    if not p_wait and not headrace.take_waiting_place(p_consumer) then
+    if not p_wait and not headrace_internal.take_waiting_place(p_consumer) then
         return false;
     end if;
     perform pg_advisory_xact_lock(1212498508, p_consumer);
@@ -103,20 +103,20 @@ begin
 end $$;
 
 -- Return the batch of a call that did not wait for the lock.
-create function headrace.busy_batch(p_consumer int) returns headrace.batch
+create function headrace_internal.busy_batch(p_consumer int) returns headrace_internal.batch
 language plpgsql as $$
 declare
-    v_batch  headrace.batch;
+    v_batch  headrace_internal.batch;
 begin
     v_batch.busy := true;
     v_batch.looked_at := 0;
     v_batch.more := false;
     v_batch.due_in := 0.01 + 0.04 * random();
-    select version into v_batch.version from headrace.consumers where id = p_consumer;
+    select version into v_batch.version from headrace_internal.consumers where id = p_consumer;
     return v_batch;
 end $$;
 
-create type headrace.live_leases as (
+create type headrace_internal.live_leases as (
     floor   bigint,         -- the smallest id of a lease, null if there is none
     lowest  bigint,         -- no leased message has a smaller seq
     held    bigint,         -- number of messages in flight
@@ -126,22 +126,22 @@ create type headrace.live_leases as (
 );
 
 -- Expire the leases past their time, and return what the others hold.
-create function headrace.live_leases(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_owner uuid, p_now timestamptz
-) returns headrace.live_leases
+create function headrace_internal.live_leases(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_owner uuid, p_now timestamptz
+) returns headrace_internal.live_leases
 language plpgsql as $$
 declare
     v_found    record;
     v_expired  boolean := false;
-    v_leases   headrace.live_leases;
+    v_leases   headrace_internal.live_leases;
 begin
     loop
         select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
                min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
             into v_found
-            from headrace.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
+            from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
         exit when v_expired or v_found.expires_at is null or v_found.expires_at > p_now;
-        perform headrace.expire_leases(p_consumer, p_stream, p_floor, p_now);
+        perform headrace_internal.expire_leases(p_consumer, p_stream, p_floor, p_now);
         v_expired := true;
     end loop;
     v_leases.floor := v_found.floor;
@@ -153,7 +153,7 @@ begin
     if (v_found.others or p_stream.one_message_per_key and v_found.held > 0) and p_consumer.ordered then
         -- With one message per key, an owner gets the next message of a key only after it has settled the previous
         -- one.
-        select array_agg(hash) into v_leases.busy from headrace.leases as l cross join unnest(l.hashes) as hash
+        select array_agg(hash) into v_leases.busy from headrace_internal.leases as l cross join unnest(l.hashes) as hash
             where l.consumer_id = p_consumer.id and l.lease_id >= p_floor
               and (l.owner <> p_owner or p_stream.one_message_per_key);
     end if;
@@ -164,7 +164,7 @@ end $$;
 -- all dead rows that an old snapshot pins. The settings hold for the functions called from here, too.
 --
 -- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it.
--- p_limit, p_scan_limit, p_bytes: see headrace.scan.
+-- p_limit, p_scan_limit, p_bytes: see headrace_internal.scan.
 --
 -- p_shares: split the messages into a lease for each of these sizes, in their order. Each lease gets an owner of its
 -- own, which holds no other lease. No key has two messages in one lease or in all of them together. p_limit is the
@@ -173,48 +173,48 @@ end $$;
 -- p_wait: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
 -- further call returns at once. The callers that wait will find whatever there is now.
 --
--- p_cached, p_history: see headrace.scan. The caller has the messages of p_cached from this history. In another history
+-- p_cached, p_history: see headrace_internal.scan. The caller has the messages of p_cached from this history. In another history
 -- the same seqs may be other messages.
-create function headrace.lease(
+create function headrace_internal.lease(
     p_consumer int, p_owner uuid, p_limit int, p_scan_limit int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
     p_shares int[] default null, p_cached int8multirange default null, p_history uuid default null, p_wait boolean default true
-) returns headrace.batch
+) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_state      record;
-    v_consumer   headrace.consumers;
-    v_stream     headrace.streams;
-    v_before     headrace.cursors;
-    v_cursor     headrace.cursors;
+    v_consumer   headrace_internal.consumers;
+    v_stream     headrace_internal.streams;
+    v_before     headrace_internal.cursors;
+    v_cursor     headrace_internal.cursors;
     v_last_drawn bigint;
-    v_leases     headrace.live_leases;
-    v_bucket     headrace.token_bucket;
-    v_holes      headrace.hole_search;
+    v_leases     headrace_internal.live_leases;
+    v_bucket     headrace_internal.token_bucket;
+    v_holes      headrace_internal.hole_search;
     v_until      bigint;
-    v_parked     headrace.parked_state;
-    v_due        headrace.due_messages;
-    v_fresh      headrace.scanned;
-    v_batch      headrace.batch;
+    v_parked     headrace_internal.parked_state;
+    v_due        headrace_internal.due_messages;
+    v_fresh      headrace_internal.scanned;
+    v_batch      headrace_internal.batch;
     v_room       int;
     v_bytes      bigint := p_bytes;
     v_lowest     bigint;
     v_distinct_keys  boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null or pg_is_in_recovery() then
-        perform headrace.refuse_lease();
+        perform headrace_internal.refuse_lease();
     end if;
     -- A crash can lose only a lease, and then its messages are delivered again.
     perform set_config('synchronous_commit', 'off', true);
-    if not pg_try_advisory_xact_lock(1212498508, p_consumer) and not headrace.wait_for_consumer(p_consumer, p_wait) then
-        return headrace.busy_batch(p_consumer);
+    if not pg_try_advisory_xact_lock(1212498508, p_consumer) and not headrace_internal.wait_for_consumer(p_consumer, p_wait) then
+        return headrace_internal.busy_batch(p_consumer);
     end if;
 
-    select c as consumer, s as stream, u as cursor, headrace.timeline_identity(h.id, h.xmin) as timeline into v_state
-        from headrace.consumers as c
-        join headrace.streams as s on s.id = c.stream_id
+    select c as consumer, s as stream, u as cursor, headrace_internal.timeline_identity(h.id, h.xmin) as timeline into v_state
+        from headrace_internal.consumers as c
+        join headrace_internal.streams as s on s.id = c.stream_id
         cross join lateral (
-            select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
-        left join lateral (select id, xmin from headrace.history order by id limit 1) as h on true
+            select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
+        left join lateral (select id, xmin from headrace_internal.history order by id limit 1) as h on true
         where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
@@ -238,45 +238,45 @@ begin
         v_batch.more := true;
         return v_batch;
     end if;
-    v_batch.history := headrace.history_identity(v_batch.timeline);
+    v_batch.history := headrace_internal.history_identity(v_batch.timeline);
     if v_batch.history is distinct from p_history then
         p_cached := null;
     end if;
     if greatest(v_cursor.position, v_cursor.mark, v_cursor.settled) > coalesce(v_last_drawn, 0)
        and v_cursor.position is distinct from v_cursor.sought then
-        perform headrace.require_sequence_ahead(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
+        perform headrace_internal.require_sequence_ahead(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
     end if;
 
     -- 1. Leases: expire those past their time, count the messages in flight, and note the keys that other owners are
     -- busy with.
-    v_leases := headrace.live_leases(v_consumer, v_stream, v_cursor.lease_floor, p_owner, p_now);
+    v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, p_owner, p_now);
     v_batch.due_in := v_leases.due_in;
     v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
     if v_room <= 0 then
         return v_batch;
     end if;
     if v_consumer.rate_limit is not null then
-        v_bucket := headrace.grant_tokens(v_consumer, v_cursor, v_room, p_now);
+        v_bucket := headrace_internal.grant_tokens(v_consumer, v_cursor, v_room, p_now);
         v_room := v_bucket.granted;
         if v_room = 0 then
-            v_batch.due_in := least(v_batch.due_in, headrace.seconds_until_token(v_consumer, v_bucket.tokens));
+            v_batch.due_in := least(v_batch.due_in, headrace_internal.seconds_until_token(v_consumer, v_bucket.tokens));
             return v_batch;
         end if;
     end if;
 
     -- 2. Holes: determine whether a transaction that can fill them has ended.
     if v_cursor.holes <> '{}' or v_cursor.frozen <> '{}' then
-        v_holes := headrace.find_ended_holders(v_cursor, p_scan_limit);
+        v_holes := headrace_internal.find_ended_holders(v_cursor, p_scan_limit);
         v_cursor := v_holes.cursor;
         v_until := v_holes.until;
     end if;
 
     -- 3. Parked messages that are due and first of their key, and the messages behind them.
-    select (select seq from headrace.first_parked(p_consumer, v_cursor.parked_floor) as seq),
-           (select seq from headrace.first_blocking(p_consumer, v_cursor.blocked_floor) as seq)
+    select (select seq from headrace_internal.first_parked(p_consumer, v_cursor.parked_floor) as seq),
+           (select seq from headrace_internal.first_blocking(p_consumer, v_cursor.blocked_floor) as seq)
         into v_parked.lowest, v_parked.blocked;
     if v_parked.lowest is not null or v_cursor.replay_floor is not null or v_cursor.parked_room <= 0 then
-        v_due := headrace.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_room, p_scan_limit, p_bytes,
+        v_due := headrace_internal.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_room, p_scan_limit, p_bytes,
                                       v_leases.busy, v_distinct_keys, p_cached, p_now);
         v_cursor := v_due.cursor;
         v_parked := v_due.parked;
@@ -292,7 +292,7 @@ begin
     -- 4. Late arrivals and fresh messages. A full window of parked messages stops reading ahead. But if there were more
     -- late arrivals than one search takes in, the parked messages wait for them, so those are read.
     if v_room > 0 and v_bytes > 0 and v_cursor.replay_floor is null and (v_cursor.parked_room > 0 or v_until is not null) then
-        v_fresh := headrace.read_ahead(v_consumer, v_stream, v_cursor, v_holes.search, v_holes.in_progress, v_holes.until,
+        v_fresh := headrace_internal.read_ahead(v_consumer, v_stream, v_cursor, v_holes.search, v_holes.in_progress, v_holes.until,
                                        v_until is not null, v_parked.lowest is not null, v_parked.blocked is not null,
                                        v_room, p_scan_limit, v_bytes, v_leases.busy, v_distinct_keys, p_cached, v_last_drawn, p_now);
         v_cursor := v_fresh.cursor;
@@ -317,24 +317,24 @@ begin
         end if;
         v_lowest := least(v_due.seqs[1], v_fresh.seqs[1]);
         if p_shares is null then
-            v_batch.lease_id := headrace.new_lease_id();
-            insert into headrace.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes)
+            v_batch.lease_id := headrace_internal.new_lease_id();
+            insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes)
                 values (p_consumer, v_batch.lease_id, p_owner, p_now, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
                         v_lowest, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts, v_batch.crashes);
         else
-            v_batch.lease_ids := headrace.lease_shares(p_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
+            v_batch.lease_ids := headrace_internal.lease_shares(p_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
                                                        v_batch.crashes, p_shares, v_lowest, p_now, p_now + v_consumer.ack_wait);
             v_batch.lease_id := v_batch.lease_ids[1];
         end if;
         if v_batch.lease_id < v_before.lease_floor then
-            perform headrace.raise_sequence_behind('headrace.lease_ids', v_batch.lease_id >> 20, v_before.lease_floor >> 20);
+            perform headrace_internal.raise_sequence_behind('headrace_internal.lease_ids', v_batch.lease_id >> 20, v_before.lease_floor >> 20);
         end if;
         if v_bucket.granted is not null then
             v_cursor.tokens := v_bucket.tokens - cardinality(v_batch.seqs);
             v_cursor.tokens_at := p_now;
             if v_bucket.short and cardinality(v_batch.seqs) = v_bucket.granted then
                 v_batch.more := false;
-                v_batch.due_in := least(v_batch.due_in, headrace.seconds_until_token(v_consumer, v_cursor.tokens));
+                v_batch.due_in := least(v_batch.due_in, headrace_internal.seconds_until_token(v_consumer, v_cursor.tokens));
             end if;
         end if;
         v_cursor.due_floor := least(v_parked.due_at, v_leases.since, p_now);
@@ -347,6 +347,6 @@ begin
     v_cursor.ready_floor := coalesce(least(v_parked.ready, v_lowest, v_fresh.waiting_seqs[1]),
                                      greatest(v_cursor.ready_floor, v_cursor.position + 1));
     v_cursor.blocked_floor := coalesce(least(v_parked.blocked, v_lowest), greatest(v_cursor.blocked_floor, v_cursor.position + 1));
-    perform headrace.write_cursor(v_before, v_cursor);
+    perform headrace_internal.write_cursor(v_before, v_cursor);
     return v_batch;
 end $$;

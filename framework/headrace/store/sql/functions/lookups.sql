@@ -9,51 +9,51 @@
 -- a set and are stable, and their arguments are neither volatile nor subqueries.
 
 -- The lowest parked message of a consumer.
-create function headrace.first_parked(p_consumer int, p_floor bigint) returns setof bigint
+create function headrace_internal.first_parked(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
-    select seq from headrace.parked where consumer_id = p_consumer and seq >= p_floor order by seq limit 1
+    select seq from headrace_internal.parked where consumer_id = p_consumer and seq >= p_floor order by seq limit 1
 $$;
 
 -- The lowest parked message of a key.
-create function headrace.first_parked_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
+create function headrace_internal.first_parked_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
 language sql stable as $$
-    select seq from headrace.parked
+    select seq from headrace_internal.parked
     where consumer_id = p_consumer and (key_hash, seq) >= (p_hash, p_floor) and key_hash <= p_hash
     order by key_hash, seq limit 1
 $$;
 
 -- The parked messages that are due at once, in the order of seq.
-create function headrace.parked_ready(p_consumer int, p_floor bigint) returns setof headrace.parked
+create function headrace_internal.parked_ready(p_consumer int, p_floor bigint) returns setof headrace_internal.parked
 language sql stable as $$
-    select * from headrace.parked
+    select * from headrace_internal.parked
     where consumer_id = p_consumer and (due_at, seq) >= ('-infinity', p_floor) and due_at <= '-infinity'
     order by due_at, seq
 $$;
 
 -- The other parked messages that are due, in the order of their times.
-create function headrace.parked_due(p_consumer int, p_floor timestamptz, p_now timestamptz) returns setof headrace.parked
+create function headrace_internal.parked_due(p_consumer int, p_floor timestamptz, p_now timestamptz) returns setof headrace_internal.parked
 language sql stable as $$
-    select * from headrace.parked
+    select * from headrace_internal.parked
     where consumer_id = p_consumer and due_at > '-infinity' and due_at >= p_floor and due_at <= p_now
     order by due_at, seq
 $$;
 
 -- The lowest dead letter that blocks a key.
-create function headrace.first_blocking(p_consumer int, p_floor bigint) returns setof bigint
+create function headrace_internal.first_blocking(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
-    select seq from headrace.dead_letters
+    select seq from headrace_internal.dead_letters
     where consumer_id = p_consumer and (blocks, seq) >= (true, p_floor) order by blocks, seq limit 1
 $$;
 
 -- The lowest dead letter that blocks this key.
-create function headrace.first_blocking_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
+create function headrace_internal.first_blocking_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
 language sql stable as $$
-    select seq from headrace.dead_letters
+    select seq from headrace_internal.dead_letters
     where consumer_id = p_consumer and blocks and (key_hash, seq) >= (p_hash, p_floor) and key_hash <= p_hash
     order by key_hash, seq limit 1
 $$;
 
-create type headrace.parked_state as (
+create type headrace_internal.parked_state as (
     lowest    bigint,       -- the lowest of all that are parked
     ready     bigint,       -- the lowest of those that are due at once
     due_at    timestamptz,  -- the earliest time of the others that are due
@@ -63,65 +63,65 @@ create type headrace.parked_state as (
 
 -- Return the state of the parked messages. p_lowest is the first parked message, and p_blocked the first message that
 -- blocks its key. Each value is the first entry of an index from its floor up.
-create function headrace.parked_state(
-    p_cursor headrace.cursors, p_lowest bigint, p_blocked bigint, p_ordered boolean, p_now timestamptz
-) returns headrace.parked_state
+create function headrace_internal.parked_state(
+    p_cursor headrace_internal.cursors, p_lowest bigint, p_blocked bigint, p_ordered boolean, p_now timestamptz
+) returns headrace_internal.parked_state
 language plpgsql set enable_sort = off as $$
 declare
-    v_state  headrace.parked_state;
+    v_state  headrace_internal.parked_state;
 begin
     v_state.lowest := p_lowest;
     v_state.blocked := p_blocked;
-    select (select seq from headrace.parked_ready(p_cursor.consumer_id, p_cursor.ready_floor) limit 1),
-           (select due_at from headrace.parked_due(p_cursor.consumer_id, p_cursor.due_floor, p_now) limit 1),
-           (select due_at from headrace.parked
+    select (select seq from headrace_internal.parked_ready(p_cursor.consumer_id, p_cursor.ready_floor) limit 1),
+           (select due_at from headrace_internal.parked_due(p_cursor.consumer_id, p_cursor.due_floor, p_now) limit 1),
+           (select due_at from headrace_internal.parked
             where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now order by due_at, seq limit 1)
         into v_state.ready, v_state.due_at, v_state.due_next;
     -- In an ordered consumer, a message of a blocked key never falls due.
     if p_ordered and v_state.blocked is not null and v_state.due_next is not null then
         v_state.due_next := (
-            select due_at from headrace.parked as p
+            select due_at from headrace_internal.parked as p
             where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now and (
-                select seq from headrace.first_blocking_of_key(p_cursor.consumer_id, p.key_hash, p_cursor.blocked_floor) as seq) is null
+                select seq from headrace_internal.first_blocking_of_key(p_cursor.consumer_id, p.key_hash, p_cursor.blocked_floor) as seq) is null
             order by due_at, seq limit 1);
     end if;
     return v_state;
 end $$;
 
 -- Return the number of parked messages, counted up to p_limit.
-create function headrace.count_parked(p_cursor headrace.cursors, p_limit int) returns int
+create function headrace_internal.count_parked(p_cursor headrace_internal.cursors, p_limit int) returns int
 language plpgsql set enable_sort = off as $$
 begin
     return (select count(*) from (
-        select from headrace.parked
+        select from headrace_internal.parked
         where consumer_id = p_cursor.consumer_id and seq >= p_cursor.parked_floor order by seq limit p_limit) as few);
 end $$;
 
 -- Return whether a parked message is due.
-create function headrace.has_due_message(p_cursor headrace.cursors, p_now timestamptz) returns boolean
+create function headrace_internal.has_due_message(p_cursor headrace_internal.cursors, p_now timestamptz) returns boolean
 language plpgsql set enable_sort = off as $$
 begin
     return coalesce(
-        (select true from headrace.parked_ready(p_cursor.consumer_id, p_cursor.ready_floor) limit 1),
-        (select true from headrace.parked_due(p_cursor.consumer_id, p_cursor.due_floor, p_now) limit 1), false);
+        (select true from headrace_internal.parked_ready(p_cursor.consumer_id, p_cursor.ready_floor) limit 1),
+        (select true from headrace_internal.parked_due(p_cursor.consumer_id, p_cursor.due_floor, p_now) limit 1), false);
 end $$;
 
 -- Return those of these keys that have a parked message (if p_parked) or are blocked (if p_blocked).
-create function headrace.filter_waiting_keys(
+create function headrace_internal.filter_waiting_keys(
     p_hashes bigint[], p_consumer int, p_parked boolean, p_blocked boolean, p_parked_floor bigint, p_blocked_floor bigint
 ) returns bigint[]
 language plpgsql stable set enable_sort = off as $$
 begin
     return array(
         select hash from unnest(p_hashes) as hash
-        where p_parked and (select true from headrace.first_parked_of_key(p_consumer, hash, p_parked_floor))
-           or p_blocked and (select true from headrace.first_blocking_of_key(p_consumer, hash, p_blocked_floor)));
+        where p_parked and (select true from headrace_internal.first_parked_of_key(p_consumer, hash, p_parked_floor))
+           or p_blocked and (select true from headrace_internal.first_blocking_of_key(p_consumer, hash, p_blocked_floor)));
 end $$;
 
 -- The number of waiting keys up to which they are listed.
-create function headrace.max_listed_keys() returns int language sql immutable as 'select 50';
+create function headrace_internal.max_listed_keys() returns int language sql immutable as 'select 50';
 
-create type headrace.waiting_keys as (
+create type headrace_internal.waiting_keys as (
     hashes   bigint[],  -- the listed keys, if there are few
     parked   boolean,   -- whether each key must be looked up among the parked messages instead
     blocked  boolean    -- whether each key must be looked up among the blocked keys instead
@@ -129,19 +129,19 @@ create type headrace.waiting_keys as (
 
 -- Return the keys that are parked or blocked, so that their fresh messages must wait. A list of a few keys is cheaper
 -- than a lookup for each key of a batch.
-create function headrace.waiting_keys(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_parked boolean, p_blocked boolean
-) returns headrace.waiting_keys
+create function headrace_internal.waiting_keys(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_parked boolean, p_blocked boolean
+) returns headrace_internal.waiting_keys
 language plpgsql set enable_sort = off as $$
 declare
-    c_few     constant int := headrace.max_listed_keys();
+    c_few     constant int := headrace_internal.max_listed_keys();
     v_hashes  bigint[];
-    v_result  headrace.waiting_keys;
+    v_result  headrace_internal.waiting_keys;
 begin
     v_result.parked := p_parked and p_consumer.ordered and not p_stream.one_message_per_key;
     v_result.blocked := p_blocked and p_consumer.ordered;
     if v_result.parked then
-        v_hashes := array(select key_hash from headrace.parked
+        v_hashes := array(select key_hash from headrace_internal.parked
                           where consumer_id = p_consumer.id and seq >= p_cursor.parked_floor order by seq limit c_few + 1);
         if cardinality(v_hashes) <= c_few then
             v_result.hashes := v_hashes;
@@ -149,7 +149,7 @@ begin
         end if;
     end if;
     if v_result.blocked then
-        v_hashes := array(select key_hash from headrace.dead_letters
+        v_hashes := array(select key_hash from headrace_internal.dead_letters
                           where consumer_id = p_consumer.id and (blocks, seq) >= (true, p_cursor.blocked_floor)
                           order by blocks, seq limit c_few + 1);
         if cardinality(v_hashes) <= c_few then

@@ -8,14 +8,14 @@
 -- ended. So a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
 -- at most one lock per stream, however often it publishes.
 
-create function headrace.notify_stream(p_stream int) returns void
+create function headrace_internal.notify_stream(p_stream int) returns void
 language plpgsql as $$
 declare
     c_slice  constant float8 := 0.02;   -- seconds. A commit takes a few milliseconds
     v_mark   text := format('(%s)', p_stream);
     v_notified  text := coalesce(current_setting('headrace.woken', true), '');
 begin
-    if (select until from headrace.waits where stream_id = p_stream order by until desc limit 1) > clock_timestamp()
+    if (select until from headrace_internal.waits where stream_id = p_stream order by until desc limit 1) > clock_timestamp()
        and strpos(v_notified, v_mark) = 0
        and pg_try_advisory_xact_lock(
             1212498509, hashtext(v_mark || floor(extract(epoch from clock_timestamp()) / c_slice)))
@@ -27,33 +27,33 @@ end $$;
 
 -- Subscribe consumers to notifications for `p_duration` from now. Each is subscribed again after about half of that time.
 -- A subscription that another process has renewed recently is not written again.
-create function headrace.subscribe_consumers(p_consumers int[], p_duration interval) returns void
+create function headrace_internal.subscribe_consumers(p_consumers int[], p_duration interval) returns void
 language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
     v_streams  int[];
 begin
     perform set_config('synchronous_commit', 'off', true);
-    insert into headrace.waiting as w (consumer_id, stream_id, until)
-        select id, stream_id, v_now + p_duration from headrace.consumers where id = any (p_consumers) order by id
+    insert into headrace_internal.waiting as w (consumer_id, stream_id, until)
+        select id, stream_id, v_now + p_duration from headrace_internal.consumers where id = any (p_consumers) order by id
         on conflict (consumer_id) do update set until = excluded.until where w.until < v_now + p_duration / 2;
     v_streams := array(
-        select id from (select distinct stream_id as id from headrace.consumers where id = any (p_consumers)) as s
-        where coalesce((select until from headrace.waits where stream_id = s.id order by until desc limit 1), '-infinity') < v_now + p_duration / 2);
-    insert into headrace.waits (stream_id, until) select unnest(v_streams), v_now + p_duration on conflict do nothing;
-    delete from headrace.waits where (stream_id, until) in (
-        select stream_id, until from headrace.waits where stream_id = any (v_streams) and until < v_now + p_duration for update skip locked);
+        select id from (select distinct stream_id as id from headrace_internal.consumers where id = any (p_consumers)) as s
+        where coalesce((select until from headrace_internal.waits where stream_id = s.id order by until desc limit 1), '-infinity') < v_now + p_duration / 2);
+    insert into headrace_internal.waits (stream_id, until) select unnest(v_streams), v_now + p_duration on conflict do nothing;
+    delete from headrace_internal.waits where (stream_id, until) in (
+        select stream_id, until from headrace_internal.waits where stream_id = any (v_streams) and until < v_now + p_duration for update skip locked);
 end $$;
 
 -- Subscribe one consumer.
-create function headrace.subscribe(p_consumer int, p_duration interval) returns void
+create function headrace_internal.subscribe(p_consumer int, p_duration interval) returns void
 language sql as $$
-    select headrace.subscribe_consumers(array[p_consumer], p_duration)
+    select headrace_internal.subscribe_consumers(array[p_consumer], p_duration)
 $$;
 
 -- Return those of these consumers for which no process is subscribed.
-create function headrace.without_subscription(p_consumers int[]) returns int[]
+create function headrace_internal.without_subscription(p_consumers int[]) returns int[]
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select coalesce(array_agg(id), '{}') from unnest(p_consumers) as id
-        where coalesce((select until from headrace.waiting where consumer_id = id), '-infinity') <= clock_timestamp()
+        where coalesce((select until from headrace_internal.waiting where consumer_id = id), '-infinity') <= clock_timestamp()
 $$;

@@ -17,10 +17,10 @@
 --
 -- One of the messages may have crashed the owner, and at first it is unknown which one. So all of them count as
 -- crashed once, and that attempt counts. From then on an owner that starts one of these messages records that first
--- (headrace.mark_started). When the next owner crashes, neither an attempt nor a crash is counted for those that it
+-- (headrace_internal.mark_started). When the next owner crashes, neither an attempt nor a crash is counted for those that it
 -- had not started. So only the culprit goes on to its last attempt.
-create function headrace.expire_leases(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_floor bigint, p_now timestamptz
+create function headrace_internal.expire_leases(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
@@ -28,13 +28,13 @@ declare
     v_back    record;
 begin
     with late as materialized (
-        select lease_id, owner from headrace.leases
+        select lease_id, owner from headrace_internal.leases
         where consumer_id = p_consumer.id and lease_id >= p_floor and owner in (
-            select owner from headrace.leases
+            select owner from headrace_internal.leases
             where consumer_id = p_consumer.id and lease_id >= p_floor and expires_at <= p_now)
     ), locked as materialized (
         -- These rows are the newest versions. An owner that extended its lease in the meantime is no longer late.
-        select lease_id, owner, expires_at from headrace.leases
+        select lease_id, owner, expires_at from headrace_internal.leases
         where consumer_id = p_consumer.id and lease_id = any (array(select lease_id from late))
         for update skip locked
     )
@@ -46,23 +46,23 @@ begin
     end if;
     -- Read the acks only now, in a statement that sees what was committed before the locks were granted.
     with ended as (
-        delete from headrace.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
         returning lease_id, seqs, hashes, attempts, crashes, started
     ), held as (
         select m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
                coalesce(m.crash, 0) = 0 or coalesce(m.seq = any (ended.started), false) as counts
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
-        where (ended.lease_id, m.seq) not in (select * from headrace.acked_messages(p_consumer.id, v_leases))
+        where (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))
     )
     select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
            array_agg(case when counts then crash + 1 else crash end) as crashes,
            array_agg(case when counts then 'retry' else 'release' end) as outcomes,
            array_agg(format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
-                            headrace.count_of(crash + 1, 'time'))) as errors
+                            headrace_internal.count_of(crash + 1, 'time'))) as errors
         into v_back from held;
-    perform headrace.requeue(p_consumer, p_stream, v_back.seqs, v_back.hashes, v_back.attempts, v_back.crashes, v_back.outcomes,
+    perform headrace_internal.requeue(p_consumer, p_stream, v_back.seqs, v_back.hashes, v_back.attempts, v_back.crashes, v_back.outcomes,
                               null, v_back.errors, null, p_now);
-    perform headrace.delete_ended_acks(p_consumer.id, v_leases);
+    perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
 end $$;
 
 -- Park messages again, or store them as dead letters.
@@ -70,8 +70,8 @@ end $$;
 -- crashed by now.
 -- p_delays: seconds until it may be delivered again, or null for now. p_since: when their leases were given. No
 -- message is due before that, since it would be below the cursor's due_floor, even if clocks differ.
-create function headrace.requeue(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
+create function headrace_internal.requeue(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz,
     p_since timestamptz default '-infinity'
 ) returns void
@@ -82,7 +82,7 @@ begin
     if p_seqs is null then
         return;
     end if;
-    insert into headrace.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
+    insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
                case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end
@@ -92,21 +92,21 @@ begin
         on conflict do nothing;
     if p_stream.one_message_per_key then
         -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
-        perform headrace.delete_outdated_parked(p_consumer.id, p_stream, p_hashes, (select min(seq) from unnest(p_seqs) as seq));
+        perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, p_hashes, (select min(seq) from unnest(p_seqs) as seq));
     end if;
 
     select coalesce(bool_or(outcome in ('reject', 'invalid')
                             or outcome = 'retry' and p_consumer.max_deliver <> -1 and attempts >= p_consumer.max_deliver), false)
         into v_dead from unnest(p_outcomes, p_attempts) as m(outcome, attempts);
     if v_dead then
-        perform headrace.store_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_now);
+        perform headrace_internal.store_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_now);
     end if;
 end $$;
 
 -- Store those of these messages as dead letters that were rejected, are invalid, or failed too often, unless the
--- consumer drops the latter. The parameters: see headrace.requeue.
-create function headrace.store_dead_letters(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
+-- consumer drops the latter. The parameters: see headrace_internal.requeue.
+create function headrace_internal.store_dead_letters(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_outcomes text[], p_errors text[], p_tracebacks text[], p_now timestamptz
 ) returns void
 language plpgsql as $$
@@ -124,7 +124,7 @@ begin
             -- free it. Only the count says that it was there.
             select * from failed join %s as message using (seq) where reason <> 'exhausted' or $9 <> 'drop'
         ), kept as (
-            insert into headrace.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
+            insert into headrace_internal.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
                                                error, traceback, blocks, died_at)
             select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, traceback,
                    reason = 'exhausted' and $9 = 'block', $10
@@ -135,20 +135,20 @@ begin
         )
         select count(*) as count, min(seq) as lowest, max(seq) as highest from failed
         where (reason <> 'exhausted' or $9 <> 'drop') and seq not in (select seq from dead)
-        $sql$, headrace.table_of_range(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
+        $sql$, headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
         into v_removed
         using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
               p_consumer.on_exhausted, p_now;
     -- With one message per key, a newer message has replaced it and is delivered.
     if v_removed.count > 0 and not p_stream.one_message_per_key then
-        perform headrace.record_gap(p_consumer.id, v_removed.count, v_removed.lowest, v_removed.highest + 1, p_now);
+        perform headrace_internal.record_gap(p_consumer.id, v_removed.count, v_removed.lowest, v_removed.highest + 1, p_now);
     end if;
 end $$;
 
 -- Add messages of waiting keys: park the first message of each key, due at once, and add the others to its tail. An
 -- unordered consumer parks all. With one message per key, all are parked except those of blocked keys, because only
 -- one message of a key counts.
-create function headrace.park_by_key(
+create function headrace_internal.park_by_key(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_floor bigint, p_ordered boolean, p_one_per_key boolean
 ) returns void
 language sql set enable_sort = off as $$
@@ -156,14 +156,14 @@ language sql set enable_sort = off as $$
         select seq, hash, p_ordered and (
                    not p_one_per_key and (
                        row_number() over (partition by hash order by seq) > 1
-                       or coalesce((select first < w.seq from headrace.first_parked_of_key(p_consumer, w.hash, p_floor) as first), false))
-                   or coalesce((select true from headrace.first_blocking_of_key(p_consumer, w.hash, 0)), false)) as behind
+                       or coalesce((select first < w.seq from headrace_internal.first_parked_of_key(p_consumer, w.hash, p_floor) as first), false))
+                   or coalesce((select true from headrace_internal.first_blocking_of_key(p_consumer, w.hash, 0)), false)) as behind
         from unnest(p_seqs, p_hashes) as w(seq, hash)
     ), behind as (
-        insert into headrace.tails (consumer_id, key_hash, seq)
+        insert into headrace_internal.tails (consumer_id, key_hash, seq)
             select p_consumer, hash, seq from waiting where behind on conflict do nothing
     )
-    insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+    insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, due_at)
         select p_consumer, seq, hash, 0, '-infinity' from waiting where not behind on conflict do nothing
 $$;
 
@@ -171,21 +171,21 @@ $$;
 -- message.
 -- p_after: for each key, a seq up to which its tail has been read and emptied. The index holds dead rows there.
 -- Returns the lowest seq that was parked.
-create function headrace.promote_tails(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
+create function headrace_internal.promote_tails(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
 language sql set enable_sort = off as $$
     with next as materialized (
         select k.hash, t.seq
         from (select hash, max(coalesce(after, 0)) as after from unnest(p_hashes, p_after) as k(hash, after) group by hash) as k
         cross join lateral (
-            select seq from headrace.tails
+            select seq from headrace_internal.tails
             where consumer_id = p_consumer and (key_hash, seq) > (k.hash, k.after) and key_hash <= k.hash
             order by key_hash, seq limit 1) as t
-        where (select first < t.seq from headrace.first_parked_of_key(p_consumer, k.hash, p_floor) as first) is not true
-          and (select true from headrace.first_blocking_of_key(p_consumer, k.hash, 0)) is null
+        where (select first < t.seq from headrace_internal.first_parked_of_key(p_consumer, k.hash, p_floor) as first) is not true
+          and (select true from headrace_internal.first_blocking_of_key(p_consumer, k.hash, 0)) is null
     ), gone as (
-        delete from headrace.tails as t using next where t.consumer_id = p_consumer and t.key_hash = next.hash and t.seq = next.seq
+        delete from headrace_internal.tails as t using next where t.consumer_id = p_consumer and t.key_hash = next.hash and t.seq = next.seq
     ), parked as (
-        insert into headrace.parked (consumer_id, seq, key_hash, attempts, due_at)
+        insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, due_at)
             select p_consumer, seq, hash, 0, '-infinity' from next on conflict do nothing
     )
     select min(seq) from next
@@ -193,10 +193,10 @@ $$;
 
 -- one_message_per_key: delete the parked messages of these keys that no longer have a row, because a newer message of
 -- the key replaced it.
-create function headrace.delete_outdated_parked(p_consumer int, p_stream headrace.streams, p_hashes bigint[], p_floor bigint) returns void
+create function headrace_internal.delete_outdated_parked(p_consumer int, p_stream headrace_internal.streams, p_hashes bigint[], p_floor bigint) returns void
 language plpgsql as $$
 begin
-    execute format('delete from headrace.parked as p where consumer_id = $1 and key_hash = any ($2) and seq >= $3
+    execute format('delete from headrace_internal.parked as p where consumer_id = $1 and key_hash = any ($2) and seq >= $3
                     and not exists (select from %s as m where m.seq = p.seq)', p_stream.relation)
         using p_consumer, p_hashes, p_floor;
 end $$;

@@ -1,6 +1,6 @@
 -- Read messages without leasing them: those of a stream, or those that a consumer has in hand or will get next.
 
-create type headrace.peeked as (
+create type headrace_internal.peeked as (
     state       text,           -- in_flight, parked, blocked, or next
     seq bigint, key text, data json, headers json, created_at timestamptz,
     attempts    int,            -- deliveries so far that counted, including the one in flight
@@ -12,60 +12,60 @@ create type headrace.peeked as (
 
 -- Return at most p_limit messages of each state, in the order of seq. To find those that come next, at most p_scan_limit
 -- messages are examined.
-create function headrace.peek(p_consumer int, p_limit int, p_scan_limit int default 10000) returns setof headrace.peeked
+create function headrace_internal.peek(p_consumer int, p_limit int, p_scan_limit int default 10000) returns setof headrace_internal.peeked
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_consumer  headrace.consumers;
-    v_stream    headrace.streams;
-    v_cursor    headrace.cursors;
+    v_consumer  headrace_internal.consumers;
+    v_stream    headrace_internal.streams;
+    v_cursor    headrace_internal.cursors;
     v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_leases bigint[]; v_held int[]; v_until timestamptz[];
 begin
-    select * into v_consumer from headrace.consumers where id = p_consumer;
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select * into v_stream from headrace.streams where id = v_consumer.stream_id;
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
 
     select array_agg(l.seq), array_agg(l.attempt), array_agg(l.owner), array_agg(l.lease_id), array_agg(l.held), array_agg(l.expires_at)
         into v_seqs, v_attempts, v_owners, v_leases, v_held, v_until from (
             select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.lease_id, held.held, held.expires_at
-            from headrace.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
+            from headrace_internal.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
             where held.consumer_id = p_consumer and held.lease_id >= v_cursor.lease_floor order by m.seq limit p_limit) as l;
-    return query select * from headrace.peek_seqs(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
+    return query select * from headrace_internal.peek_seqs(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
 
     select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity'))
         into v_seqs, v_attempts, v_until from (
-            select seq, attempts, due_at from headrace.parked
+            select seq, attempts, due_at from headrace_internal.parked
             where consumer_id = p_consumer and seq >= v_cursor.parked_floor
             union all
-            (select seq, 0, '-infinity' from headrace.tails as t
+            (select seq, 0, '-infinity' from headrace_internal.tails as t
              where consumer_id = p_consumer and not exists (
-                select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
+                select from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
              order by seq limit p_limit)
             order by seq limit p_limit) as p;
-    return query select * from headrace.peek_seqs(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
+    return query select * from headrace_internal.peek_seqs(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
 
     v_seqs := array(
-        select seq from headrace.dead_letters where consumer_id = p_consumer and blocks
+        select seq from headrace_internal.dead_letters where consumer_id = p_consumer and blocks
         union all
-        (select seq from headrace.tails as t
+        (select seq from headrace_internal.tails as t
          where consumer_id = p_consumer and exists (
-            select from headrace.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
+            select from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
          order by seq limit p_limit)
         order by seq limit p_limit);
-    return query select * from headrace.peek_seqs(v_stream, 'blocked', v_seqs, null, null, null, null, null);
+    return query select * from headrace_internal.peek_seqs(v_stream, 'blocked', v_seqs, null, null, null, null, null);
 
     -- Replayed messages come before anything new.
-    v_seqs := array(select seq from headrace.replays
+    v_seqs := array(select seq from headrace_internal.replays
                     where consumer_id = p_consumer and seq >= v_cursor.replay_floor order by seq limit p_limit);
-    return query select * from headrace.peek_seqs(v_stream, 'next', v_seqs, null, null, null, null, null);
+    return query select * from headrace_internal.peek_seqs(v_stream, 'next', v_seqs, null, null, null, null, null);
     if p_limit > cardinality(v_seqs) then
         return query execute format($sql$
             select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz
             from (select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 order by seq limit $2) as m
             where wanted and not ($3 and exists (
-                select from headrace.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
+                select from headrace_internal.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
             order by m.seq limit $5
             $sql$, v_consumer.condition, v_stream.relation)
             using v_cursor.position, p_scan_limit, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
@@ -73,10 +73,10 @@ begin
 end $$;
 
 -- Return the messages of these seqs that are still in the stream. The arrays run in parallel.
-create function headrace.peek_seqs(
-    p_stream headrace.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
+create function headrace_internal.peek_seqs(
+    p_stream headrace_internal.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
     p_held int[], p_until timestamptz[]
-) returns setof headrace.peeked
+) returns setof headrace_internal.peeked
 language plpgsql stable as $$
 begin
     if cardinality(p_seqs) > 0 then
@@ -85,53 +85,53 @@ begin
             from unnest($2, $3, $4, $5, $6, $7) as s(seq, attempts, owner, lease_id, held, until)
             cross join lateral (select t.seq, t.key, t.data, t.headers, t.created_at from %s as t where t.seq = s.seq) as m
             order by m.seq
-            $sql$, headrace.table_of_range(p_stream, p_seqs[1], p_seqs[cardinality(p_seqs)]))
+            $sql$, headrace_internal.table_of_range(p_stream, p_seqs[1], p_seqs[cardinality(p_seqs)]))
             using p_state, p_seqs, p_attempts, p_owners, p_leases, p_held, p_until;
     end if;
 end $$;
 
 -- Return the messages of a stream that match, from a seq on: the first or the newest p_limit of them, in the order of
 -- seq. Filters and condition may be null.
-create function headrace.messages(
+create function headrace_internal.messages(
     p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean
 ) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    v_stream := headrace.require_stream(p_stream);
+    v_stream := headrace_internal.require_stream(p_stream);
     return query execute format($sql$
         select * from (
             select seq, key, data, headers, created_at from %s
             where seq >= $1 and (%s) order by seq %s limit $2) as m
         order by m.seq
-        $sql$, v_stream.relation, headrace.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
+        $sql$, v_stream.relation, headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
         using coalesce(p_start, 1), p_limit;
 end $$;
 
 -- Return the latest message of a key. In a stream with several messages per key, this scans backwards from the end.
-create function headrace.latest(p_stream text, p_key text)
+create function headrace_internal.latest(p_stream text, p_key text)
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    v_stream := headrace.require_stream(p_stream);
+    v_stream := headrace_internal.require_stream(p_stream);
     return query execute format(
         'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
 end $$;
 
 -- Return the messages of these seqs that are still in the stream. It reads a single segment where that suffices.
-create function headrace.messages_at(p_stream int, p_seqs bigint[])
+create function headrace_internal.messages_at(p_stream int, p_seqs bigint[])
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    select * into v_stream from headrace.streams where id = p_stream;
+    select * into v_stream from headrace_internal.streams where id = p_stream;
     if found then
         return query execute format(
             'select seq, key, data, headers, created_at from %s where seq = any ($1)',
-            headrace.table_of_range(v_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s))) using p_seqs;
+            headrace_internal.table_of_range(v_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s))) using p_seqs;
     end if;
 end $$;

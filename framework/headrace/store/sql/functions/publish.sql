@@ -7,7 +7,7 @@
 -- holes.sql.
 
 -- Publish or schedule many messages. The arrays run in parallel.
--- p_message_ids: ids for deduplication, see headrace.publish_or_schedule. p_deliver_at: when to publish a message, if
+-- p_message_ids: ids for deduplication, see headrace_internal.publish_or_schedule. p_deliver_at: when to publish a message, if
 -- that is later.
 -- Returns the number of messages that were published or scheduled.
 create function headrace.publish_many(
@@ -20,25 +20,25 @@ create function headrace.publish_many(
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
     v_count   bigint;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
+    select * into v_stream from headrace_internal.streams where name = p_stream;
     if not found or v_stream.full_until is not null then
-        v_stream := headrace.require_stream_with_room(p_stream);
+        v_stream := headrace_internal.require_stream_with_room(p_stream);
     end if;
     perform pg_current_xact_id();
     if p_message_ids is not null or p_deliver_at is not null then
-        select c.count into v_count from headrace.publish_or_schedule(
+        select c.count into v_count from headrace_internal.publish_or_schedule(
             v_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
     elsif v_stream.one_message_per_key then
-        v_count := cardinality(headrace.upsert_messages(v_stream, p_keys, p_data, p_headers));
+        v_count := cardinality(headrace_internal.upsert_messages(v_stream, p_keys, p_data, p_headers));
     else
         execute format('insert into %s (key, data, headers) select * from unnest($1, $2, $3)', v_stream.relation)
             using p_keys, p_data, p_headers;
         get diagnostics v_count = row_count;
     end if;
-    perform headrace.notify_stream(v_stream.id);
+    perform headrace_internal.notify_stream(v_stream.id);
     return v_count;
 end $$;
 
@@ -54,22 +54,22 @@ create function headrace.publish(
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
     v_seq     bigint;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
+    select * into v_stream from headrace_internal.streams where name = p_stream;
     if not found or v_stream.full_until is not null then
-        v_stream := headrace.require_stream_with_room(p_stream);
+        v_stream := headrace_internal.require_stream_with_room(p_stream);
     end if;
     perform pg_current_xact_id();
     if p_message_id is not null or p_deliver_at is not null then
-        select c.seqs[1] into v_seq from headrace.publish_or_schedule(
+        select c.seqs[1] into v_seq from headrace_internal.publish_or_schedule(
             v_stream, array[p_key], array[p_data], array[p_headers], array[p_message_id], array[p_deliver_at]) as c;
         if v_seq is null then
-            select seq into v_seq from headrace.message_ids where stream_id = v_stream.id and message_id = p_message_id;
+            select seq into v_seq from headrace_internal.message_ids where stream_id = v_stream.id and message_id = p_message_id;
         end if;
     elsif v_stream.one_message_per_key then
-        v_seq := (headrace.upsert_messages(v_stream, array[p_key], array[p_data], array[p_headers]))[1];
+        v_seq := (headrace_internal.upsert_messages(v_stream, array[p_key], array[p_data], array[p_headers]))[1];
         if v_seq is null then       -- unchanged
             execute format('select seq from %s where key = $1', v_stream.relation) into v_seq using p_key;
         end if;
@@ -77,16 +77,16 @@ begin
         execute format('insert into %s (key, data, headers) values ($1, $2, $3) returning seq', v_stream.relation)
             into v_seq using p_key, p_data, p_headers;
     end if;
-    perform headrace.notify_stream(v_stream.id);
+    perform headrace_internal.notify_stream(v_stream.id);
     return v_seq;
 end $$;
 
-create function headrace.require_stream_with_room(p_name text) returns headrace.streams
+create function headrace_internal.require_stream_with_room(p_name text) returns headrace_internal.streams
 language plpgsql stable as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    v_stream := headrace.require_stream(p_name);
+    v_stream := headrace_internal.require_stream(p_name);
     if v_stream.full_until > clock_timestamp() then
         raise exception using errcode = 'HR005', message = format(
             'The stream %L holds its max_storage of %s, and what it holds must still be kept: publishing goes on by itself once something may go, or when max_storage is raised.',
@@ -98,8 +98,8 @@ end $$;
 -- Publish messages with ids, and schedule messages for later. An id that was published within the stream's
 -- dedupe_window is not published again. If an id occurs twice in a call, the first message is published. `seqs`: the
 -- seqs of the messages that were published now, in their order.
-create function headrace.publish_or_schedule(
-    p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
+create function headrace_internal.publish_or_schedule(
+    p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
     out count bigint, out seqs bigint[]
 )
 language plpgsql as $$
@@ -112,16 +112,16 @@ begin
         -- Lock the stream's table before its row, which the ids refer to. A deletion of the stream locks them in this
         -- order, too.
         execute format('lock table only %s in row exclusive mode', p_stream.relation);
-        lock table headrace.message_ids in row exclusive mode;
+        lock table headrace_internal.message_ids in row exclusive mode;
     end if;
     if p_deliver_at is not null then
-        lock table headrace.scheduled in row exclusive mode;
+        lock table headrace_internal.scheduled in row exclusive mode;
     end if;
-    v_now := clock_timestamp();     -- after the locks: see headrace.open_inserts
+    v_now := clock_timestamp();     -- after the locks: see headrace_internal.open_inserts
     if p_message_ids is not null then
         -- Insert the ids in their order, so that two publishers of the same ids don't deadlock.
         with fresh as (
-            insert into headrace.message_ids as m (stream_id, message_id, published_at)
+            insert into headrace_internal.message_ids as m (stream_id, message_id, published_at)
                 select p_stream.id, given.id, v_now from (select distinct unnest(p_message_ids)) as given(id)
                 where given.id is not null order by given.id
                 on conflict (stream_id, message_id) do update set published_at = excluded.published_at, seq = null
@@ -136,7 +136,7 @@ begin
     ), chosen as (
         select * from given where id is null or times = 1 and id = any (v_fresh)
     ), later as (
-        insert into headrace.scheduled (stream_id, deliver_at, key, data, headers)
+        insert into headrace_internal.scheduled (stream_id, deliver_at, key, data, headers)
             select p_stream.id, due, key, data, headers from chosen where due > v_now order by place
             returning id
     )
@@ -147,8 +147,8 @@ begin
     if v_due.keys is null then
         return;
     elsif p_stream.one_message_per_key then
-        seqs := headrace.upsert_messages(p_stream, v_due.keys, v_due.data, v_due.headers);
-        execute format('insert into headrace.message_ids (stream_id, message_id, published_at, seq)
+        seqs := headrace_internal.upsert_messages(p_stream, v_due.keys, v_due.data, v_due.headers);
+        execute format('insert into headrace_internal.message_ids (stream_id, message_id, published_at, seq)
                             select $1, d.id, $4, m.seq from unnest($2, $3) as d(id, key) join %s as m using (key) where d.id is not null
                             on conflict (stream_id, message_id) do update set seq = excluded.seq', p_stream.relation)
             using p_stream.id, v_due.ids, v_due.keys, v_now;
@@ -158,7 +158,7 @@ begin
             into seqs using v_due.keys, v_due.data, v_due.headers;
         -- All of these ids have rows already. An update with a join would read all ids whenever the planner believes
         -- that the table is empty.
-        insert into headrace.message_ids (stream_id, message_id, published_at, seq)
+        insert into headrace_internal.message_ids (stream_id, message_id, published_at, seq)
             select p_stream.id, d.id, v_now, d.seq from unnest(v_due.ids, seqs) as d(id, seq) where d.id is not null
             on conflict (stream_id, message_id) do update set seq = excluded.seq;
     end if;
@@ -169,7 +169,7 @@ end $$;
 -- message is stored. A seq is drawn only after the key's row is locked, so that the later one of two publishers has
 -- the larger seq. Rows are locked in the order of their keys, so that publishers don't deadlock.
 -- Returns the seqs that were published, without the payloads that `dedupe` found unchanged.
-create function headrace.upsert_messages(p_stream headrace.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
+create function headrace_internal.upsert_messages(p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
 language plpgsql as $$
 declare
     v_held  record;
@@ -217,7 +217,7 @@ begin
         into v_seqs using v_due.keys, v_due.data, v_due.headers, v_due.digests, p_stream.sequence;
     if v_seqs[1] < v_held.largest then      -- rows move to new seqs here, so the primary key may not reject a seq
                                             -- that was used before
-        perform headrace.raise_sequence_behind(p_stream.sequence, v_seqs[1], greatest(v_held.largest, headrace.largest_seq(p_stream)));
+        perform headrace_internal.raise_sequence_behind(p_stream.sequence, v_seqs[1], greatest(v_held.largest, headrace_internal.largest_seq(p_stream)));
     end if;
     return v_seqs;
 end $$;

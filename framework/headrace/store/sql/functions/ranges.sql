@@ -18,23 +18,23 @@
 -- mark names is on disk before the mark is returned.
 --
 -- No function here waits. The caller takes marks, and asks again whether their xids are still open. While one stays
--- open, it uses the first hole as its limit. See headrace.resolved_position.
+-- open, it uses the first hole as its limit. See headrace_internal.resolved_position.
 
 -- Take a mark now. p_known: the `last` of an earlier mark. A lock holder without an xid has drawn nothing up to
 -- `last`. A transaction that becomes a prepared one at this moment may be seen with its lock on the table but without
 -- its lock on the xid, which the prepared one has already. Then all prepared transactions count.
-create function headrace.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
+create function headrace_internal.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.require_stream(p_stream);
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
 begin
     if pg_is_in_recovery() then
         raise exception using errcode = 'HR003', message =
             'A standby does not know who publishes, so it can''t say what is complete: name the primary as the database.';
     end if;
     uid := v_stream.uid;
-    last := headrace.last_drawn_seq(v_stream);
-    perform headrace.require_one_by_one(v_stream);
+    last := headrace_internal.last_drawn_seq(v_stream);
+    perform headrace_internal.require_one_by_one(v_stream);
     if last > p_known and pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() then
         if current_setting('synchronous_commit') = 'off' then
             perform set_config('synchronous_commit', 'local', true);
@@ -61,14 +61,14 @@ begin
 end $$;
 
 -- Return those of these xids that are still open.
-create function headrace.still_open_xids(p_xids text[]) returns text[]
+create function headrace_internal.still_open_xids(p_xids text[]) returns text[]
 language sql as $$
     select coalesce(array_agg(distinct transactionid::text), '{}') from pg_locks
     where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid::text = any (p_xids)
 $$;
 
 -- Describe the sessions or prepared transactions of these xids, one line for each.
-create function headrace.describe_transactions(p_xids text[]) returns setof text
+create function headrace_internal.describe_transactions(p_xids text[]) returns setof text
 language sql stable as $$
     select coalesce(
         (select format('the prepared transaction %L of %s, since %s', gid, owner, prepared) from pg_prepared_xacts as p
@@ -81,9 +81,9 @@ language sql stable as $$
 $$;
 
 -- The last seq below which retention has removed whole segments.
-create function headrace.range_floor(p_stream headrace.streams) returns bigint
+create function headrace_internal.range_floor(p_stream headrace_internal.streams) returns bigint
 language sql as $$
-    select coalesce(min(lower), 1) - 1 from headrace.segments where stream_id = p_stream.id
+    select coalesce(min(lower), 1) - 1 from headrace_internal.segments where stream_id = p_stream.id
 $$;
 
 -- Return a resolved position at or above p_after, which must be one. If no transaction publishes, that is the last
@@ -91,16 +91,16 @@ $$;
 -- may have drawn. They drew after they began, so above all that was written before by the server's clock, and one
 -- hour is allowed for a clock that is set back. So an old hole stops no reader for long, and a transaction that stays
 -- open stops the reader at its own first seq.
-create function headrace.resolved_position(p_stream text, p_after bigint) returns bigint
+create function headrace_internal.resolved_position(p_stream text, p_after bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams := headrace.require_stream(p_stream);
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_mark    record;
     v_since   timestamptz;
     v_from    bigint;
     v_before  bigint;
 begin
-    v_mark := headrace.range_mark(p_stream);
+    v_mark := headrace_internal.range_mark(p_stream);
     if v_mark.open = '{}' then
         return greatest(p_after, v_mark.last);
     end if;
@@ -108,17 +108,17 @@ begin
         from unnest(v_mark.open) as open(xid)
         left join pg_locks as l on l.transactionid::text = open.xid and l.locktype = 'transactionid' and l.mode = 'ExclusiveLock'
         left join pg_stat_activity as a on a.pid = l.pid;
-    v_from := greatest(p_after, headrace.range_floor(v_stream));
+    v_from := greatest(p_after, headrace_internal.range_floor(v_stream));
     if v_since > '-infinity' and v_from < v_mark.last then
-        v_before := headrace.last_seq_before(v_stream, v_since - interval '1 hour');
+        v_before := headrace_internal.last_seq_before(v_stream, v_since - interval '1 hour');
         v_from := greatest(v_from, least(coalesce(v_before, 0), v_mark.last));
     end if;
-    return headrace.last_before_first_missing(v_stream, v_from, v_mark.last);
+    return headrace_internal.last_before_first_missing(v_stream, v_from, v_mark.last);
 end $$;
 
 -- The seq before the first missing one above p_after, at most p_last. A call examines at most 5 million seqs, which
 -- is enough progress.
-create function headrace.last_before_first_missing(p_stream headrace.streams, p_after bigint, p_last bigint) returns bigint
+create function headrace_internal.last_before_first_missing(p_stream headrace_internal.streams, p_after bigint, p_last bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_step   constant bigint := 100000;
@@ -131,7 +131,7 @@ declare
 begin
     while v_at < v_end loop
         v_next := least(v_at + c_step, v_end);
-        v_table := headrace.table_of_range(p_stream, v_at + 1, v_next);
+        v_table := headrace_internal.table_of_range(p_stream, v_at + 1, v_next);
         execute format('select count(*) from %s where seq > $1 and seq <= $2', v_table) into v_count using v_at, v_next;
         if v_count < v_next - v_at then
             execute format($sql$
@@ -152,35 +152,35 @@ end $$;
 -- Return the position before the first message of a range. p_edge: 'earliest' or 'latest'. Otherwise the range begins
 -- at p_seq or p_time. 'latest' includes all messages that become visible from now on. It may also include messages
 -- that were published while another transaction was open.
-create function headrace.range_start(
+create function headrace_internal.range_start(
     p_stream text, p_edge text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream    headrace.streams := headrace.require_stream(p_stream);
+    v_stream    headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_position  bigint;
 begin
     if p_seq is not null then
-        return headrace.range_end(p_stream, p_seq) - 1;
+        return headrace_internal.range_end(p_stream, p_seq) - 1;
     elsif p_time > p_now then
-        perform headrace.range_end(p_stream, null, p_time, p_now);
+        perform headrace_internal.range_end(p_stream, null, p_time, p_now);
     elsif p_time is not null then
-        v_position := headrace.position_at(p_stream, p_time);
+        v_position := headrace_internal.position_at(p_stream, p_time);
     elsif p_edge = 'earliest' then
-        return headrace.range_floor(v_stream);
+        return headrace_internal.range_floor(v_stream);
     end if;
-    return greatest(coalesce(v_position, headrace.resolved_position(p_stream, 0)), headrace.range_floor(v_stream));
+    return greatest(coalesce(v_position, headrace_internal.resolved_position(p_stream, 0)), headrace_internal.range_floor(v_stream));
 end $$;
 
 -- Return the last seq of a range: p_seq itself, or the one before the first message of p_time or later. Null for the
 -- end of the stream.
-create function headrace.range_end(
+create function headrace_internal.range_end(
     p_stream text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams := headrace.require_stream(p_stream);
-    v_last    bigint := headrace.last_drawn_seq(v_stream);
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
+    v_last    bigint := headrace_internal.last_drawn_seq(v_stream);
 begin
     if p_seq > v_last then
         raise exception using errcode = 'HR004', message = format(
@@ -191,14 +191,14 @@ begin
             'The time %s lies in the future, it is %s now: take a time that has passed, or "latest".',
             p_time at time zone 'utc', p_now at time zone 'utc');
     end if;
-    return coalesce(p_seq, headrace.seq_at(p_stream, p_time) - 1);
+    return coalesce(p_seq, headrace_internal.seq_at(p_stream, p_time) - 1);
 end $$;
 
 -- Return the largest position up to p_last with at most p_rows messages after p_after.
-create function headrace.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
+create function headrace_internal.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams := headrace.require_stream(p_stream);
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_next    bigint;
 begin
     if p_last - p_after <= p_rows then
@@ -214,7 +214,7 @@ end $$;
 -- Return the filters that Spark pushes down, as SQL over a message's columns: [{"column": "key", "op": "=", "value":
 -- "a", "not": false}, …]. All of them must hold. They have the meaning of SQL, also for null. Text compares byte by
 -- byte, by the collation of the column.
-create function headrace.pushdown_condition(p_tests json) returns text
+create function headrace_internal.pushdown_condition(p_tests json) returns text
 language plpgsql immutable as $$
 declare
     v_test   json;
@@ -254,7 +254,7 @@ end $$;
 -- p_first: null for the first message that exists. p_uid: the uid of the stream as it was known before, null for any.
 -- p_fail: whether to raise if messages at the beginning were removed, now and while the ranges are read. p_columns:
 -- which columns, and in which order.
-create function headrace.plan_ranges(
+create function headrace_internal.plan_ranges(
     p_stream      text,
     p_first       bigint,
     p_last        bigint,
@@ -268,7 +268,7 @@ create function headrace.plan_ranges(
 ) returns table (first bigint, last bigint, query text)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream     headrace.streams := headrace.require_stream(p_stream);
+    v_stream     headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_first      bigint := p_first;
     v_last       bigint := p_last;
     v_condition  text;
@@ -279,22 +279,22 @@ begin
         raise exception using errcode = 'HR001', message = format(
             'The stream %L was deleted and created anew: what was read so far is of another one; begin anew, with a new checkpoint.', p_stream);
     elsif p_fail then
-        perform headrace.require_range(v_stream.id, p_first, p_first is not null);
+        perform headrace_internal.require_range(v_stream.id, p_first, p_first is not null);
     end if;
     if v_stream.one_message_per_key then
         execute format('select greatest($1, min(seq)), least($2, max(seq)) from %s', v_stream.relation) into v_first, v_last using v_first, v_last;
     else
         -- greatest ignores null, so the floor is used
-        v_first := greatest(v_first, headrace.range_floor(v_stream) + 1);
+        v_first := greatest(v_first, headrace_internal.range_floor(v_stream) + 1);
     end if;
-    v_condition := concat_ws(' and ', nullif(headrace.condition(p_filters, p_where), 'true'), nullif(headrace.pushdown_condition(p_tests), 'true'));
+    v_condition := concat_ws(' and ', nullif(headrace_internal.condition(p_filters, p_where), 'true'), nullif(headrace_internal.pushdown_condition(p_tests), 'true'));
     select string_agg(case when name in ('data', 'headers') then format('%1$I::text as %1$I', name) else quote_ident(name) end, ', ' order by place)
         into v_columns from unnest(p_columns) with ordinality as c(name, place)
         where name in ('key', 'seq', 'headers', 'created_at', 'data');
     v_width := greatest(ceil((v_last - v_first + 1)::numeric / greatest(p_partitions, 1)), 1);
     return query
         select f, least(f + v_width - 1, v_last), format(
-            'select %s from %s where seq between %s and %s%s order by seq limit headrace.require_range(%s, %L, %L)',
+            'select %s from %s where seq between %s and %s%s order by seq limit headrace_internal.require_range(%s, %L, %L)',
             v_columns, v_stream.relation, f, least(f + v_width - 1, v_last), ' and ' || nullif(v_condition, ''), v_stream.id,
             case when p_fail then f end, p_first is not null)
         from generate_series(v_first, v_last, v_width) as f;
@@ -308,21 +308,21 @@ end $$;
 -- before any row is read. A condition is not computed where all segments of a range are gone. When the limit is
 -- computed the query has its snapshot, and its lock on the stream's table, and retention drops no segment while that
 -- lock is held. So the check stays valid until the query ends.
-create function headrace.require_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
+create function headrace_internal.require_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
     v_floor   bigint;
 begin
     if pg_is_in_recovery() then
         raise exception using errcode = 'HR003', message =
             'A standby may not have all of this range yet, although it is complete: name the primary as the database.';
     end if;
-    select * into v_stream from headrace.streams where id = p_stream;
+    select * into v_stream from headrace_internal.streams where id = p_stream;
     if not found then
         raise exception using errcode = 'HR001', message = 'The stream was deleted while it was read: begin anew.';
     end if;
-    v_floor := greatest(headrace.range_floor(v_stream), case when p_trimmed then v_stream.trimmed end);
+    v_floor := greatest(headrace_internal.range_floor(v_stream), case when p_trimmed then v_stream.trimmed end);
     if p_first <= v_floor then
         raise exception using errcode = 'HR004', message = format(
             'Of the stream %L the seqs from %s to %s were removed by retention before they were read: begin at "earliest", or say '
@@ -333,38 +333,38 @@ end $$;
 
 -- Move a consumer that represents a reader of ranges up to the reader's position, never back. Retention by `interest`
 -- then keeps the messages that the reader has not read. Returns the position of the consumer.
-create function headrace.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
+create function headrace_internal.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream    headrace.streams := headrace.require_stream(p_stream);
+    v_stream    headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_consumer  int;
-    v_cursor    headrace.cursors;
-    v_next      headrace.cursors;
+    v_cursor    headrace_internal.cursors;
+    v_next      headrace_internal.cursors;
     v_headless  bigint[];
     v_promoted  bigint;
 begin
-    select id into v_consumer from headrace.consumers where stream_id = v_stream.id and name = p_consumer;
+    select id into v_consumer from headrace_internal.consumers where stream_id = v_stream.id and name = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = format(
             'There is no consumer %L on the stream %L: create it, so that the place that was read up to can be kept there.', p_consumer, p_stream);
     end if;
     perform pg_advisory_xact_lock(1212498508, v_consumer);
-    select * into v_cursor from headrace.cursors where consumer_id = v_consumer order by version desc limit 1;
-    if exists (select from headrace.leases where consumer_id = v_consumer and lease_id >= v_cursor.lease_floor and lowest <= p_position) then
+    select * into v_cursor from headrace_internal.cursors where consumer_id = v_consumer order by version desc limit 1;
+    if exists (select from headrace_internal.leases where consumer_id = v_consumer and lease_id >= v_cursor.lease_floor and lowest <= p_position) then
         raise exception using errcode = 'HR004', message = format(
             'The consumer %L of the stream %L has messages in flight, so a worker uses it: give the Spark query a consumer of its own.',
             p_consumer, p_stream);
     elsif v_cursor.position >= p_position and v_cursor.holes = '{}' and v_cursor.frozen = '{}' then
         return v_cursor.position;
     end if;
-    delete from headrace.tails where consumer_id = v_consumer and seq <= p_position;
+    delete from headrace_internal.tails where consumer_id = v_consumer and seq <= p_position;
     with gone as (
-        delete from headrace.parked where consumer_id = v_consumer and seq >= v_cursor.parked_floor and seq <= p_position returning key_hash
+        delete from headrace_internal.parked where consumer_id = v_consumer and seq >= v_cursor.parked_floor and seq <= p_position returning key_hash
     )
     select array_agg(key_hash) into v_headless from gone;
-    v_promoted := headrace.promote_tails(v_consumer, v_headless, null, p_position + 1);
-    delete from headrace.replays where consumer_id = v_consumer and seq <= p_position;
-    v_next := headrace.thaw_all_holes(v_cursor);
+    v_promoted := headrace_internal.promote_tails(v_consumer, v_headless, null, p_position + 1);
+    delete from headrace_internal.replays where consumer_id = v_consumer and seq <= p_position;
+    v_next := headrace_internal.thaw_all_holes(v_cursor);
     v_next.position := greatest(v_cursor.position, p_position);
     v_next.settled := greatest(v_cursor.settled, p_position);
     v_next.holes := v_next.holes * int8multirange(int8range(p_position + 1, null));
@@ -376,6 +376,6 @@ begin
         v_next.suspects := null;
         v_next.suspects_at := null;
     end if;
-    perform headrace.write_cursor(v_cursor, v_next);
+    perform headrace_internal.write_cursor(v_cursor, v_next);
     return v_next.position;
 end $$;

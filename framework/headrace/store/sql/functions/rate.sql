@@ -2,7 +2,7 @@
 -- the lease call updates it, since these calls take turns anyway. No call waits here. If the bucket is empty, the
 -- call returns when to call again.
 
-create type headrace.token_bucket as (
+create type headrace_internal.token_bucket as (
     tokens   float8,        -- the tokens in it now
     granted  int,           -- how many messages may be delivered
     short    boolean        -- whether that is less than were wanted
@@ -10,14 +10,14 @@ create type headrace.token_bucket as (
 
 -- Return the tokens available. p_wanted: how many messages there is room for. A clock that was set back neither adds
 -- nor removes tokens.
-create function headrace.grant_tokens(
-    p_consumer headrace.consumers, p_cursor headrace.cursors, p_wanted int, p_now timestamptz
-) returns headrace.token_bucket
+create function headrace_internal.grant_tokens(
+    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_wanted int, p_now timestamptz
+) returns headrace_internal.token_bucket
 language plpgsql immutable as $$
 declare
     c_grain   constant float8 := 1e-9;      -- tolerance for the rounding of added fractions
     v_burst   float8 := coalesce(p_consumer.rate_burst, greatest(1, ceil(p_consumer.rate_limit)));
-    v_bucket  headrace.token_bucket;
+    v_bucket  headrace_internal.token_bucket;
 begin
     v_bucket.tokens := least(v_burst, coalesce(
         p_cursor.tokens + greatest(0, extract(epoch from p_now - p_cursor.tokens_at)::float8) * p_consumer.rate_limit, v_burst));
@@ -28,7 +28,7 @@ end $$;
 
 -- Return the seconds until there is a whole token again, if there is none now. Rounded up to the next microsecond, so
 -- that the token is there then.
-create function headrace.seconds_until_token(p_consumer headrace.consumers, p_tokens float8) returns float8
+create function headrace_internal.seconds_until_token(p_consumer headrace_internal.consumers, p_tokens float8) returns float8
 language sql immutable as $$
     select ceil(1e6 * greatest(0, 1 - p_tokens) / p_consumer.rate_limit) / 1e6
 $$;

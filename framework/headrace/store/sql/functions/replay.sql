@@ -1,30 +1,30 @@
 -- replay: deliver messages again to one consumer, or publish them again into another stream.
 
-create type headrace.selection as (
+create type headrace_internal.selection as (
     clause  text,       -- a condition over a message's columns, with every literal quoted by Postgres
     first   bigint,     -- the first seq that can match ...
     last    bigint      -- ... and the last one. Bounds for the planner, and for choosing the segments
 );
 
 -- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive.
-create function headrace.compile_selection(
-    p_stream headrace.streams, p_filters text[], p_where json,
+create function headrace_internal.compile_selection(
+    p_stream headrace_internal.streams, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
-) returns headrace.selection
+) returns headrace_internal.selection
 language plpgsql stable as $$
 declare
-    v_chosen  headrace.selection;
+    v_chosen  headrace_internal.selection;
 begin
-    v_chosen.clause := '(' || headrace.condition(coalesce(p_filters, '{>}'), p_where) || ')';
+    v_chosen.clause := '(' || headrace_internal.condition(coalesce(p_filters, '{>}'), p_where) || ')';
     v_chosen.first := greatest(coalesce(p_from_seq, 1), 1);
     v_chosen.last := least(p_to_seq, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
     if p_from_time is not null then
         v_chosen.clause := v_chosen.clause || format(' and created_at >= %L', p_from_time);
-        v_chosen.first := greatest(v_chosen.first, headrace.seq_near(p_stream, p_from_time - interval '1 minute'));
+        v_chosen.first := greatest(v_chosen.first, headrace_internal.seq_near(p_stream, p_from_time - interval '1 minute'));
     end if;
     if p_to_time is not null then
         v_chosen.clause := v_chosen.clause || format(' and created_at <= %L', p_to_time);
-        v_chosen.last := least(v_chosen.last, headrace.seq_near(p_stream, p_to_time + interval '1 minute'));
+        v_chosen.last := least(v_chosen.last, headrace_internal.seq_near(p_stream, p_to_time + interval '1 minute'));
     end if;
     return v_chosen;
 end $$;
@@ -32,45 +32,45 @@ end $$;
 -- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
 -- that are above the cursor, in flight, parked or blocked are delivered anyway, and are neither taken nor counted.
 -- p_dry_run: only count. Returns the number of messages.
-create function headrace.replay(
+create function headrace_internal.replay(
     p_consumer int, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_consumer  headrace.consumers;
-    v_stream    headrace.streams;
-    v_cursor    headrace.cursors;
-    v_chosen    headrace.selection;
+    v_consumer  headrace_internal.consumers;
+    v_stream    headrace_internal.streams;
+    v_cursor    headrace_internal.cursors;
+    v_chosen    headrace_internal.selection;
     v_wanted    text;
     v_count     bigint;
     v_first     bigint;
     v_anyway    bigint[];
     v_gone      bigint;
 begin
-    perform headrace.require_read_committed('headrace.replay');
-    select * into v_consumer from headrace.consumers where id = p_consumer;
+    perform headrace_internal.require_read_committed('headrace_internal.replay');
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select * into v_stream from headrace.streams where id = v_consumer.stream_id;
-    v_chosen := headrace.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
+    v_chosen := headrace_internal.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
     -- The position and the holes are read in the same statement as the messages. Messages that were missing when the
     -- cursor passed and have arrived since are still to be delivered.
     v_wanted := format($sql$
-        from (select position, headrace.all_holes(c) as holes from headrace.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
+        from (select position, headrace_internal.all_holes(c) as holes from headrace_internal.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
         cross join lateral (
             select seq, hashtextextended(key, 0) as hash from %s
             where seq >= $2 and seq <= $3 and seq <= cursor.position and not seq <@ cursor.holes and (%s) and (%s)) as m
-        where not exists (select from headrace.replays as r where r.consumer_id = $1 and r.seq = m.seq)
-        $sql$, headrace.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
+        where not exists (select from headrace_internal.replays as r where r.consumer_id = $1 and r.seq = m.seq)
+        $sql$, headrace_internal.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
     if p_dry_run then
         execute format($sql$
             select count(*) %s
-               and m.seq not in (select i.seq from headrace.in_flight_seqs($1, 0) as i(seq))
-               and not exists (select from headrace.parked as p where p.consumer_id = $1 and p.seq = m.seq)
-               and not exists (select from headrace.tails as t where t.consumer_id = $1 and t.seq = m.seq)
-               and not exists (select from headrace.dead_letters as d where d.consumer_id = $1 and d.seq = m.seq and d.blocks)
+               and m.seq not in (select i.seq from headrace_internal.in_flight_seqs($1, 0) as i(seq))
+               and not exists (select from headrace_internal.parked as p where p.consumer_id = $1 and p.seq = m.seq)
+               and not exists (select from headrace_internal.tails as t where t.consumer_id = $1 and t.seq = m.seq)
+               and not exists (select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.seq = m.seq and d.blocks)
             $sql$, v_wanted) into v_count using p_consumer, v_chosen.first, v_chosen.last;
         return v_count;
     end if;
@@ -79,7 +79,7 @@ begin
     -- the commit.
     execute format($sql$
         with added as (
-            insert into headrace.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s order by m.seq
+            insert into headrace_internal.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s order by m.seq
             on conflict do nothing returning seq
         )
         select count(*), min(seq) from added
@@ -89,35 +89,35 @@ begin
     end if;
     -- Then take the consumer's lock, and delete the messages that are delivered anyway by now.
     perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     v_anyway := array(
-        select i.seq from headrace.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq)
+        select i.seq from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq)
         union all
-        select p.seq from headrace.parked as p where p.consumer_id = p_consumer and p.seq >= v_cursor.parked_floor
+        select p.seq from headrace_internal.parked as p where p.consumer_id = p_consumer and p.seq >= v_cursor.parked_floor
         union all
-        select d.seq from headrace.dead_letters as d where d.consumer_id = p_consumer and d.blocks
+        select d.seq from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.blocks
         union all
-        select r.seq from headrace.replays as r where r.consumer_id = p_consumer and exists (
-            select from headrace.tails as t where t.consumer_id = p_consumer and t.seq = r.seq)
+        select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and exists (
+            select from headrace_internal.tails as t where t.consumer_id = p_consumer and t.seq = r.seq)
         union all
-        select r.seq from unnest(headrace.all_holes(v_cursor)) as hole cross join lateral (
-            select seq from headrace.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
+        select r.seq from unnest(headrace_internal.all_holes(v_cursor)) as hole cross join lateral (
+            select seq from headrace_internal.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
         union all
-        select r.seq from headrace.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
-    delete from headrace.replays where consumer_id = p_consumer and seq = any (v_anyway);
+        select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
+    delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_anyway);
     get diagnostics v_gone = row_count;
-    perform headrace.start_replay(p_consumer, v_first);
-    perform headrace.notify_stream(v_stream.id);
+    perform headrace_internal.start_replay(p_consumer, v_first);
+    perform headrace_internal.notify_stream(v_stream.id);
     return v_count - v_gone;
 end $$;
 
 -- Publish the messages of a stream that match, in their order, into another stream, or into the same one (the
 -- messages that exist now). Runs in the caller's transaction: all or none. p_dry_run: only count. Returns the number
 -- of messages.
-create function headrace.republish(
+create function headrace_internal.republish(
     p_stream text, p_target text, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
 ) returns bigint
@@ -125,8 +125,8 @@ language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_messages  constant int := 1000;
     c_bytes     constant bigint := 4000000;
-    v_stream    headrace.streams;
-    v_chosen    headrace.selection;
+    v_stream    headrace_internal.streams;
+    v_chosen    headrace_internal.selection;
     v_messages  text;
     v_message   record;
     v_keys      text[] := '{}';
@@ -135,11 +135,11 @@ declare
     v_bytes     bigint := 0;
     v_count     bigint := 0;
 begin
-    v_stream := headrace.require_stream(p_stream);
-    perform headrace.require_stream(p_target);
-    v_chosen := headrace.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    v_stream := headrace_internal.require_stream(p_stream);
+    perform headrace_internal.require_stream(p_target);
+    v_chosen := headrace_internal.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
     v_messages := format('from %s where seq >= $1 and seq <= $2 and (%s)',
-                         headrace.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);
+                         headrace_internal.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);
     if p_dry_run then
         execute 'select count(*) ' || v_messages into v_count using v_chosen.first, v_chosen.last;
         return v_count;
@@ -169,42 +169,42 @@ end $$;
 -- The messages that are delivered apart from the cursor, those of a replay or the last of each key, may be many. They
 -- are parked in portions. No fresh message is read before all are parked.
 
--- Record in the cursor that rows were added to headrace.replays, the first of them p_first. The caller's transaction
+-- Record in the cursor that rows were added to headrace_internal.replays, the first of them p_first. The caller's transaction
 -- holds the consumer's lock.
-create function headrace.start_replay(p_consumer int, p_first bigint) returns void
+create function headrace_internal.start_replay(p_consumer int, p_first bigint) returns void
 language plpgsql as $$
 declare
-    v_cursor  headrace.cursors;
-    v_next    headrace.cursors;
+    v_cursor  headrace_internal.cursors;
+    v_next    headrace_internal.cursors;
 begin
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_next := v_cursor;
     v_next.replay_floor := least(v_cursor.replay_floor, p_first);
-    perform headrace.write_cursor(v_cursor, v_next);
+    perform headrace_internal.write_cursor(v_cursor, v_next);
 end $$;
 
 -- Park the next p_scan_limit messages of a replay. Those that are leased or parked already are skipped.
-create function headrace.park_replayed(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_scan_limit int
-) returns headrace.cursors
+create function headrace_internal.park_replayed(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_scan_limit int
+) returns headrace_internal.cursors
 language plpgsql as $$
 declare
     v_replayed  record;
 begin
     with replayed as (
-        delete from headrace.replays where consumer_id = p_consumer.id and seq in (
-            select seq from headrace.replays where consumer_id = p_consumer.id and seq >= p_cursor.replay_floor order by seq limit p_scan_limit)
+        delete from headrace_internal.replays where consumer_id = p_consumer.id and seq in (
+            select seq from headrace_internal.replays where consumer_id = p_consumer.id and seq >= p_cursor.replay_floor order by seq limit p_scan_limit)
         returning seq, key_hash,
-            seq in (select i.seq from headrace.in_flight_seqs(p_consumer.id, p_cursor.lease_floor) as i(seq))
-            or exists (select from headrace.parked as p where p.consumer_id = p_consumer.id and p.seq = replays.seq)
-            or exists (select from headrace.tails as t where t.consumer_id = p_consumer.id and t.seq = replays.seq) as there
+            seq in (select i.seq from headrace_internal.in_flight_seqs(p_consumer.id, p_cursor.lease_floor) as i(seq))
+            or exists (select from headrace_internal.parked as p where p.consumer_id = p_consumer.id and p.seq = replays.seq)
+            or exists (select from headrace_internal.tails as t where t.consumer_id = p_consumer.id and t.seq = replays.seq) as there
     )
     select array_agg(seq) filter (where not there) as seqs, array_agg(key_hash) filter (where not there) as hashes,
            min(seq) as first, max(seq) as last, count(*) as count
         into v_replayed from replayed;
     p_cursor.parked_floor := least(p_cursor.parked_floor, v_replayed.first);
     p_cursor.ready_floor := least(p_cursor.ready_floor, v_replayed.first);
-    perform headrace.park_by_key(p_consumer.id, v_replayed.seqs, v_replayed.hashes, p_cursor.parked_floor,
+    perform headrace_internal.park_by_key(p_consumer.id, v_replayed.seqs, v_replayed.hashes, p_cursor.parked_floor,
                              p_consumer.ordered, p_stream.one_message_per_key);
     p_cursor.replay_floor := case when v_replayed.count >= p_scan_limit then v_replayed.last + 1 end;
     return p_cursor;

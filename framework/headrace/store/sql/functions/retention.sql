@@ -19,26 +19,26 @@
 
 -- Return the stream, if it exists and its lock is free. No other call maintains the stream until the end of the
 -- transaction.
-create function headrace.lock_stream_for_maintenance(p_stream int) returns headrace.streams
+create function headrace_internal.lock_stream_for_maintenance(p_stream int) returns headrace_internal.streams
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    perform headrace.require_read_committed('Retention');
+    perform headrace_internal.require_read_committed('Retention');
     if pg_try_advisory_xact_lock(1212498510, p_stream) then
-        select * into v_stream from headrace.streams where id = p_stream;
+        select * into v_stream from headrace_internal.streams where id = p_stream;
     end if;
     return v_stream;
 end $$;
 
-create function headrace.last_drawn_seq(p_stream headrace.streams) returns bigint
+create function headrace_internal.last_drawn_seq(p_stream headrace_internal.streams) returns bigint
 language sql as $$
     select coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0)
 $$;
 
 -- Return whether it is useless to request a lock on one of these tables now. That is so if a session has been using
 -- one for more than a second, since it may continue for long. A prepared transaction counts, too. It has no process.
-create function headrace.is_locked_for_long(p_relations text[]) returns boolean
+create function headrace_internal.is_locked_for_long(p_relations text[]) returns boolean
 language sql as $$
     select exists (
         select from pg_locks as l left join pg_stat_activity as a on a.pid = l.pid
@@ -50,7 +50,7 @@ $$;
 
 -- Limit the wait for each lock to p_lock_timeout milliseconds, until the end of the transaction. Then lock_not_available
 -- is raised.
-create function headrace.set_lock_timeout(p_lock_timeout int) returns void
+create function headrace_internal.set_lock_timeout(p_lock_timeout int) returns void
 language sql as $$
     select set_config('lock_timeout', p_lock_timeout || 'ms', true)
 $$;
@@ -59,7 +59,7 @@ $$;
 
 -- Return the bytes that count against max_storage. With one_message_per_key this is an estimate of what the live rows
 -- and their index entries take, since the number of dead ones fluctuates.
-create function headrace.stored_bytes(p_stream headrace.streams) returns bigint
+create function headrace_internal.stored_bytes(p_stream headrace_internal.streams) returns bigint
 language plpgsql as $$
 declare
     c_few    constant int := 20000;
@@ -67,8 +67,8 @@ declare
     v_bytes  float8;
 begin
     if not p_stream.one_message_per_key then
-        return (select coalesce(sum(pg_total_relation_size(to_regclass(relation))), 0) from headrace.segments
-                where stream_id = p_stream.id and lower <= headrace.last_drawn_seq(p_stream));
+        return (select coalesce(sum(pg_total_relation_size(to_regclass(relation))), 0) from headrace_internal.segments
+                where stream_id = p_stream.id and lower <= headrace_internal.last_drawn_seq(p_stream));
     end if;
     execute format('select (select count(*) from (select from %1$s limit $1 + 1) as few), (select avg(
                         1.4 * (56 + pg_column_size(key) + pg_column_size(data) + coalesce(pg_column_size(headers), 0)
@@ -84,41 +84,41 @@ end $$;
 -- Return the first seq that some consumer is not done with. Null when there is no consumer. It is one statement,
 -- since a message moves from the cursor to a lease, from there to the parked messages and back, and must not be
 -- overlooked in between.
-create function headrace.first_unfinished_seq(p_stream int) returns bigint
+create function headrace_internal.first_unfinished_seq(p_stream int) returns bigint
 language sql stable as $$
     select min(least(
-        u.position + 1, headrace.lowest_hole(u),
-        (select min(lowest) from headrace.leases where consumer_id = c.id and lease_id >= u.lease_floor),
-        (select seq from headrace.first_parked(c.id, u.parked_floor) as seq),
-        (select min(seq) from headrace.replays where consumer_id = c.id and seq >= u.replay_floor),
-        (select seq from headrace.tails where consumer_id = c.id order by seq limit 1),
-        (select seq from headrace.first_blocking(c.id, u.blocked_floor) as seq)))
-    from headrace.consumers as c
-    cross join lateral (select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
+        u.position + 1, headrace_internal.lowest_hole(u),
+        (select min(lowest) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor),
+        (select seq from headrace_internal.first_parked(c.id, u.parked_floor) as seq),
+        (select min(seq) from headrace_internal.replays where consumer_id = c.id and seq >= u.replay_floor),
+        (select seq from headrace_internal.tails where consumer_id = c.id order by seq limit 1),
+        (select seq from headrace_internal.first_blocking(c.id, u.blocked_floor) as seq)))
+    from headrace_internal.consumers as c
+    cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
     where c.stream_id = p_stream
 $$;
 
 -- Return whether some consumer still needs a segment, as it is now. This does not wait for missing messages, and a
 -- consumer need not have read past the segment's last message. Otherwise a stream that is full for that reason would
 -- never continue.
-create function headrace.is_segment_needed(p_stream headrace.streams, p_segment headrace.segments, p_newest bigint) returns boolean
+create function headrace_internal.is_segment_needed(p_stream headrace_internal.streams, p_segment headrace_internal.segments, p_newest bigint) returns boolean
 language plpgsql as $$
 declare
     v_first     bigint;
     v_consumer  record;
     v_late      boolean;
 begin
-    select min(lower) into v_first from headrace.segments where stream_id = p_stream.id;
+    select min(lower) into v_first from headrace_internal.segments where stream_id = p_stream.id;
     for v_consumer in
         select c.id, u.position >= p_newest as past,
-               headrace.all_holes(u) * int8multirange(int8range(p_segment.lower, p_segment.upper)) as holes,
-               least((select min(lowest) from headrace.leases where consumer_id = c.id and lease_id >= u.lease_floor),
-                     (select seq from headrace.first_parked(c.id, greatest(u.parked_floor, v_first)) as seq),
-                     (select min(seq) from headrace.replays where consumer_id = c.id and seq >= v_first),
-                     (select seq from headrace.tails where consumer_id = c.id and seq >= v_first order by seq limit 1),
-                     (select seq from headrace.first_blocking(c.id, greatest(u.blocked_floor, v_first)) as seq)) as lowest
-        from headrace.consumers as c
-        cross join lateral (select * from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
+               headrace_internal.all_holes(u) * int8multirange(int8range(p_segment.lower, p_segment.upper)) as holes,
+               least((select min(lowest) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor),
+                     (select seq from headrace_internal.first_parked(c.id, greatest(u.parked_floor, v_first)) as seq),
+                     (select min(seq) from headrace_internal.replays where consumer_id = c.id and seq >= v_first),
+                     (select seq from headrace_internal.tails where consumer_id = c.id and seq >= v_first order by seq limit 1),
+                     (select seq from headrace_internal.first_blocking(c.id, greatest(u.blocked_floor, v_first)) as seq)) as lowest
+        from headrace_internal.consumers as c
+        cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id
     loop
         if not v_consumer.past or v_consumer.lowest < p_segment.upper then
@@ -136,8 +136,8 @@ begin
 end $$;
 
 -- Return whether the policy lets the oldest segment go. p_too_large: whether the stream is larger than max_storage.
-create function headrace.is_segment_removable(
-    p_stream headrace.streams, p_segment headrace.segments, p_too_large boolean, p_now timestamptz
+create function headrace_internal.is_segment_removable(
+    p_stream headrace_internal.streams, p_segment headrace_internal.segments, p_too_large boolean, p_now timestamptz
 ) returns boolean
 language plpgsql as $$
 declare
@@ -149,7 +149,7 @@ begin
     elsif v_newest.created_at > p_now - p_stream.retain_at_least then
         return false;
     elsif p_stream.retention = 'interest' then
-        return not headrace.is_segment_needed(p_stream, p_segment, v_newest.seq);
+        return not headrace_internal.is_segment_needed(p_stream, p_segment, v_newest.seq);
     end if;
     return p_too_large or coalesce(v_newest.created_at < p_now - p_stream.retain_up_to, false);
 end $$;

@@ -4,9 +4,9 @@
 -- not show is a hole. A message that it shows is delivered, parked or passed over. So no message is lost between the
 -- two.
 --
--- The usual case has a statement of its own: no filter, and no late arrivals. See headrace.scan_usual.
+-- The usual case has a statement of its own: no filter, and no late arrivals. See headrace_internal.scan_usual.
 
-create type headrace.scanned as (
+create type headrace_internal.scanned as (
     position        bigint,         -- all messages up to here were examined ...
     missing         int8multirange, -- ... except these fresh seqs, which are not visible yet
     late            int8multirange, -- seqs in holes that are visible now
@@ -17,14 +17,14 @@ create type headrace.scanned as (
     seqs bigint[], hashes bigint[], keys text[], data json[], headers json[], created_at timestamptz[],
     waiting_seqs bigint[], waiting_hashes bigint[],
     snapshot        pg_snapshot,    -- the snapshot of the read
-    cursor          headrace.cursors    -- the next cursor, set by headrace.read_ahead
+    cursor          headrace_internal.cursors    -- the next cursor, set by headrace_internal.read_ahead
 );
 
 -- Return for each of these keys, in the order of seq, whether its message must wait. Returns null when none must.
 -- Among the reads this may come last, because what has been parked meanwhile belongs to keys that were busy. Each key
 -- is looked up once.
-create function headrace.must_wait(
-    p_hashes bigint[], p_cursor headrace.cursors, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean
+create function headrace_internal.must_wait(
+    p_hashes bigint[], p_cursor headrace_internal.cursors, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean
 ) returns boolean[]
 language plpgsql as $$
 declare
@@ -36,7 +36,7 @@ begin
     end if;
     v_waiting := array(select distinct hash from unnest(p_hashes) as hash where hash in (select unnest(p_busy)));
     if p_parked or p_blocked then
-        v_waiting := v_waiting || headrace.filter_waiting_keys(
+        v_waiting := v_waiting || headrace_internal.filter_waiting_keys(
             array(select distinct unnest(p_hashes)), p_cursor.consumer_id, p_parked, p_blocked, p_cursor.parked_floor, p_cursor.blocked_floor);
     end if;
     if v_waiting = '{}' and (select count(*) = count(distinct hash) or not p_distinct_keys from unnest(p_hashes) as hash) then
@@ -51,7 +51,7 @@ begin
 end $$;
 
 -- Set the messages aside that must wait. p_waits: for each message, in the order of seq, whether it must.
-create function headrace.set_aside(p_scanned headrace.scanned, p_waits boolean[]) returns headrace.scanned
+create function headrace_internal.set_aside(p_scanned headrace_internal.scanned, p_waits boolean[]) returns headrace_internal.scanned
 language plpgsql as $$
 begin
     select array_agg(seq) filter (where not waits), array_agg(hash) filter (where not waits),
@@ -66,24 +66,24 @@ begin
 end $$;
 
 -- Scan for a consumer without a filter. The statement walks up the primary key, and the messages that must wait are
--- set aside afterwards. If it meets a late arrival, this returns null, and headrace.scan_general scans.
+-- set aside afterwards. If it meets a late arrival, this returns null, and headrace_internal.scan_general scans.
 --
 -- Counting bytes costs a third of the statement's time. It is left out while the table has no message larger than a
 -- page, and compresses none.
 --
 -- p_fresh: the query of the fresh messages. p_relation: the table that it reads. p_arrived: the query of the late
 -- arrivals, null if there can be none.
-create function headrace.scan_usual(
+create function headrace_internal.scan_usual(
     p_fresh text, p_relation text, p_arrived text, p_position bigint, p_holes int8multirange, p_limit int, p_bytes bigint,
     p_cached int8multirange
-) returns headrace.scanned
+) returns headrace_internal.scanned
 language plpgsql as $$
 declare
     c_page      constant bigint := 8192;    -- a message that fits a page is not moved to the TOAST table
     v_columns   text := 'array_agg(key), array_agg(data), array_agg(headers), array_agg(created_at)';
     v_bounded   text;
     v_full_up   text;
-    v_result    headrace.scanned;
+    v_result    headrace_internal.scanned;
 begin
     if p_cached is not null then
         v_columns := 'array_agg(case when seq <@ $4 then null else key end), array_agg(case when seq <@ $4 then null else data end),
@@ -96,10 +96,10 @@ begin
         v_full_up := 'false';
         v_bounded := format('from (%s) as m', p_fresh);
     else
-        v_full_up := format('coalesce(sum(%s) >= $3, false)', headrace.payload_bytes());
+        v_full_up := format('coalesce(sum(%s) >= $3, false)', headrace_internal.payload_bytes());
         v_bounded := format('from (select *, coalesce(sum(%s) over (order by seq rows between unbounded preceding and 1 preceding), 0) as before
                                    from (%s) as m) as m
-                             where before < $3', headrace.payload_bytes(), p_fresh);
+                             where before < $3', headrace_internal.payload_bytes(), p_fresh);
     end if;
     execute format($sql$
         select coalesce(max(seq), $1), null, null, %s, count(*), %s, count(*) >= $2,
@@ -119,23 +119,23 @@ begin
     return v_result;
 end $$;
 
--- Scan in the general case. p_fresh, p_arrived: as in headrace.scan_usual. The other parameters: see headrace.scan.
-create function headrace.scan_general(
-    p_fresh text, p_arrived text, p_consumer headrace.consumers, p_cursor headrace.cursors, p_limit int, p_scan_limit int,
+-- Scan in the general case. p_fresh, p_arrived: as in headrace_internal.scan_usual. The other parameters: see headrace_internal.scan.
+create function headrace_internal.scan_general(
+    p_fresh text, p_arrived text, p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_limit int, p_scan_limit int,
     p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean, p_cached int8multirange,
     p_until bigint
-) returns headrace.scanned
+) returns headrace_internal.scanned
 language plpgsql as $$
 declare
     v_waits   text := '';       -- the cases in which a message must wait
-    v_result  headrace.scanned;
+    v_result  headrace_internal.scanned;
 begin
     if p_consumer.ordered and p_busy is not null then
         v_waits := v_waits || 'when hash = any ($5) then ''waiting'' ';
     end if;
     if p_consumer.ordered and (p_parked or p_blocked) then
         v_waits := v_waits || format(
-            'when hash in (select unnest(headrace.filter_waiting_keys(
+            'when hash in (select unnest(headrace_internal.filter_waiting_keys(
                 array(select distinct hash from looked where wanted), $4, %L, %L, $6, $10))) then ''waiting'' ', p_parked, p_blocked);
     end if;
     if p_distinct_keys then
@@ -190,7 +190,7 @@ begin
         -- No fresh message is examined before all late ones. Otherwise it could overtake a late message of its key.
         case when p_until is not null then coalesce(p_arrived, format('select * from (%s) as none where false', p_fresh))
              when p_arrived is null then p_fresh else format('(%s) union all (%s) order by seq limit $2', p_arrived, p_fresh) end,
-        headrace.payload_bytes())
+        headrace_internal.payload_bytes())
         into v_result
         using p_cursor.position, p_scan_limit, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit,
               p_cached, p_cursor.blocked_floor;
@@ -207,22 +207,22 @@ end $$;
 -- p_cached: the caller has the contents of these messages, so their key, data, headers and created_at are left out
 -- p_search: whether there can be late arrivals
 -- p_until: read only late arrivals, up to this seq, and nothing fresh
-create function headrace.scan(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors,
+create function headrace_internal.scan(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
     p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean,
     p_distinct_keys boolean, p_cached int8multirange, p_search boolean, p_until bigint
-) returns headrace.scanned
+) returns headrace_internal.scanned
 language plpgsql as $$
 declare
     v_relation  text := p_stream.relation;  -- the table to read fresh messages from ...
     v_bound     text := '';                 -- ... and a bound for the read
-    v_segment   headrace.segments;
+    v_segment   headrace_internal.segments;
     v_next      bigint;
     v_fresh     text;
     v_usual     boolean := p_consumer.condition = 'true' and p_until is null;
     v_may_wait  boolean := p_consumer.ordered and (p_busy is not null or p_parked or p_blocked) or p_distinct_keys;
     v_waits     boolean[];
-    v_result    headrace.scanned;
+    v_result    headrace_internal.scanned;
 begin
     if not p_search then
         p_cursor.holes := '{}';
@@ -230,10 +230,10 @@ begin
         p_cursor.holes := p_cursor.holes * int8multirange(int8range(null, p_until + 1));
     end if;
     if not p_stream.one_message_per_key then
-        select * into v_segment from headrace.segments
+        select * into v_segment from headrace_internal.segments
             where stream_id = p_stream.id and lower <= p_cursor.position + 1 order by lower desc limit 1;
         if not found then
-            select * into v_segment from headrace.segments where stream_id = p_stream.id order by lower limit 1;
+            select * into v_segment from headrace_internal.segments where stream_id = p_stream.id order by lower limit 1;
         end if;
         p_cursor.position := greatest(p_cursor.position, v_segment.lower - 1);      -- what was below has been removed
         v_relation := v_segment.relation;
@@ -243,22 +243,22 @@ begin
         v_fresh := format('select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 %s order by seq limit $2',
                           p_consumer.condition, v_relation, v_bound);
         if v_usual then
-            v_result := headrace.scan_usual(
-                v_fresh, v_relation, case when p_cursor.holes <> '{}' then headrace.holes_query(p_stream, p_cursor.holes, 'seq', '$5', '1') end,
+            v_result := headrace_internal.scan_usual(
+                v_fresh, v_relation, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(p_stream, p_cursor.holes, 'seq', '$5', '1') end,
                 p_cursor.position, p_cursor.holes, p_limit, p_bytes, p_cached);
             if v_may_wait and v_result.looked_at > 0 then
-                v_waits := headrace.must_wait(v_result.hashes, p_cursor, p_busy, p_parked, p_blocked, p_distinct_keys);
+                v_waits := headrace_internal.must_wait(v_result.hashes, p_cursor, p_busy, p_parked, p_blocked, p_distinct_keys);
                 -- When more than half of them must wait, run the general statement, which looks farther.
                 if v_result.more and cardinality(array_positions(v_waits, true)) * 2 > v_result.looked_at then
                     v_result := null;
                 elsif v_waits is not null then
-                    v_result := headrace.set_aside(v_result, v_waits);
+                    v_result := headrace_internal.set_aside(v_result, v_waits);
                 end if;
             end if;
         end if;
         if not v_usual or v_result.position is null then
-            v_result := headrace.scan_general(
-                v_fresh, case when p_cursor.holes <> '{}' then headrace.holes_query(
+            v_result := headrace_internal.scan_general(
+                v_fresh, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(
                     p_stream, p_cursor.holes, format('seq, key, data, headers, created_at, (%s) as wanted', p_consumer.condition), '$7', '$2') end,
                 p_consumer, p_cursor, p_limit, p_scan_limit, p_bytes, p_busy, p_parked, p_blocked, p_distinct_keys, p_cached, p_until);
         end if;
@@ -271,7 +271,7 @@ begin
         if v_relation = v_segment.relation then
             exit when v_result.more or v_result.full_up
                       or v_segment.upper is null or coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0) < v_segment.upper;
-            select upper into v_next from headrace.segments where stream_id = p_stream.id and lower >= v_segment.upper order by lower limit 1;
+            select upper into v_next from headrace_internal.segments where stream_id = p_stream.id and lower >= v_segment.upper order by lower limit 1;
             v_bound := coalesce('and seq < ' || v_next, '');
             v_relation := p_stream.relation;
         else
@@ -284,40 +284,40 @@ end $$;
 
 -- Read ahead: scan, compute the next cursor, and park the messages that must wait.
 --
--- p_search, p_in_progress, p_until: of headrace.hole_search. p_more_late: whether there are more late arrivals than
+-- p_search, p_in_progress, p_until: of headrace_internal.hole_search. p_more_late: whether there are more late arrivals than
 -- one search takes in. p_parked, p_blocked: whether any message is parked or any key is blocked. p_last_drawn: see
--- headrace.advance_cursor. The other parameters: see headrace.scan.
+-- headrace_internal.advance_cursor. The other parameters: see headrace_internal.scan.
 --
 -- A holder may end between the search for ended holders and the scan, and its messages may precede those that were
 -- read. Then the scan is repeated, with a search of its holes. If it holds frozen holes, nothing is read, and the next
 -- call returns those holes to the cursor.
-create function headrace.read_ahead(
-    p_consumer headrace.consumers, p_stream headrace.streams, p_cursor headrace.cursors, p_search boolean, p_in_progress xid8[],
+create function headrace_internal.read_ahead(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_search boolean, p_in_progress xid8[],
     p_until bigint, p_more_late boolean, p_parked boolean, p_blocked boolean, p_limit int, p_scan_limit int, p_bytes bigint,
     p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_last_drawn bigint, p_now timestamptz
-) returns headrace.scanned
+) returns headrace_internal.scanned
 language plpgsql as $$
 declare
-    v_next         headrace.cursors := p_cursor;
+    v_next         headrace_internal.cursors := p_cursor;
     v_search       boolean := coalesce(p_search, false);
     v_scan_limit   int;
     v_one_by_one   boolean;
     v_had_xid      boolean;
-    v_waiting      headrace.waiting_keys;
-    v_scanned      headrace.scanned;
+    v_waiting      headrace_internal.waiting_keys;
+    v_scanned      headrace_internal.scanned;
 begin
     if p_cursor.mark is not null then
-        v_next := headrace.check_mark(v_next, p_stream.relation, pg_snapshot_xmin(pg_current_snapshot()), p_now);
+        v_next := headrace_internal.check_mark(v_next, p_stream.relation, pg_snapshot_xmin(pg_current_snapshot()), p_now);
     end if;
     v_scan_limit := case when p_consumer.condition = 'true' and p_busy is null and not p_parked and not p_blocked and not p_distinct_keys
                          then p_limit else greatest(p_limit, p_scan_limit) end;
-    v_one_by_one := headrace.draws_one_by_one(p_stream.sequence::regclass);
+    v_one_by_one := headrace_internal.draws_one_by_one(p_stream.sequence::regclass);
     v_had_xid := pg_current_xact_id_if_assigned() is not null;
     if p_parked or p_blocked then
-        v_waiting := headrace.waiting_keys(p_consumer, p_stream, p_cursor, p_parked, p_blocked);
+        v_waiting := headrace_internal.waiting_keys(p_consumer, p_stream, p_cursor, p_parked, p_blocked);
     end if;
     loop
-        v_scanned := headrace.scan(p_consumer, p_stream, p_cursor, p_limit, v_scan_limit, p_bytes, p_busy || v_waiting.hashes,
+        v_scanned := headrace_internal.scan(p_consumer, p_stream, p_cursor, p_limit, v_scan_limit, p_bytes, p_busy || v_waiting.hashes,
                                    coalesce(v_waiting.parked, false), coalesce(v_waiting.blocked, false), p_distinct_keys, p_cached,
                                    v_search, p_until);
         exit when p_in_progress is null or p_more_late;
@@ -331,15 +331,15 @@ begin
         v_scanned.cursor := p_cursor;
         return v_scanned;
     end if;
-    v_next := headrace.advance_cursor(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_search, v_scanned.holes_searched,
+    v_next := headrace_internal.advance_cursor(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_search, v_scanned.holes_searched,
                                       v_scanned.snapshot, p_last_drawn, v_one_by_one, v_had_xid);
     v_next.parked_room := v_next.parked_room - v_scanned.looked_at;
     v_scanned.cursor := v_next;
     if p_stream.one_message_per_key and p_parked and v_scanned.looked_at > 0 then
-        perform headrace.delete_outdated_parked(p_consumer.id, p_stream, v_scanned.hashes || v_scanned.waiting_hashes, p_cursor.parked_floor);
+        perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, v_scanned.hashes || v_scanned.waiting_hashes, p_cursor.parked_floor);
     end if;
     if v_scanned.waiting_seqs is not null then
-        perform headrace.park_by_key(p_consumer.id, v_scanned.waiting_seqs, v_scanned.waiting_hashes, p_cursor.parked_floor,
+        perform headrace_internal.park_by_key(p_consumer.id, v_scanned.waiting_seqs, v_scanned.waiting_hashes, p_cursor.parked_floor,
                                      p_consumer.ordered, p_stream.one_message_per_key);
     end if;
     return v_scanned;

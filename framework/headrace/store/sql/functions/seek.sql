@@ -3,31 +3,31 @@
 
 -- Move a consumer. p_position: the next message delivered is the first one above it. Null is the end, so that only
 -- messages that commit from now on are delivered.
-create function headrace.seek(p_consumer int, p_position bigint) returns bigint
+create function headrace_internal.seek(p_consumer int, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams;
-    v_cursor  headrace.cursors;
-    v_next    headrace.cursors;
+    v_stream  headrace_internal.streams;
+    v_cursor  headrace_internal.cursors;
+    v_next    headrace_internal.cursors;
     v_low     bigint;
 begin
-    perform headrace.require_read_committed('headrace.seek');
+    perform headrace_internal.require_read_committed('headrace_internal.seek');
     -- Retention removes no segment meanwhile. It would not count the messages as missed, because it read that the
     -- consumer was past them. Retention, too, takes this lock before those of consumers.
-    perform pg_advisory_xact_lock_shared(1212498510, stream_id) from headrace.consumers where id = p_consumer;
+    perform pg_advisory_xact_lock_shared(1212498510, stream_id) from headrace_internal.consumers where id = p_consumer;
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select s.* into v_stream
-        from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+        from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select * into v_cursor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
-    perform headrace.end_leases(p_consumer);
-    delete from headrace.parked where consumer_id = p_consumer;
-    delete from headrace.tails where consumer_id = p_consumer;
-    delete from headrace.replays where consumer_id = p_consumer;
-    delete from headrace.frozen_holes where consumer_id = p_consumer;
-    update headrace.dead_letters set blocks = false where consumer_id = p_consumer and blocks;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
+    perform headrace_internal.end_leases(p_consumer);
+    delete from headrace_internal.parked where consumer_id = p_consumer;
+    delete from headrace_internal.tails where consumer_id = p_consumer;
+    delete from headrace_internal.replays where consumer_id = p_consumer;
+    delete from headrace_internal.frozen_holes where consumer_id = p_consumer;
+    update headrace_internal.dead_letters set blocks = false where consumer_id = p_consumer and blocks;
 
     v_next := v_cursor;
     v_next.holes := '{}';
@@ -38,7 +38,7 @@ begin
     v_next.suspects := null;
     v_next.suspects_at := null;
     v_next.replay_floor := null;
-    v_next.lease_floor := headrace.new_lease_id();
+    v_next.lease_floor := headrace_internal.new_lease_id();
     v_next.position := p_position;
     v_next.parked_floor := p_position;
     v_next.blocked_floor := p_position;
@@ -49,8 +49,8 @@ begin
         -- insert. The locks are read after the end, never before. In the other order, a transaction that took the
         -- lock in between would be missed. In this order, all seqs that it draws lie above the end.
         execute format('select coalesce(max(seq), 0) from %s', v_stream.relation) into v_next.position;
-        perform headrace.require_one_by_one(v_stream);
-        v_low := least(headrace.lowest_open_seq(v_stream, v_next.position), v_next.position + 1);
+        perform headrace_internal.require_one_by_one(v_stream);
+        v_low := least(headrace_internal.lowest_open_seq(v_stream, v_next.position), v_next.position + 1);
         if v_low is not null then
             execute format($sql$
                 select coalesce(max(seq), $1 - 1), coalesce(range_agg(int8range(previous + 1, seq)) filter (where seq > previous + 1), '{}')
@@ -61,9 +61,9 @@ begin
         v_next.blocked_floor := 0;
         v_next.ready_floor := 0;
     end if;
-    v_next.sought := case when p_position > headrace.last_drawn_seq(v_stream) then p_position end;
-    perform headrace.write_cursor(v_cursor, v_next);
-    perform headrace.notify_stream(v_stream.id);
+    v_next.sought := case when p_position > headrace_internal.last_drawn_seq(v_stream) then p_position end;
+    perform headrace_internal.write_cursor(v_cursor, v_next);
+    perform headrace_internal.notify_stream(v_stream.id);
     return v_next.position;
 end $$;
 
@@ -77,7 +77,7 @@ end $$;
 -- back, so one hour is allowed for that. Without either bound the walk is as long as the stream, some seconds for ten
 -- million messages. That is so if no consumer has ever read the stream, and the transaction is prepared, or the
 -- statistics of its user are not visible.
-create function headrace.lowest_open_seq(p_stream headrace.streams, p_end bigint) returns bigint
+create function headrace_internal.lowest_open_seq(p_stream headrace_internal.streams, p_end bigint) returns bigint
 language plpgsql as $$
 declare
     c_many    constant int := 200000;   -- number of messages up to which the first bound suffices
@@ -93,27 +93,27 @@ begin
         return null;
     end if;
     select coalesce(max(u.settled), 0) + 1 into v_low
-        from headrace.consumers as c
-        cross join lateral (select settled from headrace.cursors where consumer_id = c.id order by version desc limit 1) as u
+        from headrace_internal.consumers as c
+        cross join lateral (select settled from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id;
     if p_end - v_low > c_many and v_open.since > '-infinity' then
-        v_before := headrace.last_seq_before(p_stream, v_open.since - interval '1 hour');
+        v_before := headrace_internal.last_seq_before(p_stream, v_open.since - interval '1 hour');
         v_low := greatest(v_low, coalesce(v_before, 0) + 1);
     end if;
     return v_low;
 end $$;
 
 -- Move a consumer to a seq, or else to a time. The next message delivered is the first one at or above it.
-create function headrace.seek_to(
+create function headrace_internal.seek_to(
     p_consumer int, p_seq bigint, p_time timestamptz, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
     v_last    bigint;
 begin
     select s.* into v_stream
-        from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+        from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     elsif p_time > p_now then
@@ -121,7 +121,7 @@ begin
             'The time %s lies in the future, it is %s now: take a time that has passed, or "end" for what comes from now on.',
             p_time at time zone 'utc', p_now at time zone 'utc');
     elsif p_time is not null then
-        return headrace.seek(p_consumer, headrace.position_at(v_stream.name, p_time));
+        return headrace_internal.seek(p_consumer, headrace_internal.position_at(v_stream.name, p_time));
     end if;
     v_last := coalesce(pg_sequence_last_value(v_stream.sequence::regclass), 0);
     if p_seq > v_last then
@@ -129,37 +129,37 @@ begin
             'The seq %s lies past the end of the stream %L, whose last one is %s: take one up to that, or "end" for what comes from now on.',
             p_seq, v_stream.name, v_last);
     end if;
-    return headrace.seek(p_consumer, greatest(p_seq, 1) - 1);
+    return headrace_internal.seek(p_consumer, greatest(p_seq, 1) - 1);
 end $$;
 
 -- The seq of the first message that was published at p_time or later. Null when there is none.
-create function headrace.seq_at(p_stream text, p_time timestamptz) returns bigint
+create function headrace_internal.seq_at(p_stream text, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
     v_found   bigint;
 begin
-    select * into v_stream from headrace.streams where name = p_stream;
+    select * into v_stream from headrace_internal.streams where name = p_stream;
     -- Times are nearly in the order of the seqs. So find a seq a little earlier by binary search, and the exact one
     -- from there.
     execute format('select seq from %s where seq >= $1 and created_at >= $2 order by seq limit 1', v_stream.relation)
-        into v_found using headrace.seq_near(v_stream, p_time - interval '1 minute'), p_time;
+        into v_found using headrace_internal.seq_near(v_stream, p_time - interval '1 minute'), p_time;
     return v_found;
 end $$;
 
 -- The position below the first message that was published at p_time or later. Null, the end, when there is none. It
 -- is the seq of the message before, and not just one less. The seqs in between are missing, and may still be filled.
-create function headrace.position_at(p_stream text, p_time timestamptz) returns bigint
+create function headrace_internal.position_at(p_stream text, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream    headrace.streams;
-    v_seq       bigint := headrace.seq_at(p_stream, p_time);
+    v_stream    headrace_internal.streams;
+    v_seq       bigint := headrace_internal.seq_at(p_stream, p_time);
     v_position  bigint;
 begin
     if v_seq is null then
         return null;
     end if;
-    select * into v_stream from headrace.streams where name = p_stream;
+    select * into v_stream from headrace_internal.streams where name = p_stream;
     execute format('select seq from %s where seq < $1 order by seq desc limit 1', v_stream.relation) into v_position using v_seq;
     return coalesce(v_position, 0);
 end $$;
@@ -168,19 +168,19 @@ end $$;
 -- drawn only larger seqs. The result is not the seq before the first message of p_time or later, because seqs in
 -- between may be missing, and may have been drawn later. The message's own time is compared, since a message that
 -- commits during the search may precede that first one, too.
-create function headrace.last_seq_before(p_stream headrace.streams, p_time timestamptz) returns bigint
+create function headrace_internal.last_seq_before(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
 language plpgsql stable as $$
 declare
     v_found  bigint;
 begin
     execute format('select seq from %s where seq < $1 and created_at < $2 order by seq desc limit 1', p_stream.relation)
-        into v_found using headrace.seq_near(p_stream, p_time), p_time;
+        into v_found using headrace_internal.seq_near(p_stream, p_time), p_time;
     return v_found;
 end $$;
 
 -- Return a seq near the first message of p_time, by binary search, because there is no index on the times. created_at
 -- rises with seq, except where a transaction was delayed between drawing the seq and reading the clock.
-create function headrace.seq_near(p_stream headrace.streams, p_time timestamptz) returns bigint
+create function headrace_internal.seq_near(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_low     bigint;   -- all messages below are earlier
@@ -192,7 +192,7 @@ begin
     while v_low < v_high loop
         v_middle := v_low + (v_high - v_low) / 2;
         execute format('select seq, created_at from %s where seq >= $1 and seq < $2 order by seq limit 1',
-                       headrace.table_of_range(p_stream, v_middle, v_high - 1))
+                       headrace_internal.table_of_range(p_stream, v_middle, v_high - 1))
             into v_found using v_middle, v_high;
         if v_found.created_at < p_time then
             v_low := v_found.seq + 1;

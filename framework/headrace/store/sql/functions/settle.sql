@@ -11,14 +11,14 @@
 
 -- Settle messages.
 -- p_whole: leases to ack with all messages that they still hold.
--- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace.requeue.
+-- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace_internal.requeue.
 --
 -- p_timeline: the timeline that these leases were given in, see history.sql. After a rewind a lease may exist again,
 -- with messages that its worker has settled and forgotten. So in another timeline nothing is settled.
 --
 -- Returns what could not be settled. lost_seq is null for a whole lease, and lost_lease is null for everything, in
 -- another timeline. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
-create function headrace.settle(
+create function headrace_internal.settle(
     p_consumer int, p_whole bigint[],
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
     p_now timestamptz default clock_timestamp(), p_timeline uuid default null
@@ -28,20 +28,20 @@ declare
     v_done  record;
     v_back  bigint[];
 begin
-    perform headrace.require_read_committed('headrace.settle');     -- the acks are read after the leases are locked
+    perform headrace_internal.require_read_committed('headrace_internal.settle');     -- the acks are read after the leases are locked
     if p_timeline is not null and p_timeline is distinct from (
-        select headrace.timeline_identity(id, xmin) from headrace.history order by id limit 1) then
+        select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
         return query select null::bigint, null::bigint, true;
         return;
     end if;
     if cardinality(p_leases) > 0 or cardinality(p_whole) > 1 then
-        perform from headrace.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
+        perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
             order by lease_id for no key update;
     end if;
     if cardinality(p_whole) > 0 then
         return query
             with ended as (
-                delete from headrace.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
+                delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
             )
             select lease_id, null::bigint, true from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
     end if;
@@ -51,13 +51,13 @@ begin
         -- short. In all other cases settling and acking don't block each other.
         v_back := array(select distinct lease_id from unnest(p_leases, p_outcomes) as a(lease_id, outcome) where outcome <> 'ack');
         if v_back <> '{}' then
-            perform from headrace.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
+            perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
         end if;
         with asked as materialized (
             select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_tracebacks)
                 as a(lease_id, seq, outcome, delay, error, traceback)
         ), locked as materialized (
-            select l.lease_id, l.since, l.seqs, l.hashes, l.attempts, l.crashes from headrace.leases as l
+            select l.lease_id, l.since, l.seqs, l.hashes, l.attempts, l.crashes from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
@@ -65,18 +65,18 @@ begin
             from locked as l
             cross join unnest(l.seqs, l.hashes, l.attempts, l.crashes) with ordinality as m(seq, hash, attempt, crash, place)
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
-            left join headrace.acked_messages(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
+            left join headrace_internal.acked_messages(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
         ), kept as materialized (
             select lease_id, count(*)::int as held, array_agg(seq order by place) as seqs, array_agg(hash order by place) as hashes,
                    case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts,
                    case when max(crash) > 0 then array_agg(crash order by place) end as crashes
             from held where outcome is null group by lease_id
         ), shrunk as (
-            update headrace.leases as l
+            update headrace_internal.leases as l
             set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts, crashes = kept.crashes
             from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id
         ), ended as (
-            delete from headrace.leases where consumer_id = p_consumer
+            delete from headrace_internal.leases where consumer_id = p_consumer
                and lease_id in (select lease_id from locked except select lease_id from kept)
         )
         select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
@@ -87,53 +87,53 @@ begin
                                                   and (a.outcome = 'ack' or not h.acked))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
         if v_done.seqs is not null then
-            perform headrace.requeue(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
+            perform headrace_internal.requeue(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
                                       v_done.delays, v_done.errors, v_done.tracebacks, p_now, v_done.since)
-                from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+                from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
         if v_done.lost is not null then
             return query select v_done.lost[i][1], v_done.lost[i][2], v_done.lost[i][3] = 1 from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
-    perform headrace.delete_ended_acks(p_consumer, p_whole || p_leases);
+    perform headrace_internal.delete_ended_acks(p_consumer, p_whole || p_leases);
     -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification.
-    perform headrace.notify_stream(c.stream_id)
-        from headrace.consumers as c
+    perform headrace_internal.notify_stream(c.stream_id)
+        from headrace_internal.consumers as c
         where c.id = p_consumer and case when (
             select true
-            from (select parked_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1) as u
-            cross join lateral headrace.first_parked(p_consumer, u.parked_floor))
-            then headrace.has_due_message((select k from headrace.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
+            from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+            cross join lateral headrace_internal.first_parked(p_consumer, u.parked_floor))
+            then headrace_internal.has_due_message((select k from headrace_internal.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
 end $$;
 
 -- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
-create function headrace.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
+create function headrace_internal.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_leases  bigint[];
 begin
     perform set_config('synchronous_commit', 'off', true);
     v_leases := array(
-        select lease_id from headrace.leases where consumer_id = p_consumer and lease_id = any (p_leases)
+        select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases)
         order by lease_id for no key update);
-    update headrace.leases as l set expires_at = p_now + c.ack_wait
-        from headrace.consumers as c
+    update headrace_internal.leases as l set expires_at = p_now + c.ack_wait
+        from headrace_internal.consumers as c
         where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id = any (v_leases);
     return v_leases;
 end $$;
 
--- Record which messages are being started, of those that crashed before. See headrace.expire_leases. Returns the leases that
+-- Record which messages are being started, of those that crashed before. See headrace_internal.expire_leases. Returns the leases that
 -- are lost. A crash of the server can lose only the record that a message was started.
-create function headrace.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
+create function headrace_internal.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_leases  bigint[];
 begin
     perform set_config('synchronous_commit', 'off', true);
     v_leases := array(
-        select lease_id from headrace.leases where consumer_id = p_consumer and lease_id = any (p_leases)
+        select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases)
         order by lease_id for no key update);
-    update headrace.leases as l
+    update headrace_internal.leases as l
         set started = l.started || array(select seq from unnest(p_leases, p_seqs) as m(lease_id, seq) where m.lease_id = l.lease_id)
         where l.consumer_id = p_consumer and l.lease_id = any (v_leases);
     return array(select lease_id from unnest(p_leases) as lease_id except select unnest(v_leases));
@@ -142,34 +142,34 @@ end $$;
 -- Release the leases that an owner holds without knowing it, because the response to its lease call was lost.
 -- p_known: the leases that the owner knows. Waits for a lease call that is still running. Returns the number of
 -- messages released.
-create function headrace.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
+create function headrace_internal.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_floor   bigint;
     v_leases  bigint[];
     v_lost    record;
 begin
-    perform headrace.require_read_committed('headrace.reclaim');
+    perform headrace_internal.require_read_committed('headrace_internal.reclaim');
     perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select lease_floor into v_floor from headrace.cursors where consumer_id = p_consumer order by version desc limit 1;
+    select lease_floor into v_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_leases := array(
-        select lease_id from headrace.leases
+        select lease_id from headrace_internal.leases
         where consumer_id = p_consumer and lease_id >= v_floor and owner = p_owner and lease_id <> all (p_known)
         order by lease_id for update);
     with ended as (
-        delete from headrace.leases where consumer_id = p_consumer and lease_id = any (v_leases)
+        delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_leases)
         returning lease_id, seqs, hashes, attempts, crashes
     )
     select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts,
            array_agg(coalesce(m.crash, 0)) as crashes, count(*) as count
         into v_lost
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
-        where (ended.lease_id, m.seq) not in (select * from headrace.acked_messages(p_consumer, v_leases));
-    perform headrace.delete_ended_acks(p_consumer, v_leases);
+        where (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_leases));
+    perform headrace_internal.delete_ended_acks(p_consumer, v_leases);
     if v_lost.count > 0 then
-        perform headrace.requeue(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
+        perform headrace_internal.requeue(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
                                   array_fill('release'::text, array[v_lost.count::int]), null, null, null, clock_timestamp())
-            from headrace.consumers as c join headrace.streams as s on s.id = c.stream_id where c.id = p_consumer;
+            from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     end if;
     return v_lost.count;
 end $$;

@@ -2,43 +2,43 @@
 -- meaning.
 
 -- Create a source. Returns whether it is new. An existing one is not changed, whatever its kind.
-create function headrace.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
+create function headrace_internal.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
 language plpgsql as $$
 declare
     v_id   int;
     v_now  timestamptz := clock_timestamp();
 begin
     perform pg_advisory_xact_lock(1212498508, 0);   -- the stream can't be deleted meanwhile
-    insert into headrace.sources (name, kind, stream_id, settings, created_at, updated_at)
-        values (p_name, p_kind, (headrace.require_stream(p_stream)).id, p_settings, v_now, v_now)
+    insert into headrace_internal.sources (name, kind, stream_id, settings, created_at, updated_at)
+        values (p_name, p_kind, (headrace_internal.require_stream(p_stream)).id, p_settings, v_now, v_now)
         on conflict (name) do nothing
         returning id into v_id;
     if v_id is not null and p_kind = 'postgres' then
-        insert into headrace.captures (source_id) values (v_id);
+        insert into headrace_internal.captures (source_id) values (v_id);
     end if;
     return v_id is not null;
 end $$;
 
 -- Find sources by id or name. Null returns all. A name that looks like an id comes first.
-create function headrace.source_info(p_id_or_name text default null)
+create function headrace_internal.source_info(p_id_or_name text default null)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$
-    select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace.capture_info(o.id)
-    from headrace.sources as o join headrace.streams as s on s.id = o.stream_id
+    select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace_internal.capture_info(o.id)
+    from headrace_internal.sources as o join headrace_internal.streams as s on s.id = o.stream_id
     where p_id_or_name is null or o.name = p_id_or_name or o.uid::text = p_id_or_name
     order by o.name <> p_id_or_name, o.name
 $$;
 
-create function headrace.edit_source(p_id uuid, p_settings json) returns boolean
+create function headrace_internal.edit_source(p_id uuid, p_settings json) returns boolean
 language plpgsql as $$
 begin
-    update headrace.sources set settings = p_settings, updated_at = clock_timestamp() where uid = p_id;
+    update headrace_internal.sources set settings = p_settings, updated_at = clock_timestamp() where uid = p_id;
     return found;
 end $$;
 
-create function headrace.delete_source(p_id uuid) returns boolean
+create function headrace_internal.delete_source(p_id uuid) returns boolean
 language plpgsql as $$
 begin
-    delete from headrace.sources where uid = p_id;
+    delete from headrace_internal.sources where uid = p_id;
     return found;
 end $$;

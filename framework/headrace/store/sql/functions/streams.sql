@@ -1,13 +1,13 @@
 -- Streams: one table each, in the schema headrace_streams, with the name of the stream.
 
 -- Create a stream.
--- p_settings: any of the policy's columns of headrace.streams, durations in seconds. An existing stream is not
+-- p_settings: any of the policy's columns of headrace_internal.streams, durations in seconds. An existing stream is not
 -- changed.
 -- `new`: whether the stream was created by this call.
-create function headrace.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
+create function headrace_internal.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
     if p_name !~ '^[a-z0-9][a-z0-9_-]{0,47}$' then
         raise exception using errcode = 'HR004', message = format(
@@ -15,25 +15,25 @@ begin
     end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- one creation at a time, so that a second one finds the stream
                                                     -- of the first
-    select * into v_stream from headrace.streams where name = p_name;
+    select * into v_stream from headrace_internal.streams where name = p_name;
     stream_id := v_stream.id;
     new := not found;
     if not new then
         return;
     end if;
 
-    insert into headrace.streams (name, relation, sequence, one_message_per_key)
+    insert into headrace_internal.streams (name, relation, sequence, one_message_per_key)
         values (p_name, format('headrace_streams.%I', p_name), format('headrace_streams.%I', p_name || '.seq'),
                 coalesce((p_settings ->> 'one_message_per_key')::boolean, false))
         returning * into v_stream;
     stream_id := v_stream.id;
-    perform headrace.set_policy(v_stream.id, p_settings);
-    update headrace.streams set updated_at = created_at where id = v_stream.id returning * into v_stream;
+    perform headrace_internal.set_policy(v_stream.id, p_settings);
+    update headrace_internal.streams set updated_at = created_at where id = v_stream.id returning * into v_stream;
     -- Defaults are evaluated in the order of the columns, and the gap-aware cursor depends on that order: a
     -- transaction has its xid before it draws a seq. created_at comes after seq, so that the transaction that drew a
     -- later seq has a later time.
     -- A seq that was drawn before the xid must not be inserted. The identity refuses an INSERT that names a seq. With
-    -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace.upsert_messages does the
+    -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace_internal.upsert_messages does the
     -- writes.
     -- The key's grammar, as in NATS: tokens separated by dots, none empty, none exactly "*" or ">".
     -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on
@@ -81,19 +81,19 @@ begin
     if v_stream.one_message_per_key then
         execute format('alter table %s add column digest bytea, add constraint %I unique (key)', v_stream.relation, p_name || '.key');
     else
-        perform headrace.add_segments_ahead(v_stream.id, 1, case when v_stream.max_storage is null then 100000
+        perform headrace_internal.add_segments_ahead(v_stream.id, 1, case when v_stream.max_storage is null then 100000
             else least(100000, greatest(1000, v_stream.max_storage / 16 / 256)) end);
     end if;
 end $$;
 
 create function headrace.create_stream(p_name text, p_settings json default '{}') returns int
 language sql as $$
-    select stream_id from headrace.declare_stream(p_name, p_settings)
+    select stream_id from headrace_internal.declare_stream(p_name, p_settings)
 $$;
 
 -- Raise unless the transaction is read committed. A function that reads several times, or after it got a lock, must
 -- see the newest state at each read.
-create function headrace.require_read_committed(p_function text) returns void
+create function headrace_internal.require_read_committed(p_function text) returns void
 language plpgsql stable as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -102,12 +102,12 @@ begin
     end if;
 end $$;
 
-create function headrace.require_stream(p_name text) returns headrace.streams
+create function headrace_internal.require_stream(p_name text) returns headrace_internal.streams
 language plpgsql stable as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    select * into v_stream from headrace.streams where name = p_name;
+    select * into v_stream from headrace_internal.streams where name = p_name;
     if not found then
         raise exception using errcode = 'HR001', message = format('There is no stream %L: create it, or mend the name.', p_name);
     end if;
@@ -115,23 +115,23 @@ begin
 end $$;
 
 -- Change a stream's policy. Settings that are not given stay.
-create function headrace.edit_stream(p_name text, p_settings json) returns void
+create function headrace_internal.edit_stream(p_name text, p_settings json) returns void
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    v_stream := headrace.require_stream(p_name);
+    v_stream := headrace_internal.require_stream(p_name);
     if (p_settings ->> 'one_message_per_key')::boolean <> v_stream.one_message_per_key then
         raise exception using errcode = 'HR004', message = format(
             'one_message_per_key of the stream %L can''t be changed, its table is made for it: create another stream, and republish this one into it.', p_name);
     end if;
-    perform headrace.set_policy(v_stream.id, p_settings);
+    perform headrace_internal.set_policy(v_stream.id, p_settings);
 end $$;
 
-create function headrace.set_policy(p_stream int, p_settings json) returns void
+create function headrace_internal.set_policy(p_stream int, p_settings json) returns void
 language plpgsql as $$
 begin
-    update headrace.streams as s set
+    update headrace_internal.streams as s set
         retention       = case when p.has ? 'retention'       then p.j ->> 'retention' else s.retention end,
         retain_up_to    = case when p.has ? 'retain_up_to'    then make_interval(secs => (p.j ->> 'retain_up_to')::float8) else s.retain_up_to end,
         retain_at_least = case when p.has ? 'retain_at_least' then make_interval(secs => (p.j ->> 'retain_at_least')::float8) else s.retain_at_least end,
@@ -145,7 +145,7 @@ begin
     where s.id = p_stream;
 end $$;
 
-create function headrace.stream_settings(s headrace.streams) returns json
+create function headrace_internal.stream_settings(s headrace_internal.streams) returns json
 language sql stable as $$
     select json_build_object(
         'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,

@@ -30,48 +30,48 @@ begin
     -- A process that freezes between its ack and its COMMIT would keep the lease forever.
     perform set_config('idle_in_transaction_session_timeout', '2s', true);
     if p_timeline is not null and p_timeline is distinct from (
-        select headrace.timeline_identity(id, xmin) from headrace.history order by id limit 1) then
-        perform headrace.raise_lease_lost(p_seqs[1]);
+        select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
+        perform headrace_internal.raise_lease_lost(p_seqs[1]);
     end if;
     if cardinality(p_seqs) = 1 then
         -- Handlers of single messages call this once for each message. So the other acks of the lease are not read
         -- here.
-        perform from headrace.leases
+        perform from headrace_internal.leases
             where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
             for key share;
         if not found or exists (
-            select from headrace.acks
+            select from headrace_internal.acks
             where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs))
         then
-            perform headrace.raise_lease_lost(p_seqs[1]);
+            perform headrace_internal.raise_lease_lost(p_seqs[1]);
         end if;
-        insert into headrace.acks (consumer_id, lease_id, seqs) values (p_consumer, p_leases[1], p_seqs) on conflict do nothing;
+        insert into headrace_internal.acks (consumer_id, lease_id, seqs) values (p_consumer, p_leases[1], p_seqs) on conflict do nothing;
         if not found then
-            perform headrace.raise_lease_lost(p_seqs[1]);
+            perform headrace_internal.raise_lease_lost(p_seqs[1]);
         end if;
         return pg_current_xact_id();
     end if;
     v_leases := array(
-        select lease_id from headrace.leases
+        select lease_id from headrace_internal.leases
         where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
         order by lease_id for key share);
     -- A message that was acked before is not acked again. Otherwise its effect might be committed twice.
     select seq into v_lost from (
         select * from unnest(p_leases, p_seqs) as asked(lease_id, seq)
         except (
-            select lease_id, unnest(seqs) from headrace.leases where consumer_id = p_consumer and lease_id = any (v_leases)
+            select lease_id, unnest(seqs) from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_leases)
             except
-            select * from headrace.acked_messages(p_consumer, v_leases))) as lost
+            select * from headrace_internal.acked_messages(p_consumer, v_leases))) as lost
         order by seq limit 1;
     if found then
-        perform headrace.raise_lease_lost(v_lost);
+        perform headrace_internal.raise_lease_lost(v_lost);
     end if;
-    insert into headrace.acks (consumer_id, lease_id, seqs)
+    insert into headrace_internal.acks (consumer_id, lease_id, seqs)
         select p_consumer, lease_id, array_agg(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq) group by lease_id;
     return pg_current_xact_id();
 end $$;
 
-create function headrace.raise_lease_lost(p_seq bigint) returns void
+create function headrace_internal.raise_lease_lost(p_seq bigint) returns void
 language plpgsql as $$
 begin
     raise exception using errcode = 'HR007', message = format(
@@ -80,34 +80,34 @@ begin
 end $$;
 
 -- Return the acked messages of these leases, each message once.
-create function headrace.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
+create function headrace_internal.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
 language sql stable as $$
-    select distinct a.lease_id, s.seq from headrace.acks as a cross join unnest(a.seqs) as s(seq)
+    select distinct a.lease_id, s.seq from headrace_internal.acks as a cross join unnest(a.seqs) as s(seq)
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
 $$;
 
 -- Return the seqs of the messages that are leased and not acked.
-create function headrace.in_flight_seqs(p_consumer int, p_floor bigint) returns setof bigint
+create function headrace_internal.in_flight_seqs(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
-    select m.seq from headrace.leases as l cross join unnest(l.seqs) as m(seq)
+    select m.seq from headrace_internal.leases as l cross join unnest(l.seqs) as m(seq)
     where l.consumer_id = p_consumer and l.lease_id >= p_floor
-      and not exists (select from headrace.acks as a
+      and not exists (select from headrace_internal.acks as a
                       where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
 $$;
 
 -- Delete the acks of those of these leases that have ended.
-create function headrace.delete_ended_acks(p_consumer int, p_leases bigint[]) returns void
+create function headrace_internal.delete_ended_acks(p_consumer int, p_leases bigint[]) returns void
 language sql as $$
-    delete from headrace.acks as a
+    delete from headrace_internal.acks as a
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
-      and not exists (select from headrace.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
+      and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
 $$;
 
 -- Return the status of a transaction as pg_xact_status does, or null when the server has forgotten it. An id that the
 -- server has not assigned yet belonged to a transaction that a crash reverted, so it returns `aborted`. This raises
--- on a standby, which may lag behind. An id alone doesn't identify the transaction, see headrace.commit_status and
--- headrace.ack_status.
-create function headrace.transaction_status(p_xid bigint) returns text
+-- on a standby, which may lag behind. An id alone doesn't identify the transaction, see headrace_internal.commit_status and
+-- headrace_internal.ack_status.
+create function headrace_internal.transaction_status(p_xid bigint) returns text
 language plpgsql as $$
 begin
     if pg_is_in_recovery() then
@@ -122,15 +122,15 @@ end $$;
 -- server that crashed may have assigned the id of a transaction which had written nothing to disk to another
 -- transaction. Without the lease, the status may be that of the other transaction. That does no harm: an outcome for
 -- a lease that no longer exists changes nothing, and if an ack was reverted, its message is delivered again.
-create function headrace.ack_status(p_consumer int, p_leases bigint[], p_seqs bigint[], p_xid bigint) returns text
+create function headrace_internal.ack_status(p_consumer int, p_leases bigint[], p_seqs bigint[], p_xid bigint) returns text
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_status  text := headrace.transaction_status(p_xid);
+    v_status  text := headrace_internal.transaction_status(p_xid);
 begin
     if v_status = 'committed' and exists (
         select from unnest(p_leases, p_seqs) as asked(lease_id, seq)
-        join headrace.leases as l on l.consumer_id = p_consumer and l.lease_id = asked.lease_id
-        where (asked.lease_id, asked.seq) not in (select * from headrace.acked_messages(p_consumer, p_leases)))
+        join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = asked.lease_id
+        where (asked.lease_id, asked.seq) not in (select * from headrace_internal.acked_messages(p_consumer, p_leases)))
     then
         return 'aborted';
     end if;
@@ -142,7 +142,7 @@ end $$;
 -- Leave a witness that the COMMIT took place, as the last statement before it. `xid` is null if the transaction has
 -- written nothing. `at` is null if the transaction can't write the witness either. Runs with the rights of the
 -- schema's owner, since the transaction may have changed its role.
-create function headrace.leave_witness(p_nonce uuid, out xid bigint, out at timestamptz, out timeline uuid)
+create function headrace_internal.leave_witness(p_nonce uuid, out xid bigint, out at timestamptz, out timeline uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_xid  xid8 := pg_current_xact_id_if_assigned();
@@ -154,12 +154,12 @@ begin
     if current_setting('transaction_read_only') = 'on' then
         return;
     end if;
-    insert into headrace.commits as c (xid, nonce) values (v_xid, p_nonce) returning c.at into at;
-    select headrace.timeline_identity(h.id, h.xmin) into timeline from headrace.history as h order by h.id limit 1;
+    insert into headrace_internal.commits as c (xid, nonce) values (v_xid, p_nonce) returning c.at into at;
+    select headrace_internal.timeline_identity(h.id, h.xmin) into timeline from headrace_internal.history as h order by h.id limit 1;
 end $$;
 
 -- How long witnesses are kept, while the server is up.
-create function headrace.witness_retention() returns interval
+create function headrace_internal.witness_retention() returns interval
 language sql immutable as $$
     select interval '10 minutes'
 $$;
@@ -168,27 +168,27 @@ $$;
 -- be known any more. The witness decides, also on a server that the row was replicated to. The status by xid is read
 -- before the witness. If that status is final and this statement's snapshot sees the transaction, then its witness is
 -- here, or the xid was another transaction's. p_at, p_timeline: as leave_witness returned them.
-create function headrace.commit_status(
+create function headrace_internal.commit_status(
     p_xid bigint, p_nonce uuid, p_at timestamptz, p_timeline uuid, p_now timestamptz default clock_timestamp()
 ) returns text
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_status  text := headrace.transaction_status(p_xid);
+    v_status  text := headrace_internal.transaction_status(p_xid);
 begin
-    if exists (select from headrace.commits where xid = p_xid::text::xid8 and nonce = p_nonce) then
+    if exists (select from headrace_internal.commits where xid = p_xid::text::xid8 and nonce = p_nonce) then
         return 'committed';
     end if;
     if v_status = 'in progress'
        or v_status = 'committed' and not pg_visible_in_snapshot(p_xid::text::xid8, pg_current_snapshot()) then
         return 'in progress';
     end if;
-    if v_status = 'aborted' or p_at >= p_now - headrace.witness_retention() then
+    if v_status = 'aborted' or p_at >= p_now - headrace_internal.witness_retention() then
         return 'aborted';
     end if;
     -- The witness may have been removed. In the same timeline nothing was reverted, so the status by xid is still
     -- right.
-    return (select case when headrace.timeline_identity(h.id, h.xmin) = p_timeline then v_status end
-            from headrace.history as h order by h.id limit 1);
+    return (select case when headrace_internal.timeline_identity(h.id, h.xmin) = p_timeline then v_status end
+            from headrace_internal.history as h order by h.id limit 1);
 end $$;
 
 -- Remove witnesses that no process can still ask for. A process that lost the response to a COMMIT asks again every
@@ -196,24 +196,24 @@ end $$;
 -- p_floor, p_timeline: what an earlier call returned, so that rows removed before are not read again. In another
 -- timeline xids are assigned again.
 -- `more`: whether there may be more to remove.
-create function headrace.delete_old_witnesses(
+create function headrace_internal.delete_old_witnesses(
     p_floor bigint default 0, p_timeline uuid default null, p_now timestamptz default clock_timestamp(),
     out floor bigint, out timeline uuid, out more boolean
 )
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_scan_limit    constant int := 10000;
-    v_before  timestamptz := p_now - headrace.witness_retention();
+    v_before  timestamptz := p_now - headrace_internal.witness_retention();
     v_since   timestamptz;
     v_examined  record;
 begin
-    select headrace.timeline_identity(h.id, h.xmin), greatest(h.since, pg_postmaster_start_time()) into timeline, v_since
-        from headrace.history as h order by h.id limit 1;
+    select headrace_internal.timeline_identity(h.id, h.xmin), greatest(h.since, pg_postmaster_start_time()) into timeline, v_since
+        from headrace_internal.history as h order by h.id limit 1;
     floor := case when timeline = p_timeline then p_floor else 0 end;
     more := false;
     if v_since is null then
-        perform headrace.begin_timeline();
-        select headrace.timeline_identity(h.id, h.xmin) into timeline from headrace.history as h order by h.id limit 1;
+        perform headrace_internal.begin_timeline();
+        select headrace_internal.timeline_identity(h.id, h.xmin) into timeline from headrace_internal.history as h order by h.id limit 1;
         return;
     end if;
     if v_since >= v_before then
@@ -221,9 +221,9 @@ begin
     end if;
     perform set_config('synchronous_commit', 'off', true);
     with looked as materialized (
-        select c.xid, c.nonce, c.at < v_before as old from headrace.commits as c where c.xid >= floor::text::xid8 order by c.xid limit c_scan_limit
+        select c.xid, c.nonce, c.at < v_before as old from headrace_internal.commits as c where c.xid >= floor::text::xid8 order by c.xid limit c_scan_limit
     ), removed as (
-        delete from headrace.commits as c using looked as l where l.old and c.xid = l.xid and c.nonce = l.nonce
+        delete from headrace_internal.commits as c using looked as l where l.old and c.xid = l.xid and c.nonce = l.nonce
     )
     select count(*) as count, min(xid) filter (where not old) as kept, max(xid) as last into v_examined from looked;
     floor := coalesce(coalesce(v_examined.kept, v_examined.last)::text::bigint, floor);

@@ -2,38 +2,38 @@
 
 -- Write a process's heartbeat. It does not wait for the disk, since the table is unlogged, and a lost row is written
 -- again in a moment.
-create function headrace.record_heartbeat(p_id uuid, p_report json, p_now timestamptz default clock_timestamp()) returns void
+create function headrace_internal.record_heartbeat(p_id uuid, p_report json, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);
-    insert into headrace.workers as w (id, seen_at, facts) values (p_id, p_now, p_report)
+    insert into headrace_internal.workers as w (id, seen_at, facts) values (p_id, p_now, p_report)
         on conflict (id) do update set seen_at = excluded.seen_at, facts = excluded.facts;
 end $$;
 
 -- Delete the heartbeat of a process that ends cleanly, so that it is not reported as gone.
-create function headrace.delete_heartbeat(p_id uuid) returns void
+create function headrace_internal.delete_heartbeat(p_id uuid) returns void
 language sql as $$
-    delete from headrace.workers where id = p_id
+    delete from headrace_internal.workers where id = p_id
 $$;
 
 -- Return the processes with a heartbeat, the longest running first. A process that was not seen for p_gone_after is
 -- gone.
-create function headrace.worker_info(p_now timestamptz default clock_timestamp(), p_gone_after interval default '15 seconds')
+create function headrace_internal.worker_info(p_now timestamptz default clock_timestamp(), p_gone_after interval default '15 seconds')
 returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
 language sql stable as $$
     select w.id, w.seen_at, w.seen_at < p_now - p_gone_after, w.facts
-    from (select * from headrace.workers order by seen_at desc limit 1000) as w
+    from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
     order by w.facts ->> 'started_at', w.id
 $$;
 
 -- Delete the heartbeats of processes that have been gone for long. Returns the number deleted.
-create function headrace.delete_old_heartbeats(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
+create function headrace_internal.delete_old_heartbeats(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
 language plpgsql as $$
 declare
     v_count  int;
 begin
     perform set_config('synchronous_commit', 'off', true);
-    delete from headrace.workers where seen_at < p_now - p_after;
+    delete from headrace_internal.workers where seen_at < p_now - p_after;
     get diagnostics v_count = row_count;
     return v_count;
 end $$;

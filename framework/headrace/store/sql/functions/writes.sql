@@ -16,43 +16,43 @@
 -- Return the staging table for a batch of a write, and create it if necessary. Null if that batch is committed
 -- already, so that nothing needs to be staged.
 -- p_streaming: whether it is one of many batches. Then the write is remembered for good, otherwise for some days.
-create function headrace.stage_write(
+create function headrace_internal.stage_write(
     p_stream text, p_write text, p_batch bigint default 0, p_streaming boolean default false
 ) returns text
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
-    v_write   headrace.writes;
+    v_stream  headrace_internal.streams;
+    v_write   headrace_internal.writes;
 begin
-    perform headrace.require_read_committed('headrace.stage_write');
-    v_stream := headrace.require_stream(p_stream);
+    perform headrace_internal.require_read_committed('headrace_internal.stage_write');
+    v_stream := headrace_internal.require_stream(p_stream);
     if octet_length(p_write) not between 1 and 256 then
         raise exception using errcode = 'HR004', message = 'The id of a write has 1 to 256 bytes.';
     end if;
-    select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write;
+    select * into v_write from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write;
     if v_write.batch >= p_batch then
         return null;
     end if;
-    perform headrace.require_stream_with_room(p_stream);     -- if the stream is full, raise before the rows are sent
+    perform headrace_internal.require_stream_with_room(p_stream);     -- if the stream is full, raise before the rows are sent
     -- If other tasks have come before, a task takes no lock here, and touched_at already keeps the janitor away.
     if to_regclass(v_write.staging) is not null and v_write.touched_at > clock_timestamp() - interval '1 hour' then
         return v_write.staging;
     end if;
-    insert into headrace.writes (stream_id, write_id, streaming) values (v_stream.id, p_write, p_streaming) on conflict do nothing;
-    select * into strict v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
+    insert into headrace_internal.writes (stream_id, write_id, streaming) values (v_stream.id, p_write, p_streaming) on conflict do nothing;
+    select * into strict v_write from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write for update;
     if v_write.batch >= p_batch then
         return null;
     elsif to_regclass(v_write.staging) is null then      -- also if a backup was restored without that schema
-        v_write.staging := headrace.create_staging(v_stream, p_write);
+        v_write.staging := headrace_internal.create_staging(v_stream, p_write);
     end if;
-    update headrace.writes set staging = v_write.staging, streaming = p_streaming, touched_at = clock_timestamp()
+    update headrace_internal.writes set staging = v_write.staging, streaming = p_streaming, touched_at = clock_timestamp()
         where stream_id = v_stream.id and write_id = p_write;
     return v_write.staging;
 end $$;
 
 -- Create a staging table with the constraints of the stream. So an invalid row is refused while the task that sends
 -- it still knows which row it is.
-create function headrace.create_staging(p_stream headrace.streams, p_write text) returns text
+create function headrace_internal.create_staging(p_stream headrace_internal.streams, p_write text) returns text
 language plpgsql as $$
 declare
     v_name     text := p_stream.id || '.' || md5(p_write);
@@ -82,41 +82,41 @@ end $$;
 -- partitions, and of the places within them. With one_message_per_key the last row of a key counts, and they are
 -- published in the order of their keys. Returns the number of messages published, or 0 if the batch was committed
 -- before. All or nothing. A caller that lost the response may call again.
-create function headrace.commit_write(p_stream text, p_write text, p_batch bigint, p_parts json) returns bigint
+create function headrace_internal.commit_write(p_stream text, p_write text, p_batch bigint, p_parts json) returns bigint
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
-    v_write   headrace.writes;
+    v_stream  headrace_internal.streams;
+    v_write   headrace_internal.writes;
     v_count   bigint;
 begin
-    perform headrace.require_read_committed('headrace.commit_write');
-    v_stream := headrace.require_stream(p_stream);
-    select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write;
+    perform headrace_internal.require_read_committed('headrace_internal.commit_write');
+    v_stream := headrace_internal.require_stream(p_stream);
+    select * into v_write from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write;
     if v_write.batch >= p_batch then
         return 0;
     end if;
-    v_stream := headrace.require_stream_with_room(p_stream);
+    v_stream := headrace_internal.require_stream_with_room(p_stream);
     perform pg_current_xact_id();
     execute format('lock table %s in row exclusive mode', v_stream.relation);
-    select * into v_write from headrace.writes where stream_id = v_stream.id and write_id = p_write for update;
+    select * into v_write from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write for update;
     if v_write.batch >= p_batch then
         return 0;
     elsif to_regclass(v_write.staging) is null then
-        perform headrace.require_all_parts(p_stream, p_write, (select sum(rows)::bigint from json_to_recordset(p_parts) as p(rows bigint)), 0);
+        perform headrace_internal.require_all_parts(p_stream, p_write, (select sum(rows)::bigint from json_to_recordset(p_parts) as p(rows bigint)), 0);
         return 0;       -- there was nothing to stage
     elsif v_stream.one_message_per_key then
-        v_count := headrace.upsert_staged(v_stream, v_write, p_parts);
+        v_count := headrace_internal.upsert_staged(v_stream, v_write, p_parts);
     else
-        v_count := headrace.append_staged(v_stream, v_write, p_parts);
+        v_count := headrace_internal.append_staged(v_stream, v_write, p_parts);
     end if;
-    update headrace.writes set batch = p_batch, messages = messages + v_count, touched_at = clock_timestamp()
+    update headrace_internal.writes set batch = p_batch, messages = messages + v_count, touched_at = clock_timestamp()
         where stream_id = v_stream.id and write_id = p_write;
-    perform headrace.clear_staging(v_stream.id, p_write);
-    perform headrace.notify_stream(v_stream.id);
+    perform headrace_internal.clear_staging(v_stream.id, p_write);
+    perform headrace_internal.notify_stream(v_stream.id);
     return v_count;
 end $$;
 
-create function headrace.require_all_parts(p_stream text, p_write text, p_wanted bigint, p_found bigint) returns void
+create function headrace_internal.require_all_parts(p_stream text, p_write text, p_wanted bigint, p_found bigint) returns void
 language plpgsql as $$
 begin
     if p_wanted is distinct from p_found and p_wanted > 0 then
@@ -126,7 +126,7 @@ begin
     end if;
 end $$;
 
-create function headrace.append_staged(p_stream headrace.streams, p_write headrace.writes, p_parts json) returns bigint
+create function headrace_internal.append_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_part   record;
@@ -140,15 +140,15 @@ begin
         execute format('insert into %s (key, data, headers) select key, data, headers from %s where attempt = $1 order by place',
                        p_stream.relation, p_write.staging) using v_part.attempt;
         get diagnostics v_rows = row_count;
-        perform headrace.require_all_parts(p_stream.name, p_write.write_id, v_part.rows, v_rows);
+        perform headrace_internal.require_all_parts(p_stream.name, p_write.write_id, v_part.rows, v_rows);
         v_count := v_count + v_rows;
     end loop;
     return v_count;
 end $$;
 
--- Publish the staged rows in pieces, since headrace.upsert_messages takes arrays. The existing rows are locked first, and all of
+-- Publish the staged rows in pieces, since headrace_internal.upsert_messages takes arrays. The existing rows are locked first, and all of
 -- it goes in the order of the keys, so that two such writes don't deadlock.
-create function headrace.upsert_staged(p_stream headrace.streams, p_write headrace.writes, p_parts json) returns bigint
+create function headrace_internal.upsert_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
 language plpgsql as $$
 declare
     c_messages  constant int := 5000;
@@ -165,7 +165,7 @@ begin
         execute format('select p.rows, (select count(*) from %s as s where s.attempt = p.attempt) as found
                         from json_to_recordset($1) as p(attempt uuid, rows bigint)', p_write.staging) using p_parts
     loop
-        perform headrace.require_all_parts(p_stream.name, p_write.write_id, v_part.rows, v_part.found);
+        perform headrace_internal.require_all_parts(p_stream.name, p_write.write_id, v_part.rows, v_part.found);
     end loop;
     execute format('with locked as materialized (
                         select from %s where key in (
@@ -183,7 +183,7 @@ begin
         v_headers := array_append(v_headers, v_message.headers);
         v_bytes := v_bytes + v_message.bytes;
         if cardinality(v_keys) >= c_messages or v_bytes >= c_bytes then
-            v_count := v_count + cardinality(headrace.upsert_messages(p_stream, v_keys, v_data, v_headers));
+            v_count := v_count + cardinality(headrace_internal.upsert_messages(p_stream, v_keys, v_data, v_headers));
             v_keys := '{}';
             v_data := '{}';
             v_headers := '{}';
@@ -191,40 +191,40 @@ begin
         end if;
     end loop;
     if v_keys <> '{}' then
-        v_count := v_count + cardinality(headrace.upsert_messages(p_stream, v_keys, v_data, v_headers));
+        v_count := v_count + cardinality(headrace_internal.upsert_messages(p_stream, v_keys, v_data, v_headers));
     end if;
     return v_count;
 end $$;
 
 -- Delete what is staged for a batch that won't be committed. A write that has committed nothing is deleted as a
 -- whole.
-create function headrace.abort_write(p_stream text, p_write text, p_batch bigint) returns void
+create function headrace_internal.abort_write(p_stream text, p_write text, p_batch bigint) returns void
 language plpgsql as $$
 declare
-    v_stream  headrace.streams;
+    v_stream  headrace_internal.streams;
 begin
-    perform headrace.require_read_committed('headrace.abort_write');
-    select * into v_stream from headrace.streams where name = p_stream;
-    perform from headrace.writes where stream_id = v_stream.id and write_id = p_write and batch < p_batch for update;
+    perform headrace_internal.require_read_committed('headrace_internal.abort_write');
+    select * into v_stream from headrace_internal.streams where name = p_stream;
+    perform from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write and batch < p_batch for update;
     if found then
-        perform headrace.clear_staging(v_stream.id, p_write);
-        delete from headrace.writes where stream_id = v_stream.id and write_id = p_write and batch = -1 and staging is null;
+        perform headrace_internal.clear_staging(v_stream.id, p_write);
+        delete from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write and batch = -1 and staging is null;
     end if;
 end $$;
 
 -- Empty the staging table of a write, or drop it if no further batch is to come. The caller has locked the write's
 -- row. A task that still fills the table is not waited for, since its result is no longer needed. Then the rows that
 -- exist by now are deleted, and a table that should be dropped is left to the janitor.
-create function headrace.clear_staging(p_stream int, p_write text, p_drop boolean default false) returns void
+create function headrace_internal.clear_staging(p_stream int, p_write text, p_drop boolean default false) returns void
 language plpgsql as $$
 declare
     c_large  constant bigint := 8000000;    -- bytes. Below that, rows are deleted, which does not change the catalog,
                                             -- since there may be many batches a second
-    v_write  headrace.writes;
+    v_write  headrace_internal.writes;
 begin
-    select * into v_write from headrace.writes where stream_id = p_stream and write_id = p_write;
+    select * into v_write from headrace_internal.writes where stream_id = p_stream and write_id = p_write;
     if to_regclass(v_write.staging) is null then
-        update headrace.writes set staging = null where stream_id = p_stream and write_id = p_write and staging is not null;
+        update headrace_internal.writes set staging = null where stream_id = p_stream and write_id = p_write and staging is not null;
         return;
     elsif v_write.streaming and not p_drop and pg_total_relation_size(v_write.staging::regclass) < c_large then
         execute format('delete from %s', v_write.staging);
@@ -235,7 +235,7 @@ begin
         execute format('truncate %s', v_write.staging);
     else
         execute format('drop table %s', v_write.staging);
-        update headrace.writes set staging = null where stream_id = p_stream and write_id = p_write;
+        update headrace_internal.writes set staging = null where stream_id = p_stream and write_id = p_write;
     end if;
 exception when lock_not_available then
     execute format('delete from %s', v_write.staging);
@@ -245,27 +245,27 @@ end $$;
 -- the records of single writes, after a day if nothing was committed, otherwise after a week. Returns the number of
 -- tables and rows. Rows that another session has locked are left for the next call, and another user's tables to that
 -- user.
-create function headrace.clean_up_writes(p_now timestamptz default clock_timestamp()) returns int
+create function headrace_internal.clean_up_writes(p_now timestamptz default clock_timestamp()) returns int
 language plpgsql as $$
 declare
     c_tables  constant int := 100;      -- each of them takes some locks until the end
     c_rows    constant int := 10000;
-    v_write   headrace.writes;
+    v_write   headrace_internal.writes;
     v_rows    int;
     v_count   int := 0;
 begin
-    perform headrace.require_read_committed('headrace.clean_up_writes');
+    perform headrace_internal.require_read_committed('headrace_internal.clean_up_writes');
     for v_write in
-        select * from headrace.writes
+        select * from headrace_internal.writes
         where staging is not null and (touched_at < p_now - interval '1 day' or batch >= 0 and not streaming)
           and pg_has_role((select relowner from pg_class where oid = to_regclass(staging)), 'usage') is not false
         limit c_tables for update skip locked
     loop
-        perform headrace.clear_staging(v_write.stream_id, v_write.write_id, true);
+        perform headrace_internal.clear_staging(v_write.stream_id, v_write.write_id, true);
         v_count := v_count + 1;
     end loop;
-    delete from headrace.writes as w using (
-            select stream_id, write_id from headrace.writes
+    delete from headrace_internal.writes as w using (
+            select stream_id, write_id from headrace_internal.writes
             where staging is null and not streaming
               and touched_at < p_now - case when batch < 0 then interval '1 day' else interval '7 days' end
             limit c_rows for update skip locked) as old

@@ -8,7 +8,7 @@
 
 -- Streams.
 
-create table headrace.streams (
+create table headrace_internal.streams (
     id                   int generated always as identity primary key,
     uid                  uuid not null default gen_random_uuid() unique,    -- the id in the API
     name                 text collate "C" not null unique,
@@ -30,8 +30,8 @@ create table headrace.streams (
 
 -- The range partitions of a stream's table, by seq. The last one has no upper bound. It stays empty while new ones are
 -- created ahead of it. See segments.sql.
-create table headrace.segments (
-    stream_id   int not null references headrace.streams (id) on delete cascade,
+create table headrace_internal.segments (
+    stream_id   int not null references headrace_internal.streams (id) on delete cascade,
     lower       bigint not null,
     upper       bigint,             -- exclusive, null for the last one
     relation    text not null,
@@ -41,8 +41,8 @@ create table headrace.segments (
 
 -- Messages to publish later. They have no seq before then. The constraints are those of the streams' own tables, so
 -- that a message that can't be published is refused at once.
-create table headrace.scheduled (
-    stream_id   int not null references headrace.streams (id) on delete cascade,
+create table headrace_internal.scheduled (
+    stream_id   int not null references headrace_internal.streams (id) on delete cascade,
     deliver_at  timestamptz not null,
     id          bigint generated always as identity,
     key         text collate "C" not null
@@ -59,25 +59,25 @@ create table headrace.scheduled (
 );
 
 -- The ids that publishers gave their messages, so that a publish that is repeated has no effect.
-create table headrace.message_ids (
-    stream_id     int not null references headrace.streams (id) on delete cascade,
+create table headrace_internal.message_ids (
+    stream_id     int not null references headrace_internal.streams (id) on delete cascade,
     message_id    text collate "C" not null constraint valid_message_id check (octet_length(message_id) between 1 and 256),
     seq           bigint,           -- null for a message that is scheduled
     published_at  timestamptz not null default clock_timestamp(),
     primary key (stream_id, message_id)
 );
-create index message_ids_by_age on headrace.message_ids (stream_id, published_at);
+create index message_ids_by_age on headrace_internal.message_ids (stream_id, published_at);
 
 -- Consumers.
 
-create table headrace.consumers (
+create table headrace_internal.consumers (
     id               int generated always as identity primary key,
     uid              uuid not null default gen_random_uuid() unique,    -- the id in the API
-    stream_id        int not null references headrace.streams (id) on delete cascade,
+    stream_id        int not null references headrace_internal.streams (id) on delete cascade,
     name             text collate "C" not null,
     filters          text[] not null,
-    filter_where     json,              -- the condition as a tree: headrace.where_condition
-    condition        text not null,     -- filters and condition as SQL, quoted by Postgres: headrace.condition
+    filter_where     json,              -- the condition as a tree: headrace_internal.where_condition
+    condition        text not null,     -- filters and condition as SQL, quoted by Postgres: headrace_internal.condition
     ordered          boolean not null,
     ack_wait         interval not null,
     max_ack_pending  int not null check (max_ack_pending > 0),
@@ -99,16 +99,16 @@ create table headrace.consumers (
     unique (stream_id, name)
 );
 
--- The positions of consumers. Append-only: headrace.write_cursor inserts the next version and deletes the last, and
+-- The positions of consumers. Append-only: headrace_internal.write_cursor inserts the next version and deletes the last, and
 -- readers ask for the newest. A row that is updated in place would grow a chain of dead versions under an old snapshot,
 -- and every lookup would walk it.
 --
 -- A floor is a lower bound from which an index is read, because below it there may be very many dead rows.
-create table headrace.cursors (
-    consumer_id    int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.cursors (
+    consumer_id    int not null references headrace_internal.consumers (id) on delete cascade,
     version        bigint not null,
     position       bigint not null,     -- all messages up to here were examined, except those in the holes
-    sought         bigint,              -- a position ahead of the stream to which a user moved it: headrace.require_sequence_ahead
+    sought         bigint,              -- a position ahead of the stream to which a user moved it: headrace_internal.require_sequence_ahead
     -- The holes, see holes.sql.
     holes          int8multirange not null default '{}',
     holders        xid8[],              -- the transactions that can fill them, null if unknown
@@ -124,7 +124,7 @@ create table headrace.cursors (
     ready_floor    bigint not null default 0,       -- no parked message with a smaller seq is due at once
     due_floor      timestamptz not null default '-infinity',    -- no other parked message is due earlier
     blocked_floor  bigint not null default 0,       -- no dead letter with a smaller seq blocks a key
-    replay_floor   bigint,              -- the first seq in headrace.replays, null if there is none
+    replay_floor   bigint,              -- the first seq in headrace_internal.replays, null if there is none
     parked_room    int not null default 0,          -- messages to examine before the parked ones are counted again
     -- The token bucket, see rate.sql.
     tokens         float8,              -- the tokens left, null for a full bucket ...
@@ -132,11 +132,11 @@ create table headrace.cursors (
     primary key (consumer_id, version)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, toast_tuple_target = 8160);
 -- Some hundred holes fit into the row, so that no lease call compresses them or stores them out of line.
-alter table headrace.cursors alter column holes set storage external;
+alter table headrace_internal.cursors alter column holes set storage external;
 
 -- Holes that only long transactions can fill, apart from the cursor, which every lease call writes. See holes.sql.
-create table headrace.frozen_holes (
-    consumer_id  int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.frozen_holes (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     holder       xid8 not null,             -- a transaction that can fill them, one row for each
     lowest       bigint not null,           -- the first seq of these holes ...
     highest      bigint not null,           -- ... and the last one
@@ -145,12 +145,12 @@ create table headrace.frozen_holes (
     holes        int8multirange,            -- in the row of the first holder, null in the others
     primary key (consumer_id, holder, lowest)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, toast_tuple_target = 8160);
-alter table headrace.frozen_holes alter column holes set storage external;
+alter table headrace_internal.frozen_holes alter column holes set storage external;
 
-create sequence headrace.lease_ids;
+create sequence headrace_internal.lease_ids;
 
-create table headrace.leases (
-    consumer_id  int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.leases (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     lease_id     bigint not null,
     owner        uuid not null,
     since        timestamptz not null default '-infinity',  -- messages that are put back are not due before
@@ -165,29 +165,29 @@ create table headrace.leases (
     primary key (consumer_id, lease_id)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, fillfactor = 70);
 -- Large batches would be compressed and moved out of line, and be deleted milliseconds later.
-alter table headrace.leases
+alter table headrace_internal.leases
     alter column seqs set storage external, alter column hashes set storage external, alter column attempts set storage external,
     alter column crashes set storage external, alter column started set storage external;
 
 -- Acks that were committed together with the effects of a handler, one row for each lease and transaction. The lease
 -- holds these messages until it is settled or expires, see transactions.sql. There is no foreign key, because it would
 -- lock the consumer's row at each ack.
-create table headrace.acks (
+create table headrace_internal.acks (
     consumer_id  int not null,
     lease_id     bigint not null,
     seqs         bigint[] not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-create unique index acks_by_lease on headrace.acks (consumer_id, lease_id, (seqs[1]));    -- no message is acked twice
+create unique index acks_by_lease on headrace_internal.acks (consumer_id, lease_id, (seqs[1]));    -- no message is acked twice
 -- Acks of several messages are few. An ack of one message looks for the message here, and not in all acks of its lease.
-create index acks_of_several on headrace.acks (consumer_id, lease_id) where cardinality(seqs) > 1;
+create index acks_of_several on headrace_internal.acks (consumer_id, lease_id) where cardinality(seqs) > 1;
 -- The unique index is on an expression, and so can't be the replica identity. A primary key would cost each ack another
 -- column or another index. A row is small, and is logged in full only where it is published.
-alter table headrace.acks replica identity full;
+alter table headrace_internal.acks replica identity full;
 
 -- Messages that were read and can't be delivered yet: retries that are not due, messages of keys that another owner
 -- holds, and messages that were put back. See parking.sql.
-create table headrace.parked (
-    consumer_id  int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.parked (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     seq          bigint not null,
     key_hash     bigint not null,
     attempts     int not null,              -- the deliveries that counted
@@ -195,21 +195,21 @@ create table headrace.parked (
     due_at       timestamptz not null,
     primary key (consumer_id, seq)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-create index parked_by_key on headrace.parked (consumer_id, key_hash, seq);
-create index parked_due on headrace.parked (consumer_id, due_at, seq);
+create index parked_by_key on headrace_internal.parked (consumer_id, key_hash, seq);
+create index parked_due on headrace_internal.parked (consumer_id, due_at, seq);
 
 -- The messages behind the first one of a waiting key, which is parked, in flight or blocks the key. A waiting key has
 -- one row in the tables that every lease call reads, however many messages it has.
-create table headrace.tails (
-    consumer_id  int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.tails (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     key_hash     bigint not null,
     seq          bigint not null,
     primary key (consumer_id, seq)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-create unique index tails_by_key on headrace.tails (consumer_id, key_hash, seq);
+create unique index tails_by_key on headrace_internal.tails (consumer_id, key_hash, seq);
 
-create table headrace.dead_letters (
-    consumer_id  int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.dead_letters (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     seq          bigint not null,
     key_hash     bigint not null,
     key          text collate "C" not null,
@@ -224,21 +224,21 @@ create table headrace.dead_letters (
     died_at      timestamptz not null,
     primary key (consumer_id, seq)
 );
-create index dead_letters_blocking on headrace.dead_letters (consumer_id, key_hash, seq) where blocks;
+create index dead_letters_blocking on headrace_internal.dead_letters (consumer_id, key_hash, seq) where blocks;
 -- For the lowest one that blocks a key. Below it there may be very many dead rows.
-create index dead_letters_that_block on headrace.dead_letters (consumer_id, blocks, seq);
+create index dead_letters_that_block on headrace_internal.dead_letters (consumer_id, blocks, seq);
 
 -- Messages to deliver to a consumer apart from its cursor, before all others: a replay, or the last of each key.
-create table headrace.replays (
-    consumer_id  int not null references headrace.consumers (id) on delete cascade,
+create table headrace_internal.replays (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     seq          bigint not null,
     key_hash     bigint not null,
     primary key (consumer_id, seq)
 );
 
 -- The messages that retention removed before they were delivered to a consumer.
-create table headrace.gaps (
-    consumer_id  int primary key references headrace.consumers (id) on delete cascade,
+create table headrace_internal.gaps (
+    consumer_id  int primary key references headrace_internal.consumers (id) on delete cascade,
     messages     bigint not null,           -- the number, in all
     lower        bigint not null,           -- the latest gap: from this seq ...
     upper        bigint not null,           -- ... to before this one
@@ -246,16 +246,16 @@ create table headrace.gaps (
 );
 
 -- Subscriptions of consumers to notifications, see notifications.sql.
-create table headrace.waiting (
-    consumer_id  int primary key references headrace.consumers (id) on delete cascade,
-    stream_id    int not null references headrace.streams (id) on delete cascade,
+create table headrace_internal.waiting (
+    consumer_id  int primary key references headrace_internal.consumers (id) on delete cascade,
+    stream_id    int not null references headrace_internal.streams (id) on delete cascade,
     until        timestamptz not null
 );
-create index waiting_by_stream on headrace.waiting (stream_id);
+create index waiting_by_stream on headrace_internal.waiting (stream_id);
 
 -- Until when any consumer of a stream is subscribed. Publishers read only this. Append-only like the cursors. Unlogged,
 -- because it is of no use after a crash.
-create unlogged table headrace.waits (
+create unlogged table headrace_internal.waits (
     stream_id  int not null,
     until      timestamptz not null,
     primary key (stream_id, until)
@@ -264,22 +264,22 @@ create unlogged table headrace.waits (
 -- Sources and captures.
 
 -- Feeds of streams other than publishers: webhooks and captured tables.
-create table headrace.sources (
+create table headrace_internal.sources (
     id          int generated always as identity primary key,
     uid         uuid not null default gen_random_uuid() unique,     -- the id in the API
     name        text collate "C" not null unique,
     kind        text not null check (kind in ('webhook', 'postgres')),
-    stream_id   int not null references headrace.streams (id) on delete cascade,
+    stream_id   int not null references headrace_internal.streams (id) on delete cascade,
     settings    json not null,
     created_at  timestamptz not null default clock_timestamp(),
     updated_at  timestamptz not null default clock_timestamp()
 );
 
 -- The capture lease of each source of kind `postgres`, and the state of its capture. It has a table of its own beside
--- headrace.sources, because it changes all the time. `epoch` counts the capture leases, and an append under an older
+-- headrace_internal.sources, because it changes all the time. `epoch` counts the capture leases, and an append under an older
 -- one is refused.
-create table headrace.captures (
-    source_id   int primary key references headrace.sources (id) on delete cascade,
+create table headrace_internal.captures (
+    source_id   int primary key references headrace_internal.sources (id) on delete cascade,
     paused_at   timestamptz,
     holder      uuid,               -- the process that captures the source ...
     held_until  timestamptz,        -- ... unless it does not renew its lease by then
@@ -297,8 +297,8 @@ create table headrace.captures (
 -- The positions of captures: all changes committed up to `position` are in the stream. One row for each append, in the
 -- transaction of the append, and older rows are deleted. A row that is updated hundreds of times a second would grow a
 -- chain of dead versions under an old snapshot.
-create table headrace.capture_positions (
-    source_id  int not null references headrace.captures (source_id) on delete cascade,
+create table headrace_internal.capture_positions (
+    source_id  int not null references headrace_internal.captures (source_id) on delete cascade,
     id         bigint generated always as identity,
     epoch      bigint not null,
     position   pg_lsn not null,
@@ -307,10 +307,10 @@ create table headrace.capture_positions (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- Captured tables whose existing rows are published while their changes are captured.
-create table headrace.backfills (
+create table headrace_internal.backfills (
     id           int generated always as identity primary key,
     uid          uuid not null default gen_random_uuid() unique,
-    source_id    int not null references headrace.captures (source_id) on delete cascade,
+    source_id    int not null references headrace_internal.captures (source_id) on delete cascade,
     relation     text not null,             -- as the source's settings name it
     condition    json,                      -- which rows, null for all
     rate         int check (rate > 0),      -- the maximal number of rows a second
@@ -325,12 +325,12 @@ create table headrace.backfills (
     updated_at   timestamptz,
     finished_at  timestamptz
 ) with (fillfactor = 50);
-create unique index backfills_under_way on headrace.backfills (source_id, relation) where state in ('queued', 'running');
+create unique index backfills_under_way on headrace_internal.backfills (source_id, relation) where state in ('queued', 'running');
 
 -- Changes that could not be made into messages, mostly because a transform failed.
-create table headrace.capture_failures (
+create table headrace_internal.capture_failures (
     id         bigint generated always as identity primary key,
-    source_id  int not null references headrace.captures (source_id) on delete cascade,
+    source_id  int not null references headrace_internal.captures (source_id) on delete cascade,
     key        text,                        -- null if the key could not be made either
     data       json not null,               -- the change before it was transformed
     error      text not null,
@@ -338,8 +338,8 @@ create table headrace.capture_failures (
     attempts   int not null default 1,
     retry      boolean not null default false
 );
-create index capture_failures_of_source on headrace.capture_failures (source_id, id);
-create index capture_failures_to_retry on headrace.capture_failures (source_id, id) where retry;
+create index capture_failures_of_source on headrace_internal.capture_failures (source_id, id);
+create index capture_failures_to_retry on headrace_internal.capture_failures (source_id, id) where retry;
 
 -- Writes of several tasks that commit once.
 
@@ -348,8 +348,8 @@ comment on schema headrace_staging is 'Headrace: what is being written and not c
 
 -- A write has the id that its writer chose: that of a streaming query, which writes batch after batch, or that of one
 -- save. See writes.sql.
-create table headrace.writes (
-    stream_id   int not null references headrace.streams (id) on delete cascade,
+create table headrace_internal.writes (
+    stream_id   int not null references headrace_internal.streams (id) on delete cascade,
     write_id    text collate "C" not null,
     streaming   boolean not null,               -- whether it may have further batches, at any time
     staging     text,                           -- the table that its tasks fill, quoted for format('%s'). Null for none
@@ -362,16 +362,16 @@ create table headrace.writes (
 
 -- The timeline, see history.sql. Unlogged, so that Postgres empties it at each recovery: after a crash, at a promotion,
 -- from a base backup, at a restore to a point in time. An orderly restart keeps it. It has one row at most.
-create unlogged table headrace.history (
+create unlogged table headrace_internal.history (
     id     uuid primary key default gen_random_uuid(),
     since  timestamptz not null default clock_timestamp(),
     single boolean not null unique default true check (single)
 );
-insert into headrace.history default values;
+insert into headrace_internal.history default values;
 
 -- Witnesses of transactions of services. Each transaction writes a row as the last statement before its COMMIT. Its xid
 -- alone is no witness, since the server may assign it again after a crash or a failover. The janitor deletes old rows.
-create table headrace.commits (
+create table headrace_internal.commits (
     xid    xid8 not null,
     nonce  uuid not null,
     at     timestamptz not null default clock_timestamp(),
@@ -381,14 +381,14 @@ create table headrace.commits (
 -- Processes.
 
 -- The heartbeats of processes, written every few seconds. Unlogged, because they are of no use after a crash.
-create unlogged table headrace.workers (
+create unlogged table headrace_internal.workers (
     id       uuid primary key,
     seen_at  timestamptz not null,
     facts    json not null
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The terms of leaders, see leader.sql. Append-only like the cursors. Unlogged, because they are of no use after a crash.
-create unlogged table headrace.leaders (
+create unlogged table headrace_internal.leaders (
     version    bigint primary key,
     candidate  uuid not null,
     until      timestamptz not null
@@ -396,17 +396,17 @@ create unlogged table headrace.leaders (
 
 -- Secrets that all servers of this database share. Without pgcrypto, random UUIDs are the strong random numbers that
 -- every server has.
-create table headrace.secrets (
+create table headrace_internal.secrets (
     name        text primary key,
     value       bytea not null,
     created_at  timestamptz not null default clock_timestamp()
 );
-insert into headrace.secrets (name, value)
+insert into headrace_internal.secrets (name, value)
     values ('ack_ids', sha256(convert_to(concat(gen_random_uuid(), gen_random_uuid(), gen_random_uuid()), 'UTF8')));
 
 -- Access tokens, as their SHA-256. A token is random and long, so that no slower hash is needed. Revoked tokens stay,
 -- so that a server does not become open when its last token is revoked.
-create table headrace.tokens (
+create table headrace_internal.tokens (
     id            text primary key,         -- the part of the token that is no secret
     name          text not null unique,
     digest        bytea not null,
