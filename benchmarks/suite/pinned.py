@@ -133,6 +133,6 @@ async def _tables(place: Bench) -> dict[str, Any]:
     await anyio.sleep(1.0)  # backends report to the statistics at most once a second
     rows = await place.database.fetch(
         """select relname, n_live_tup, n_dead_tup, pg_total_relation_size(relid) / 1024 as kib
-           from pg_stat_user_tables where schemaname in ('headrace', 'headrace_streams') and n_tup_ins > 100 order by relname"""
+           from pg_stat_user_tables where schemaname in ('headrace_internal', 'headrace_streams') and n_tup_ins > 100 order by relname"""
     )
     return {row["relname"]: {"rows": row["n_live_tup"], "dead": row["n_dead_tup"], "kib": row["kib"]} for row in rows}

@@ -87,6 +87,15 @@ async def test_a_newer_schema_is_refused_and_left_alone(database: store.Database
     assert await store.schema_version(database) == newest + 1
 
 
+async def test_a_schema_headrace_of_other_software_is_refused_and_left_alone(empty: store.Database) -> None:
+    await empty.fetch("create schema headrace")
+    await empty.fetch("create table headrace.mine (id int)")
+    with pytest.raises(SchemaError, match=r"tables already, such as headrace\.mine"):
+        await store.migrate(empty)
+    assert await empty.fetchval("select count(*) from headrace.mine") == 0
+    assert await empty.fetchval("select to_regnamespace('headrace_internal')") is None
+
+
 async def test_functions_are_installed_again_when_their_text_changed(
     database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

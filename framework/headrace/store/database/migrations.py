@@ -68,6 +68,7 @@ async def migrate(database: Database) -> list[str]:
             )
         done = []
         if version == 0:
+            await _refuse_foreign_tables(connection, database)
             await connection.execute(_GROUND)
         for migration in known[version:]:
             await connection.execute(migration.sql)
@@ -113,6 +114,17 @@ async def _state(connection: asyncpg.Connection[Any]) -> tuple[int, str | None]:
         "select version, functions from headrace_internal.migrations order by version desc limit 1"
     )
     return (row["version"], row["functions"]) if row else (0, None)
+
+
+async def _refuse_foreign_tables(connection: asyncpg.Connection[Any], database: Database) -> None:
+    # Headrace has had only views in this database schema since its first release.
+    table = await connection.fetchval("select min(tablename) from pg_tables where schemaname = 'headrace'")
+    if table is not None:
+        raise SchemaError(
+            f"The database schema headrace in {safe(database.dsn)} has tables already, such as headrace.{table}. Other"
+            " software or a version of Headrace before 0.1.0 created them. Use another database, or remove the schema"
+            " with all its data: drop schema headrace cascade."
+        )
 
 
 async def schema_version(database: Database) -> int:

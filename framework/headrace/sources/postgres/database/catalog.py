@@ -71,7 +71,7 @@ _OIDS = """
 # from.
 _EXISTING_TABLES = """
     select n.nspname, c.relname from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-     where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace', 'headrace_streams') and n.nspname !~ '^pg_'
+     where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace_internal', 'headrace_streams', 'headrace_staging') and n.nspname !~ '^pg_'
      limit 10000
 """
 

@@ -153,7 +153,7 @@ end $$;
 -- the next messages of a replay are parked, and late arrivals of parked keys are parked in their place. Due messages of
 -- blocked keys move to the tails.
 --
--- p_parked: its fields lowest and blocked. p_search, p_until: of headrace_internal.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
+-- p_parked: the state as it was read just before. p_search, p_until: of headrace_internal.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
 -- p_scan_limit: how many messages of a replay, and how many late arrivals, are examined.
 create function headrace_internal.take_parked(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_parked headrace_internal.parked_state,
@@ -161,25 +161,30 @@ create function headrace_internal.take_parked(
 ) returns headrace_internal.due_messages
 language plpgsql as $$
 declare
-    c_window  constant int := 10000;    -- number of parked messages at which reading ahead stops, because that many
+    c_window   constant int := 10000;   -- number of parked messages at which reading ahead stops, because that many
                                         -- keys wait or messages were put back
-    v_late    headrace_internal.examined_holes;
-    v_due     headrace_internal.due_messages;
+    v_changed  boolean := false;        -- whether messages have been parked since the state was read
+    v_late     headrace_internal.examined_holes;
+    v_due      headrace_internal.due_messages;
 begin
     if p_cursor.replay_floor is not null and headrace_internal.count_parked(p_cursor, c_window / 2) < c_window / 2 then
         p_cursor := headrace_internal.park_replayed(p_consumer, p_stream, p_cursor, p_scan_limit);
         select (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq),
                (select seq from headrace_internal.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
             into p_parked.lowest, p_parked.blocked;
+        v_changed := true;
     end if;
     if p_parked.lowest is not null and p_consumer.ordered and p_search and not p_stream.one_message_per_key then
         v_late := headrace_internal.park_late_arrivals(p_consumer, p_stream, p_cursor, p_scan_limit);
         p_cursor := v_late.cursor;
         p_until := least(p_until, v_late.until);
         p_parked.lowest := (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq);
+        v_changed := true;
     end if;
-    if p_parked.lowest is not null then
-        p_parked := headrace_internal.parked_state(p_cursor, p_parked.lowest, p_parked.blocked, p_consumer.ordered, p_now);
+    if v_changed then
+        select * into p_parked from headrace_internal.parked_state(
+            p_consumer.id, p_parked.lowest, p_parked.blocked, p_consumer.ordered, p_cursor.ready_floor, p_cursor.due_floor,
+            p_cursor.blocked_floor, p_now);
     end if;
     if p_parked.ready is not null or p_parked.due_at is not null then
         v_due := headrace_internal.take_due_messages(p_consumer, p_stream, p_cursor, p_limit, p_bytes, p_busy, p_parked.blocked is not null,

@@ -149,7 +149,9 @@ begin
         select p_cursor.consumer_id, holder, lower(p_holes), upper(p_holes) - 1, (select count(*) from unnest(p_holes)), p_holders,
                case when place = 1 then p_holes end
         from unnest(p_holders) with ordinality as h(holder, place);
-    p_cursor.frozen := array(select unnest(p_cursor.frozen) union select unnest(p_holders));
+    if not p_holders <@ p_cursor.frozen then
+        p_cursor.frozen := array(select unnest(p_cursor.frozen) union select unnest(p_holders));
+    end if;
     return p_cursor;
 end $$;
 
@@ -328,7 +330,11 @@ begin
         if v_old is not null and v_new <@ (v_old || p_cursor.frozen) then   -- the cursor has these holders already
             p_cursor.holes := p_cursor.holes + p_missing;
             p_missing := '{}';
-            v_old := v_old || v_new;
+            if v_old = '{}' then
+                v_old := v_new;
+            elsif not v_new <@ v_old then
+                v_old := array(select unnest(v_old) union select unnest(v_new));
+            end if;
             v_new := '{}';
         end if;
         if v_old is not null and pg_column_size(p_cursor.holes) > headrace_internal.max_hole_bytes() then
@@ -337,9 +343,12 @@ begin
             v_old := '{}';
         end if;
         p_cursor.holes := p_cursor.holes + p_missing;
-        p_cursor.holders := array(select unnest(v_old) union select unnest(v_new));
-        if v_old is null or v_new is null then
+        if v_new = '{}' then
+            p_cursor.holders := v_old;
+        elsif v_old is null or v_new is null then
             p_cursor.holders := null;
+        else
+            p_cursor.holders := array(select unnest(v_old) union select unnest(v_new));
         end if;
     end if;
     p_cursor.position := p_position;

@@ -275,7 +275,13 @@ begin
     select (select seq from headrace_internal.first_parked(p_consumer, v_cursor.parked_floor) as seq),
            (select seq from headrace_internal.first_blocking(p_consumer, v_cursor.blocked_floor) as seq)
         into v_parked.lowest, v_parked.blocked;
-    if v_parked.lowest is not null or v_cursor.replay_floor is not null or v_cursor.parked_room <= 0 then
+    if v_parked.lowest is not null then
+        select * into v_parked from headrace_internal.parked_state(
+            p_consumer, v_parked.lowest, v_parked.blocked, v_consumer.ordered, v_cursor.ready_floor, v_cursor.due_floor, v_cursor.blocked_floor, p_now);
+        v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));
+    end if;
+    if v_parked.ready is not null or v_parked.due_at is not null or v_parked.lowest is not null and v_holes.search
+       or v_cursor.replay_floor is not null or v_cursor.parked_room <= 0 then
         v_due := headrace_internal.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_room, p_scan_limit, p_bytes,
                                       v_leases.busy, v_distinct_keys, p_cached, p_now);
         v_cursor := v_due.cursor;

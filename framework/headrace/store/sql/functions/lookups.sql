@@ -61,32 +61,24 @@ create type headrace_internal.parked_state as (
     blocked   bigint        -- the lowest message that blocks its key
 );
 
--- Return the state of the parked messages. p_lowest is the first parked message, and p_blocked the first message that
--- blocks its key. Each value is the first entry of an index from its floor up.
+-- The state of the parked messages. p_lowest is the first parked message, and p_blocked the first message that blocks
+-- its key. Each other value is the first entry of an index from its floor up. In an ordered consumer, a message of a
+-- blocked key never falls due.
 create function headrace_internal.parked_state(
-    p_cursor headrace_internal.cursors, p_lowest bigint, p_blocked bigint, p_ordered boolean, p_now timestamptz
-) returns headrace_internal.parked_state
-language plpgsql set enable_sort = off as $$
-declare
-    v_state  headrace_internal.parked_state;
-begin
-    v_state.lowest := p_lowest;
-    v_state.blocked := p_blocked;
-    select (select seq from headrace_internal.parked_ready(p_cursor.consumer_id, p_cursor.ready_floor) limit 1),
-           (select due_at from headrace_internal.parked_due(p_cursor.consumer_id, p_cursor.due_floor, p_now) limit 1),
-           (select due_at from headrace_internal.parked
-            where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now order by due_at, seq limit 1)
-        into v_state.ready, v_state.due_at, v_state.due_next;
-    -- In an ordered consumer, a message of a blocked key never falls due.
-    if p_ordered and v_state.blocked is not null and v_state.due_next is not null then
-        v_state.due_next := (
-            select due_at from headrace_internal.parked as p
-            where consumer_id = p_cursor.consumer_id and due_at > '-infinity' and due_at > p_now and (
-                select seq from headrace_internal.first_blocking_of_key(p_cursor.consumer_id, p.key_hash, p_cursor.blocked_floor) as seq) is null
-            order by due_at, seq limit 1);
-    end if;
-    return v_state;
-end $$;
+    p_consumer int, p_lowest bigint, p_blocked bigint, p_ordered boolean, p_ready_floor bigint, p_due_floor timestamptz, p_blocked_floor bigint,
+    p_now timestamptz
+) returns setof headrace_internal.parked_state
+language sql stable as $$
+    select p_lowest,
+           (select seq from headrace_internal.parked_ready(p_consumer, p_ready_floor) limit 1),
+           (select due_at from headrace_internal.parked_due(p_consumer, p_due_floor, p_now) limit 1),
+           (select due_at from headrace_internal.parked as p
+            where consumer_id = p_consumer and due_at > '-infinity' and due_at > p_now
+              and not (p_ordered and p_blocked is not null
+                       and exists (select from headrace_internal.first_blocking_of_key(p_consumer, p.key_hash, p_blocked_floor)))
+            order by due_at, seq limit 1),
+           p_blocked
+$$;
 
 -- Return the number of parked messages, counted up to p_limit.
 create function headrace_internal.count_parked(p_cursor headrace_internal.cursors, p_limit int) returns int

@@ -99,11 +99,11 @@ begin
     -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification.
     perform headrace_internal.notify_stream(c.stream_id)
         from headrace_internal.consumers as c
-        where c.id = p_consumer and case when (
-            select true
-            from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
-            cross join lateral headrace_internal.first_parked(p_consumer, u.parked_floor))
-            then headrace_internal.has_due_message((select k from headrace_internal.cursors as k where consumer_id = p_consumer order by version desc limit 1), p_now) end;
+        cross join lateral (
+            select * from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+        where c.id = p_consumer and case when (select true from headrace_internal.first_parked(p_consumer, u.parked_floor)) then coalesce(
+            (select true from headrace_internal.parked_ready(p_consumer, u.ready_floor) limit 1),
+            (select true from headrace_internal.parked_due(p_consumer, u.due_floor, p_now) limit 1)) end;
 end $$;
 
 -- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
