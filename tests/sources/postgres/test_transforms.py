@@ -14,7 +14,7 @@ from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.rules.transforms import load, transform, transformed
 
 MODULE = """
-from headrace_internal.sources.postgres.rules.transforms import transform
+from headrace.sources.postgres.rules.transforms import transform
 
 @transform
 def clean(message):
