@@ -206,10 +206,8 @@ async def test_a_condition_that_takes_forever_is_cancelled_and_named(ship: Admin
     assert len(await hasty.dead_letters(*SHIP)) == 1
 
 
-async def test_a_consumer_with_a_condition_that_takes_forever_can_be_viewed(
-    admin: Admin, database: store.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.admin.consumers._INFO_LIMIT", 0.2)
+async def test_a_consumer_with_a_condition_that_takes_forever_can_be_viewed(database: store.Database) -> None:
+    admin = Admin(database, counting=0.2)
     await admin.create_stream("orders")
     await admin.create_consumer(ConsumerSpec(stream="orders", name="ship", where=conditions.parse(SLOW)))
     await store.publish(database, "orders", "a", FOREVER)

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from headrace import App, ConfigurationError, Depends, Message, Reject, Retry
-from headrace.runtime.handlers import dependencies
+from headrace.runtime.pipeline.timings import Timings
 from tests.app.providing import Pool, Session
 from tests.runtime.running import consumer, dead_letters, running, work_off
 from tests.support.logs import logged
@@ -269,10 +269,8 @@ async def test_a_teardown_that_is_cancelled_does_not_stop_the_others(app: App, s
 
 
 @pytest.mark.asyncio
-async def test_a_teardown_after_a_failure_has_a_limit(
-    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dependencies, "GRACE", 0.05)
+async def test_a_teardown_after_a_failure_has_a_limit(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    app._timings = Timings(teardown=0.05)
 
     @app.provide
     async def session() -> AsyncIterator[Session]:

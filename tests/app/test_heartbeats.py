@@ -13,8 +13,9 @@ import pytest
 
 from headrace import App, store
 from headrace.admin import Admin
-from headrace.app import heartbeats, service
+from headrace.app import heartbeats
 from headrace.app.heartbeats import MAX_CONSUMERS, Heartbeats, Rate
+from headrace.app.limits import ServiceLimits
 from headrace.model import conditions
 from headrace.model.clock import Time
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
@@ -57,10 +58,10 @@ async def test_a_running_app_is_listed_with_its_consumers_until_it_has_ended(
 
 
 async def test_a_process_reports_some_of_its_consumers_and_counts_the_others(
-    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
+    dsn: str, database: store.Database
 ) -> None:
-    monkeypatch.setattr(service, "MAX_CONSUMERS", 2)
     app = App(dsn)
+    app._limits = ServiceLimits(reported_consumers=2)
 
     async def ship() -> None: ...
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import App, ConfigurationError, InvalidFilter, InvalidInput, Message, field, store
+from headrace.runtime.leasing.timings import LeaseTimings
 from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Gate, Seen, consumer, dead_letters, eventually, running, work_off
 from tests.support.logs import logged
@@ -93,7 +94,7 @@ async def test_a_wrong_condition_is_refused_when_it_is_declared(app: App) -> Non
 async def test_a_condition_that_takes_too_long_is_named_and_stops_nothing_else(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app._timings = Timings(judging=0.2)
+    app._timings = Timings(leasing=LeaseTimings(judging=0.2))
     seen = Seen()
 
     @app.consumer("orders", where="data.text regex '^(a+)(a+)(a+)(a+)\\1\\2\\3\\4\\1b$'")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from headrace import App
+from headrace.app.limits import ServiceLimits
 from headrace.app.readiness import MAX_UNANSWERED, ConsumerState, assess
 from headrace.model.errors import StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
@@ -98,7 +99,7 @@ async def test_an_app_is_not_ready_while_its_database_is_away(dsn: str, monkeypa
     async def answered() -> bool:
         return app.readiness().consumers["orders:ship"].unanswered is None
 
-    monkeypatch.setattr("headrace.app.readiness.MAX_UNANSWERED", 0.0)
+    app._limits = ServiceLimits(unanswered=0.0)
     async with running(app):
         assert app.readiness()
         monkeypatch.setattr(Fetcher, "_call", fails)

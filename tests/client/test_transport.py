@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client import Remote, Server, connection
+from headrace.client import Remote, Server
 from headrace.client.request import Request
 from headrace.client.transport import HttpTransport
 from headrace.model.errors import ConfigurationError, InDoubt, InvalidInput, StoreUnavailable, UnknownStream
@@ -129,18 +129,16 @@ async def test_a_get_over_a_connection_that_breaks_is_sent_once_more() -> None:
     assert len(server.requests) == 3
 
 
-async def test_a_server_that_doesnt_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+async def test_a_server_that_doesnt_answer_in_time() -> None:
     with scripted(_silent) as server:
-        async with Remote(server.url) as remote:
+        async with _hasty(server) as remote:
             with pytest.raises(StoreUnavailable, match="in time"):
                 await remote.streams()
             with pytest.raises(InDoubt, match="in time"):
                 await remote.pause("orders", "ship")
 
 
-async def test_a_request_may_wait_longer_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+async def test_a_request_may_wait_longer_for_its_answer() -> None:
     release = threading.Event()
 
     def patient(peer: Peer, state: Scripted) -> None:
@@ -150,7 +148,7 @@ async def test_a_request_may_wait_longer_for_its_answer(monkeypatch: pytest.Monk
         peer.answer()
 
     with scripted(patient) as server:
-        async with Remote(server.url) as remote:
+        async with _hasty(server) as remote:
             asking = asyncio.create_task(remote.receive("orders", "ship", wait=TIMEOUT))
             assert await asyncio.to_thread(server.requested.wait, TIMEOUT)
             # Longer than the timeout of a request that does not wait for messages.
@@ -278,3 +276,7 @@ async def test_authorities_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     with pytest.raises(ConfigurationError, match="PEM"):
         await Remote(Server("https://localhost", ca_file=str(tmp_path / "empty.pem"))).streams()
+
+
+def _hasty(server: Scripted) -> Remote:
+    return Remote(server.url, transport=HttpTransport(Server(server.url), timeout=0.05))

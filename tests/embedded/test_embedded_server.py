@@ -8,12 +8,13 @@ import shutil
 import signal
 import socket
 import subprocess
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
 
-from headrace.embedded import EmbeddedPostgres, postmaster, startup
+from headrace.embedded import EmbeddedPostgres, postmaster
 from headrace.embedded.os_user import os_user_for
 from headrace.embedded.paths import LOG_LIMIT, LOG_REST, find_server_dir, trim_log
 from headrace.model.errors import EmbeddedPostgresError
@@ -126,15 +127,16 @@ def test_a_killed_server_is_brought_up_by_the_next_to_come(running):
         assert ask(handle.url, "select answer from killed") == 42
 
 
-def test_a_process_of_a_killed_server_that_hangs_is_named(running, monkeypatch):
-    monkeypatch.setattr(startup, "ORPHAN_LIMIT", 0.1)
+def test_a_process_of_a_killed_server_that_hangs_is_named(running):
+    hasty = EmbeddedPostgres(running.data_dir)
+    hasty._options = replace(hasty._options, orphan_limit=0.1)
     processes = postmaster.processes(find_server_dir(running.data_dir))
     orphan = next(pid for pid in processes if pid != running.status().pid)
     os.kill(orphan, signal.SIGSTOP)
     try:
         crash(running)
         with pytest.raises(EmbeddedPostgresError, match=f"killed Postgres still run on .*{orphan}"):
-            running.acquire()
+            hasty.acquire()
     finally:
         os.kill(orphan, signal.SIGCONT)
     with running.acquire() as handle:

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.flow.demand import (
     BATCH,
-    LONGEST,
-    POLLING,
-    SHORTEST,
+    POLL_INTERVALS,
     SPAN,
     Demand,
     ListenPolicy,
@@ -95,19 +93,19 @@ def test_the_poll_interval_grows_to_the_longest_and_restarts_when_messages_were_
     poll = Poll()
     poll.found()
     found = rests(poll, polling=False)
-    assert found[0] == SHORTEST
-    assert found[-1] == LONGEST
+    assert found[0] == POLL_INTERVALS.shortest
+    assert found[-1] == POLL_INTERVALS.longest
     assert all(later <= earlier * 2 for earlier, later in itertools.pairwise(found))
     poll.found()
-    assert poll.rest(None, polling=False) == SHORTEST
+    assert poll.rest(None, polling=False) == POLL_INTERVALS.shortest
 
 
 def test_a_process_without_notifications_polls_more_often() -> None:
-    assert max(rests(Poll(), polling=True)) == POLLING
+    assert max(rests(Poll(), polling=True)) == POLL_INTERVALS.polling
 
 
 def test_a_process_that_has_found_nothing_begins_with_the_longest_interval() -> None:
-    assert rests(Poll(), polling=False) == [LONGEST] * 12
+    assert rests(Poll(), polling=False) == [POLL_INTERVALS.longest] * 12
 
 
 def test_with_very_many_processes_each_polls_rarely_and_not_at_the_same_time() -> None:

@@ -10,12 +10,15 @@ import pytest
 
 from headrace import App
 from headrace.runtime.leasing import idle
-from headrace.runtime.leasing.idle import LONGEST_TERM, POLLS, SHORTEST_TERM, IdleConsumers
+from headrace.runtime.leasing.idle import POLLS, IdleConsumers
+from headrace.runtime.leasing.timings import LEASE_TIMINGS
 from headrace.runtime.pipeline.scaler import Scaler
 from headrace.runtime.settling.settings import Settings
 from tests.runtime.running import Seen, running
 
 pytestmark = pytest.mark.asyncio
+
+SHORTEST_TERM, LONGEST_TERM = LEASE_TIMINGS.shortest_term, LEASE_TIMINGS.longest_term
 
 
 class Subscriptions:

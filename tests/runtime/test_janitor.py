@@ -11,10 +11,11 @@ import anyio
 import pytest
 
 from headrace import App, Message, store
+from headrace.app.limits import ServiceLimits
 from headrace.model.errors import StoreUnavailable
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance import janitor
-from headrace.runtime.maintenance.janitor import Janitor
+from headrace.runtime.maintenance.janitor import Janitor, JanitorTimings
 from headrace.runtime.maintenance.sweeper import Sweeper, Swept
 from tests.runtime.running import WITHIN, Seen, eventually, running
 from tests.support.logs import logged
@@ -70,10 +71,8 @@ async def test_a_scheduled_message_is_delivered_in_time(app: App, seen: Seen) ->
     assert sorted(late)[1] < 0.25
 
 
-async def test_scheduling_a_message_wakes_the_janitor_of_the_same_process(
-    app: App, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(janitor, "SCHEDULE", FOREVER)
+async def test_scheduling_a_message_wakes_the_janitor_of_the_same_process(app: App, seen: Seen) -> None:
+    app._limits = ServiceLimits(janitor=JanitorTimings(schedule=FOREVER))
     consuming(app, seen)
     async with running(app):
         await app.publish("orders", "a", 0)
@@ -123,7 +122,7 @@ async def test_a_database_failure_is_retried_and_any_other_one_does_not_stop_the
         return Swept()
 
     monkeypatch.setattr(Sweeper, "sweep", sweep)
-    monkeypatch.setattr(janitor, "REPAIR", 0.0)
+    app._limits = ServiceLimits(janitor=JanitorTimings(repair=0.0))
     consuming(app, seen)
     with caplog.at_level(logging.WARNING, "headrace"):
         async with running(app):

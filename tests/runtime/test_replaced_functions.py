@@ -12,6 +12,7 @@ import pytest
 from headrace import App, Message, StoreUnavailable, Transaction, store
 from headrace.model import conditions
 from headrace.model.errors import SchemaError
+from headrace.store.messages.publish import CHUNK_MESSAGES
 from tests.conftest import Connect, Declare
 from tests.runtime.running import Seen, running
 from tests.support.readers import begun, publish
@@ -117,17 +118,17 @@ async def test_an_ack_in_a_transaction_that_hits_replaced_functions_costs_no_att
 
 
 async def test_a_large_publish_survives_functions_that_are_replaced_under_it(
-    database: store.Database, declare: Declare, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    database: store.Database, declare: Declare, connect: Connect
 ) -> None:
     await declare()
-    monkeypatch.setattr(importlib.import_module("headrace.store.messages.publish"), "CHUNK_MESSAGES", 2)
+    keys = ["a"] * (CHUNK_MESSAGES + 1)  # two statements
     async with begun(connect) as (holder, transaction):
         await holder.fetch("lock table headrace_internal.streams in access exclusive mode")
-        published = await start(store.publish_all(database, "orders", list("abc"), ["1"] * 3))
+        published = await start(store.publish_all(database, "orders", keys, ["1"] * len(keys)))
         await until_blocked(database, holder)
         await holder.execute(migrating.functions())
         await transaction.commit()
-    assert await published == 3
+    assert await published == len(keys)
 
 
 async def test_only_a_missing_schema_is_reported_as_missing(database: store.Database) -> None:

@@ -236,10 +236,8 @@ async def test_consumers_of_this_process_are_notified_after_the_commit_even_for_
 
 
 @pytest.mark.asyncio
-async def test_a_transaction_that_gets_no_connection_in_time_is_refused_with_the_reason(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.store.database.pool.CONNECT_TIMEOUT", 0.05)
+async def test_a_transaction_that_gets_no_connection_in_time_is_refused_with_the_reason(app: App) -> None:
+    app.database.connect_timeout = 0.05
     async with anyio.create_task_group() as group:
         inside, over = [0], anyio.Event()
 

@@ -9,24 +9,25 @@ import anyio
 import pytest
 
 from headrace import App, Message, Retry, store
-from headrace.app import service
-from headrace.flow import demand
-from headrace.runtime.leasing import idle
-from headrace.runtime.maintenance import janitor
+from headrace.app.limits import ServiceLimits
+from headrace.flow.demand import PollIntervals
+from headrace.runtime.leasing.timings import LeaseTimings
+from headrace.runtime.maintenance.janitor import JanitorTimings
+from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Seen, eventually, running
 
 FOREVER = 1000.0
+NO_POLLS = PollIntervals(shortest=FOREVER, longest=FOREVER, polling=FOREVER)
+NO_CHECKS = JanitorTimings(notifications_check=FOREVER)
 
 
 @pytest.fixture
-def app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> App:
+def app(dsn: str) -> App:
     """An app with consumers that lease only after a notification, or when a message falls due."""
-    for bound in ("SHORTEST", "LONGEST", "POLLING"):
-        monkeypatch.setattr(demand, bound, FOREVER)
-    monkeypatch.setattr(idle, "SHORTEST_TERM", FOREVER)
-    monkeypatch.setattr(idle, "LONGEST", FOREVER)
-    monkeypatch.setattr(janitor, "NOTIFICATIONS_CHECK", FOREVER)
-    return App(dsn)
+    app = App(dsn)
+    app._timings = Timings(leasing=LeaseTimings(polls=NO_POLLS, shortest_term=FOREVER))
+    app._limits = ServiceLimits(janitor=NO_CHECKS)
+    return app
 
 
 async def at_rest(app: App) -> None:
@@ -137,11 +138,11 @@ async def test_a_consumer_is_notified_again_after_its_listening_connection_was_c
 async def test_a_process_that_has_stopped_listening_begins_again_when_no_other_is_subscribed(
     app: App, database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "LISTEN_CHECK", 0.01)
-    monkeypatch.setattr(service, "UNSUBSCRIBED_CHECK", 0.01)
-    monkeypatch.setattr(idle, "SHORTEST_TERM", 0.1)
-    monkeypatch.setattr(demand.ListenPolicy, "SHARE", 2.0)  # any share is too small, ...
-    monkeypatch.setattr(demand.ListenPolicy, "LEAVES", 2.0)  # ... and it stops at once
+    app._limits = ServiceLimits(listen_check=0.01, unsubscribed_check=0.01, janitor=NO_CHECKS)
+    app._timings = Timings(
+        # Any share is too small, and it stops at once.
+        leasing=LeaseTimings(polls=NO_POLLS, shortest_term=0.1, least_share=2.0, leaving=2.0)
+    )
     seen, checks, listening = Seen(), Seen(), Seen()
     listen, without_subscription = store.listen, store.without_subscription
 

@@ -91,11 +91,10 @@ def test_a_server_that_does_not_run_is_reported_at_once() -> None:
             reach.check_cluster(f"k8s://http://127.0.0.1:{port}")
 
 
-def test_a_server_that_is_no_connect_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "TIMEOUT", 0.5)
+def test_a_server_that_is_no_connect_server_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(SparkUnavailable, match="does not answer as a Spark Connect server"):
-            reach.check_server(f"sc://127.0.0.1:{silent.getsockname()[1]}")
+            reach.check_server(f"sc://127.0.0.1:{silent.getsockname()[1]}", timeout=0.5)
         reach.check_cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them is enough
 
 

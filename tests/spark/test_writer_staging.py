@@ -78,7 +78,6 @@ def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task never holds all of its rows in memory."""
-    monkeypatch.setattr(staging, "CHUNK_BYTES", 10_000)
     sent: list[int] = []
     ingest = staging._ingest
     monkeypatch.setattr(staging, "_ingest", lambda *args: (sent.append(args[-1].num_rows), ingest(*args)))
@@ -89,11 +88,12 @@ def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
             yield rows(*[f"k{n}"] * 500, data=["1"] * 500)
             seen.append(written.staged())
 
-    part = staging.stage(a_write(written), 0, batches())
+    part = staging.stage(a_write(written), 0, batches(), chunk_bytes=10_000)
     assert seen == [500, 1000, 1500]
     assert len(sent) == 3, "a small batch is one piece"
     sent.clear()
-    large = staging.stage(a_write(written), 1, [rows(*["big"] * 100, data=['"' + "x" * 998 + '"'] * 100)])
+    batch = rows(*["big"] * 100, data=['"' + "x" * 998 + '"'] * 100)
+    large = staging.stage(a_write(written), 1, [batch], chunk_bytes=10_000)
     assert max(sent) <= 11
     assert staging.commit(a_write(written), [part, large]) == 1600
     assert written.keys() == ["k0"] * 500 + ["k1"] * 500 + ["k2"] * 500 + ["big"] * 100

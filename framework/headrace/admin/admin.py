@@ -20,6 +20,8 @@ class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Tokens):
         judging: seconds that a call may take to evaluate a condition on messages. Some regular
             expressions never end on some texts. Then the call raises `FilterTooSlow`, and has
             changed nothing.
+        counting: seconds for counting the pending messages of consumers. After that they are not
+            counted, see `num_pending_exact`.
 
     Every method raises `UnknownStream` and `UnknownConsumer` for names that don't exist,
     `InvalidInput` for invalid values, and `StoreUnavailable`. `filter` is one key filter or

@@ -14,11 +14,12 @@ from headrace.store.database.pool import within
 
 
 class Base:
-    """Holds an open database, and the time limit for evaluating conditions."""
+    """Holds an open database, and time limits for evaluating conditions. See `Admin`."""
 
-    def __init__(self, database: store.Database, *, judging: float = 30.0) -> None:
+    def __init__(self, database: store.Database, *, judging: float = 30.0, counting: float = 5.0) -> None:
         self._database = database
         self._judging = judging
+        self._counting = counting
 
     async def _consumer(self, stream: str, name: str) -> int:
         try:

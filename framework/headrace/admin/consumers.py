@@ -27,8 +27,6 @@ from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetter, PeekedM
 from headrace.model.specs import ConsumerSpec
 from headrace.store.database.pool import within
 
-_INFO_LIMIT = 5.0  # seconds to count pending messages, so that a slow condition doesn't hide the consumer
-
 
 class Consumers(Base):
     """The calls about consumers."""
@@ -53,7 +51,7 @@ class Consumers(Base):
         if stream is not None:
             await store.stream(self._database, stream)
         try:
-            async with within(self._database, _INFO_LIMIT) as connection:
+            async with within(self._database, self._counting) as connection:
                 return await store.consumers(connection, stream)
         except FilterTooSlow:
             return await store.consumers(self._database, stream, look=0)
@@ -65,7 +63,7 @@ class Consumers(Base):
         """
         await self._consumer(stream, name)
         try:
-            async with within(self._database, _INFO_LIMIT) as connection:
+            async with within(self._database, self._counting) as connection:
                 return await store.consumer(connection, stream, name)
         except FilterTooSlow:
             return await store.consumer(self._database, stream, name, look=0)

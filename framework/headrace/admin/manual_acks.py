@@ -17,6 +17,7 @@ from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch, Received
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.leasing.lease_calls import LeaseCalls
+from headrace.runtime.leasing.timings import LeaseTimings
 from headrace.store.messages.peek import decoded
 
 _PATIENCE = 1.0
@@ -41,7 +42,8 @@ class ManualAcks(Base):
             raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
         consumer = await self._consumer(stream, name)
         spec, _ = await store.consumer_spec(self._database, consumer)
-        calls = LeaseCalls(self._database, consumer, clock=anyio.current_time, judging=self._judging)
+        timings = LeaseTimings(judging=self._judging)
+        calls = LeaseCalls(self._database, consumer, clock=anyio.current_time, timings=timings)
         began = anyio.current_time()
         while True:
             batch = await self._lease(calls, spec, limit)

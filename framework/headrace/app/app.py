@@ -19,6 +19,7 @@ from headrace.app import capture, settings
 from headrace.app.attached import Attached
 from headrace.app.background import in_background
 from headrace.app.declared import Declared
+from headrace.app.limits import SERVICE_LIMITS
 from headrace.app.publishing import Publishing
 from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
@@ -92,6 +93,7 @@ class App(Declared, Publishing):
         self._service: Service | None = None
         self._time = SYSTEM_TIME
         self._timings = Timings()
+        self._limits = SERVICE_LIMITS
         self._witness: Witness | None = None
         self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date())
 
@@ -240,14 +242,15 @@ class App(Declared, Publishing):
     async def _with_resources(self) -> AsyncIterator[Dependencies]:
         if self._resources.lifespans.running:
             raise ConfigurationError("The app is already running in this process.")
-        async with self._resources.open_all(self, self.consumers) as dependencies:
+        async with self._resources.open_all(self, self.consumers, teardown=self._timings.teardown) as dependencies:
             yield dependencies
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Service]:
         async with self._with_resources() as dependencies:
+            attached = (*self._attached, *self._capturing())
             self._service = service = Service(
-                self.consumers, self._shared(dependencies), (*self._attached, *self._capturing()), self.captures
+                self.consumers, self._shared(dependencies), attached, self.captures, self._limits
             )
             try:
                 await service.prepare()
@@ -262,7 +265,7 @@ class App(Declared, Publishing):
         return Shared(
             database=self.database,
             publisher=self._publisher,
-            idle=IdleConsumers(self.database, self.database.max_connections, self._time.clock),
+            idle=IdleConsumers(self.database, self.database.max_connections, self._time.clock, self._timings.leasing),
             shutdown_timeout=self._settings.shutdown_timeout,
             dependencies=dependencies,
             middleware=tuple(self._middleware),

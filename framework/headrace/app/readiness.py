@@ -70,9 +70,9 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-def assess(states: Mapping[str, ConsumerState], *, draining: bool) -> Readiness:
+def assess(states: Mapping[str, ConsumerState], *, draining: bool, max_unanswered: float = MAX_UNANSWERED) -> Readiness:
     """Judge the readiness of a process from what its consumers have observed."""
-    consumers = {name: _consumer_readiness(state) for name, state in states.items()}
+    consumers = {name: _consumer_readiness(state, max_unanswered) for name, state in states.items()}
     reasons = [f"{name}: {one.reason}." for name, one in consumers.items() if not one.ready]
     if draining:
         reasons.insert(0, "The process is stopping. It finishes its leased messages and leases no others.")
@@ -85,8 +85,8 @@ def assess(states: Mapping[str, ConsumerState], *, draining: bool) -> Readiness:
     )
 
 
-def _consumer_readiness(state: ConsumerState) -> ConsumerReadiness:
-    unanswered_too_long = state.unanswered is not None and state.unanswered > MAX_UNANSWERED and not state.deleted
+def _consumer_readiness(state: ConsumerState, max_unanswered: float) -> ConsumerReadiness:
+    unanswered_too_long = state.unanswered is not None and state.unanswered > max_unanswered and not state.deleted
     reason = f"the database has not answered for {state.unanswered:.0f} s" if unanswered_too_long else ""
     return ConsumerReadiness(
         ready=not unanswered_too_long,

@@ -40,8 +40,13 @@ class Resources:
         return self._providers
 
     @asynccontextmanager
-    async def open_all(self, app: Any, consumers: Sequence[Consumer]) -> AsyncIterator[Dependencies]:
+    async def open_all(
+        self, app: Any, consumers: Sequence[Consumer], *, teardown: float
+    ) -> AsyncIterator[Dependencies]:
         """Start the lifespans and dependencies, and run the checks. End them after the block.
+
+        Args:
+            teardown: time limit in seconds for a teardown after a failure or a cancellation.
 
         Raises:
             ConfigurationError: a dependency can't be provided, or a check failed. Errors of a
@@ -50,17 +55,19 @@ class Resources:
         needs = [*_needs_of_handlers(consumers), *_needs_of_checks(self.checks)]
         async with (
             self.lifespans.run(app) as states,
-            self._dependencies(needs, {**_app_by_type(app), **states}) as dependencies,
+            self._dependencies(needs, {**_app_by_type(app), **states}, teardown) as dependencies,
         ):
             await run_checks(self.checks, dependencies)
             yield dependencies
 
     @asynccontextmanager
-    async def _dependencies(self, needs: Sequence[Need], values: Mapping[Any, Any]) -> AsyncIterator[Dependencies]:
+    async def _dependencies(
+        self, needs: Sequence[Need], values: Mapping[Any, Any], teardown: float
+    ) -> AsyncIterator[Dependencies]:
         if not needs:
-            yield Dependencies()
+            yield Dependencies(teardown=teardown)
             return
-        async with self.providers.open(values, needs) as dependencies:
+        async with self.providers.open(values, needs, teardown=teardown) as dependencies:
             yield dependencies
 
 

@@ -14,7 +14,8 @@ from headrace import store
 from headrace.app import capture
 from headrace.app.attached import Attached, HasStatistics
 from headrace.app.consumer import Consumer
-from headrace.app.heartbeats import MAX_CONSUMERS, Heartbeats
+from headrace.app.heartbeats import Heartbeats
+from headrace.app.limits import SERVICE_LIMITS, ServiceLimits
 from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, assess
 from headrace.model.log import Log
 from headrace.runtime.maintenance.janitor import Janitor
@@ -25,12 +26,6 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 log = Log("headrace")
-
-LISTEN_CHECK = 0.5
-"""Seconds between checks whether this process should listen for notifications."""
-
-UNSUBSCRIBED_CHECK = 5.0
-"""Average seconds between checks for consumers without any subscribed process, while this one doesn't listen."""
 
 
 class Service:
@@ -47,15 +42,17 @@ class Service:
         shared: Shared,
         attached: Sequence[Attached] = (),
         captures: Sequence[PostgresSpec] = (),
+        limits: ServiceLimits = SERVICE_LIMITS,
     ) -> None:
         self._database = database = shared.database
         self._consumers = consumers
         self._captures = captures
         self._shared = shared
         self._attached = attached
+        self._limits = limits
         self._running_parts: list[Attached] = []  # those that have started and not ended
         self.pipelines: list[Pipeline] = []
-        self._janitor = Janitor(database, self.published)
+        self._janitor = Janitor(database, self.published, limits.janitor)
         self._listening = anyio.CancelScope()
         self._stopping = anyio.Event()
         self.on_all_deleted: Callable[[], None] = lambda: None
@@ -154,7 +151,7 @@ class Service:
 
         while True:
             while not self._should_listen:  # noqa: ASYNC110 - few processes poll this, and seldom
-                await anyio.sleep(LISTEN_CHECK)
+                await anyio.sleep(self._limits.listen_check)
             with anyio.CancelScope() as self._listening:
                 try:
                     await store.listen(self._database, self._notified, ready)
@@ -164,7 +161,7 @@ class Service:
     async def _find_unsubscribed(self, database_retry: DatabaseRetry) -> None:
         """Listen again for consumers to which no other process is subscribed any more. Raises `StoreUnavailable`."""
         while True:
-            await anyio.sleep(UNSUBSCRIBED_CHECK * (0.5 + random()))
+            await anyio.sleep(self._limits.unsubscribed_check * (0.5 + random()))
             fetchers = {
                 p.consumer: p.fetcher for p in self.pipelines if not p.fetcher.calls.policy.listen and not p.gone
             }
@@ -176,7 +173,7 @@ class Service:
     async def _stop_needless_listening(self) -> None:
         """Stop listening when no consumer of this process benefits from it."""
         while True:
-            await anyio.sleep(LISTEN_CHECK)
+            await anyio.sleep(self._limits.listen_check)
             if not self._should_listen:
                 self._listening.cancel()
 
@@ -254,7 +251,7 @@ class Service:
             )
             for p in self.pipelines
         }
-        return assess(states, draining=self._stopping.is_set())
+        return assess(states, draining=self._stopping.is_set(), max_unanswered=self._limits.unanswered)
 
     def statistics(self) -> dict[str, Any]:
         """Counters and states of every consumer by name, of the connection pool, and of the attached parts."""
@@ -262,10 +259,8 @@ class Service:
 
     def _summary(self) -> dict[str, Any]:
         """`statistics` for the heartbeat, with a limited number of consumers."""
-        return {
-            **self._statistics(self.pipelines[:MAX_CONSUMERS]),
-            "more_consumers": len(self.pipelines[MAX_CONSUMERS:]),
-        }
+        most = self._limits.reported_consumers
+        return {**self._statistics(self.pipelines[:most]), "more_consumers": len(self.pipelines[most:])}
 
     def _statistics(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
         consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in pipelines}

@@ -16,17 +16,22 @@ from headrace.client.request import Request, Response
 from headrace.model.errors import ConfigurationError, HeadraceError, InDoubt, StoreUnavailable
 
 TIMEOUT = 30.0
-"""Timeout of a response in seconds, in addition to the request's own `extra_time`."""
+"""The default timeout of a response, in seconds."""
 
 _CONNECT_TIMEOUT = 10.0
 _MAX_BODY = 512 * 1024 * 1024
 
 
 class Connection:
-    """One connection. Its calls block. Only one thread may use it at a time, but any thread may call `abort`."""
+    """One connection. Its calls block. Only one thread may use it at a time, but any thread may call `abort`.
 
-    def __init__(self, server: Server) -> None:
+    Args:
+        timeout: timeout of a response in seconds, in addition to the request's own `extra_time`.
+    """
+
+    def __init__(self, server: Server, timeout: float = TIMEOUT) -> None:
         self._server = server
+        self._timeout = timeout
         self._connection = _connection(server)
         self._lock = threading.Lock()
         self._busy = False
@@ -99,7 +104,7 @@ class Connection:
         return True
 
     def _exchange(self, request: Request) -> Response:
-        self._connection.sock.settimeout(TIMEOUT + request.extra_time)
+        self._connection.sock.settimeout(self._timeout + request.extra_time)
         sent = False
         try:
             self._write(request)

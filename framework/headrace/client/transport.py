@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from headrace.client.address import Server
-from headrace.client.connection import Connection
+from headrace.client.connection import TIMEOUT, Connection
 from headrace.client.errors import error_of
 from headrace.client.request import Request, Response
 
@@ -33,17 +33,21 @@ class HttpTransport:
 
     At most 16 requests run at a time. If a caller is cancelled while it waits for a response, its
     connection is shut down, so that the server notices.
+
+    Args:
+        timeout: timeout of a response in seconds, in addition to the time that the call itself waits.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, timeout: float = TIMEOUT) -> None:
         self._server = server
+        self._timeout = timeout
         self._idle: list[Connection] = []
         self._limit = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def send(self, request: Request) -> Response:
         """Send a request and return the response. Raises the error of an error response, or `StoreUnavailable`."""
         async with self._limit:
-            connection = self._idle.pop() if self._idle else Connection(self._server)
+            connection = self._idle.pop() if self._idle else Connection(self._server, self._timeout)
             try:
                 response = await _in_thread(lambda: connection.send(request))
             except asyncio.CancelledError:

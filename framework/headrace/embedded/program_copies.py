@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,14 +23,14 @@ COPY_LIMIT = 120.0
 """Seconds to wait for another process that is making the same copy."""
 
 
-def usable_by(os_user: OsUser, installation: Installation) -> Installation:
+def usable_by(os_user: OsUser, installation: Installation, caches: Sequence[Path] = CACHES) -> Installation:
     """The installation itself, or a copy of it that the user can execute.
 
     Raises `EmbeddedPostgresError` when there is no place for a copy.
     """
     if os_user.can_execute(installation.program("postgres")):
         return installation
-    for cache in CACHES:
+    for cache in caches:
         try:
             copy = _copied(installation, cache)
         except OSError:
@@ -38,7 +39,7 @@ def usable_by(os_user: OsUser, installation: Installation) -> Installation:
             return copy
     raise EmbeddedPostgresError(
         f"Postgres runs as the user {os_user.name!r}, which can execute neither the programs in "
-        f"{installation.bin} nor a copy in {CACHES[0]} or {CACHES[1]}. "
+        f"{installation.bin} nor a copy in {' or '.join(map(str, caches))}. "
         "Set HEADRACE_PG_BIN to programs that this user can execute."
     )
 

@@ -21,8 +21,6 @@ START_LIMIT = 120.0
 """Seconds for a start. Recovery after a crash may have to read gigabytes of WAL."""
 STOP_LIMIT = 60.0
 """Seconds for a stop, which writes everything in memory to disk."""
-ORPHAN_LIMIT = 5.0
-"""Seconds for the processes of a killed server to notice. Only one in a long computation takes so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,13 @@ class StartOptions:
     home: Path
     port: int | None
     settings: Mapping[str, str]
+    orphan_limit: float = 5.0
+    """Seconds for the processes of a killed server to notice. Only one in a long computation takes so long."""
 
 
 def ensure_running(server_dir: ServerDirectory, os_user: OsUser, options: StartOptions) -> None:
     """Make the server ready, if it isn't."""
-    phase = _wait_until_settled(server_dir)
+    phase = _wait_until_settled(server_dir, options)
     if phase is Phase.CHANGING:
         raise _stuck_error(server_dir, options)
     if phase is Phase.DOWN:
@@ -53,7 +53,7 @@ def ensure_stopped(server_dir: ServerDirectory, os_user: OsUser, options: StartO
 
 
 def _stop(server_dir: ServerDirectory, options: StartOptions, mode: StopMode) -> None:
-    limit = STOP_LIMIT if postmaster.living_pid(server_dir) else ORPHAN_LIMIT
+    limit = STOP_LIMIT if postmaster.living_pid(server_dir) else options.orphan_limit
     postmaster.ask_to_stop(server_dir, mode)
     if not postmaster.wait_until_down(server_dir, limit):
         if not postmaster.living_pid(server_dir):
@@ -64,14 +64,14 @@ def _stop(server_dir: ServerDirectory, options: StartOptions, mode: StopMode) ->
         )
 
 
-def _wait_until_settled(server_dir: ServerDirectory) -> Phase:
+def _wait_until_settled(server_dir: ServerDirectory, options: StartOptions) -> Phase:
     """Wait for the end of a start or stop after the process that began it has died."""
     phase, file = postmaster.observe(server_dir)
     if phase is Phase.CHANGING and file and file.status == "ready" and not file.socket.exists():
         # It runs, but its socket is gone, as after a cleanup of /tmp, so no client can reach it. A
         # new start makes a new socket.
         postmaster.ask_to_stop(server_dir, "fast")
-    phase = postmaster.wait_while_changing(server_dir, ORPHAN_LIMIT)
+    phase = postmaster.wait_while_changing(server_dir, options.orphan_limit)
     if phase is Phase.CHANGING and postmaster.living_pid(server_dir):
         phase = postmaster.wait_while_changing(server_dir, START_LIMIT)
     return phase

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import random
 
+import msgspec
+
 BATCH = 1000
 """Largest number of messages per lease call. 500 to 1,000 messages per call cost 4 to 5 µs each, 100 cost 9."""
 
@@ -15,15 +17,25 @@ from other workers for long."""
 HOLD = 64_000_000
 """Largest total size of the buffered payloads in characters, estimated from the size of the latest messages."""
 
-SHORTEST, LONGEST = 0.005, 1.0
-"""Bounds of the poll interval in seconds. Polling is the fallback for notifications. Without
-notifications `POLLING` is the longest."""
+LONGEST_TOKEN_WAIT = 1.0
+"""Longest wait in seconds for tokens of a rate limit."""
 
-POLLING = 0.1
 
-JUDGING = 5.0
-"""Time in seconds that the evaluation of a condition may take in one lease call. A slower condition
-raises `FilterTooSlow`."""
+class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the poll interval, in seconds. Polling is the fallback for notifications.
+
+    Attributes:
+        shortest: after messages were found.
+        longest: the longest with notifications.
+        polling: the longest without notifications.
+    """
+
+    shortest: float = 0.005
+    longest: float = 1.0
+    polling: float = 0.1
+
+
+POLL_INTERVALS = PollIntervals()
 
 
 class Demand:
@@ -77,7 +89,7 @@ def until_token(due_in: float, rate: float, burst: int | None) -> float:
         burst: capacity of the bucket, or None for one second's worth.
     """
     fills = 1.0 if burst is None else burst / rate
-    return min(max(due_in, min(SPAN, fills) / 4, 0.001), LONGEST)
+    return min(max(due_in, min(SPAN, fills) / 4, 0.001), LONGEST_TOKEN_WAIT)
 
 
 class ScanLimit:
@@ -154,32 +166,36 @@ class ListenPolicy:
 
     Args:
         random: returns numbers from 0 to 1.
+        least_share: the least number of messages leased per notification.
+        leaving: the probability to stop listening at a notification, while the share is too small.
 
     Attributes:
         listen: whether to listen.
     """
 
     SHARE = 0.25
-    """The least number of messages leased per notification."""
+    LEAVING = 0.025
     WEIGHT = 0.05
     """The weight of the last notification in the moving average of that number."""
-    LEAVES = 0.025
-    """The probability to stop listening at a notification, while the share is too small."""
     MANY = 10
     """Number of messages in one poll that makes it listen again."""
     POLL = 3.0
     """Poll interval in seconds while it doesn't listen. There are at least `1 / SHARE - 1` other
     processes, which poll at other times."""
 
-    def __init__(self, random: Callable[[], float] = random) -> None:
+    def __init__(
+        self, random: Callable[[], float] = random, *, least_share: float = SHARE, leaving: float = LEAVING
+    ) -> None:
         self.listen = True
         self._random = random
+        self._least_share = least_share
+        self._leaving = leaving
         self._share = 1.0
 
     def notified(self) -> None:
         """A notification has arrived."""
         self._share *= 1 - self.WEIGHT
-        if self._share < self.SHARE and self._random() < self.LEAVES:
+        if self._share < self._least_share and self._random() < self._leaving:
             self.listen = False
 
     def fetched(self, messages: int, *, more: bool) -> None:
@@ -195,25 +211,32 @@ class ListenPolicy:
 
 
 class Poll:
-    """The poll interval: short after messages were found, then doubled at each poll."""
+    """The poll interval: short after messages were found, then doubled at each poll.
 
-    def __init__(self) -> None:
-        self._interval = LONGEST
+    Args:
+        intervals: its bounds.
+    """
+
+    def __init__(self, intervals: PollIntervals = POLL_INTERVALS) -> None:
+        self._intervals = intervals
+        self._interval = intervals.longest
 
     def found(self) -> None:
         """Reset the interval, because messages were found."""
-        self._interval = SHORTEST
+        self._interval = self._intervals.shortest
 
-    def rest(self, due_in: float | None, *, polling: bool, longest: float = LONGEST) -> float:
+    def rest(self, due_in: float | None, *, polling: bool, longest: float = 0.0) -> float:
         """Seconds to wait for a notification before polling again.
 
         Args:
             due_in: seconds until a parked message or a lease falls due, if any.
             polling: whether the process receives no notifications.
-            longest: the longest interval in seconds when it does receive them.
+            longest: the longest interval in seconds when it does receive them, if it is longer
+                than usual.
         """
-        interval = min(self._interval, POLLING if polling else LONGEST)
-        self._interval = min(interval * 2, POLLING if polling else LONGEST)
-        if interval >= LONGEST < longest and not polling:
+        usual = self._intervals.polling if polling else self._intervals.longest
+        interval = min(self._interval, usual)
+        self._interval = min(interval * 2, usual)
+        if interval >= usual < longest and not polling:
             interval = longest * (0.5 + random())  # random, so that not all poll at the same time
         return interval if due_in is None else min(interval, max(due_in, 0.001))

@@ -76,10 +76,10 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         """Leaves the secret out, since this text may be logged."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
         if self.secret is not None:
-            told["secret"] = "…"
-        return f"Push({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+            shown["secret"] = "…"
+        return f"Push({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def key(self) -> bytes | None:

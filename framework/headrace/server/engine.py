@@ -275,7 +275,7 @@ class Engine:
                     self._ack_ids_in,
                     self._clock,
                 )
-                receivers.polling = self._polling
+                receivers.calls.polling = self._polling
                 if self._waits_ended:
                     receivers.drain()
                 self._receivers[consumer.number] = receivers
@@ -358,7 +358,7 @@ class Engine:
         if polling:  # history may be rewound, which the next lease call detects
             self._caches.clear()
         for receivers in self._receivers.values():
-            receivers.polling = polling
+            receivers.calls.polling = polling
             receivers.wake()
 
     def _running(self) -> Shared:

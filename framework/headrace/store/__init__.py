@@ -237,8 +237,6 @@ __all__ = [
     "streams_to_sweep",
     "tables_to_vacuum",
     "take_capture",
-    "tell_capture",
-    "tell_worker",
     "tokens",
     "tokens_of",
     "transaction_status",

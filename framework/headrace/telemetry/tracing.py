@@ -104,29 +104,21 @@ class Tracing:
 
         async def traced(payload: Any, delivery: Any) -> Any:
             context = NO_CONTEXT if batch else extract(delivery.raw_headers)
-            span = start(delivery, context)
-            token = attach(trace.set_span_in_context(span, context))
-            try:
+            with _as_current(start(delivery, context), context) as span:
                 result = await call(payload, delivery)
                 if isinstance(result, (Retry, Reject)):
                     _record_error(span, result)
                 return result
-            except BaseException as error:
-                _record_error(span, error)
-                raise
-            finally:
-                detach(token)
-                span.end()
 
         return traced
 
 
 @contextmanager
-def _as_current(span: Span) -> Iterator[None]:
-    """Make the span current, and end it afterwards. Records an exception."""
-    token = attach(trace.set_span_in_context(span))
+def _as_current(span: Span, context: Context | None = None) -> Iterator[Span]:
+    """Make the span current in a context, and end it afterwards. Records an exception."""
+    token = attach(trace.set_span_in_context(span, context))
     try:
-        yield
+        yield span
     except BaseException as error:
         _record_error(span, error)
         raise

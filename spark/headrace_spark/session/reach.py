@@ -17,8 +17,9 @@ _CONNECT_PORT = 15002
 _RETRIES = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000}
 
 
-def check_cluster(master: str) -> None:
-    """Check that a master with an address is reachable. Raises `SparkUnavailable` if nothing listens there."""
+def check_cluster(master: str, *, timeout: float = TIMEOUT) -> None:
+    """Check that a master with an address is reachable within `timeout` seconds. Raises `SparkUnavailable`
+    if nothing listens there."""
     if master.startswith("spark://"):
         addresses = [_split(one) for one in master.removeprefix("spark://").split(",")]
     elif master.startswith("k8s://"):
@@ -27,13 +28,14 @@ def check_cluster(master: str) -> None:
         addresses = [(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))]
     else:
         return
-    errors = [_connect_error(host, port) for host, port in addresses]
+    errors = [_connect_error(host, port, timeout) for host, port in addresses]
     if None not in errors:
         raise SparkUnavailable(f"The Spark master {master} can't be reached: {errors[0]}.")
 
 
-def check_server(remote: str) -> None:
-    """Check a Spark Connect server. Raises `SparkUnavailable` if none answers, or it refuses the client."""
+def check_server(remote: str, *, timeout: float = TIMEOUT) -> None:
+    """Check a Spark Connect server. Raises `SparkUnavailable` if none answers within `timeout` seconds, or it
+    refuses the client."""
     import grpc  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import SparkConnectClient
@@ -45,11 +47,11 @@ def check_server(remote: str) -> None:
     except PySparkException as error:
         raise SparkMisconfigured(f"The Spark Connect server {shown!r} is invalid: {_first_line(error)}.") from error
     host, port = _split(builder.endpoint, _CONNECT_PORT)
-    if (error_text := _connect_error(host, port)) is not None:
+    if (error_text := _connect_error(host, port, timeout)) is not None:
         raise SparkUnavailable(f"The Spark Connect server {shown} can't be reached: {error_text}.")
     client = SparkConnectClient(builder, retry_policy=_RETRIES)
     try:
-        grpc.channel_ready_future(client._channel).result(TIMEOUT)
+        grpc.channel_ready_future(client._channel).result(timeout)
         client._analyze("spark_version")
         client.release_session()
     except grpc.FutureTimeoutError as error:
@@ -67,12 +69,12 @@ def _split(address: str, port: int = 0) -> tuple[str, int]:
     return (found[1], int(found[2] or port)) if found else (address, port)
 
 
-def _connect_error(host: str, port: int) -> str | None:
+def _connect_error(host: str, port: int, timeout: float) -> str | None:
     """The reason why an address can't be reached, or None if something listens there."""
     try:
-        socket.create_connection((host, port), timeout=TIMEOUT).close()
+        socket.create_connection((host, port), timeout=timeout).close()
     except TimeoutError:
-        return f"{host}:{port} doesn't answer within {TIMEOUT:g} s"
+        return f"{host}:{port} doesn't answer within {timeout:g} s"
     except OSError as error:
         return f"{host}:{port}: {(error.strerror or str(error)).lower()}"
     return None

@@ -84,7 +84,7 @@ def check(place: Place, stream: str) -> None:
         connection.close()
 
 
-def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
+def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch], *, chunk_bytes: int = CHUNK_BYTES) -> Part:
     """Stage a task's messages. `commit` publishes them if this attempt is among those that count.
 
     Args:
@@ -92,6 +92,7 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Pa
         partition: the number of the task.
         batches: rows that `headrace_spark.frames.encoding.encode` accepts. They are read to the
             end, and never held all at once.
+        chunk_bytes: size of the pieces in which large batches are sent.
 
     Returns:
         The part for `commit`. Nothing is staged for a batch that is already committed.
@@ -109,7 +110,7 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch]) -> Pa
     table: str | None = None
     rows = 0
     try:
-        for chunk in _chunks(batches):
+        for chunk in _chunks(batches, chunk_bytes):
             if connection is None:
                 connection = connect(write.place)
                 table = _table(connection, write)
@@ -215,9 +216,9 @@ def _table(connection: Connection, write: Write) -> str | None:
     return table if table is None else str(table)
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        step = max(1, batch.num_rows * CHUNK_BYTES // max(batch.get_total_buffer_size(), CHUNK_BYTES))
+        step = max(1, batch.num_rows * size // max(batch.get_total_buffer_size(), size))
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 

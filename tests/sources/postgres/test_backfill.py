@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -257,9 +258,10 @@ async def test_a_pace_is_kept_by_a_clock() -> None:
 
 
 async def test_too_many_changes_at_once_have_chunks_read_again(
-    small_chunks: None, capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
+    capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture.backfiller._changed_rows, "_max_rows", 50)
+    capture.limits = msgspec.structs.replace(chunks_of(100), max_changed_rows=50)
+    capture.restart()
     writer, mark = await connect(), chunks.write_watermark
 
     async def changed_first(connection: Any, token: str) -> None:

@@ -12,8 +12,8 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.options.common import JsonOption
 from headrace.cli.options.times import duration, time_or_dash
 from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import print_notice
-from headrace.cli.output.tables import print_table
 from headrace.model.tokens import TokenInfo
 
 ScopeOption = Annotated[
@@ -57,28 +57,12 @@ def add(
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List all tokens, without their secrets."""
     found = administer(backend, lambda admin: admin.tokens())
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice(
-            "There are no tokens, so a server on this database needs none. Create one with `headrace token add`."
-        )
-    else:
-        now = datetime.now(UTC)
-        print_table(
-            ("token", "id", "scopes", "created", "expires", "state"),
-            (
-                (
-                    t.name,
-                    t.id,
-                    ", ".join(t.scopes),
-                    time_or_dash(t.created_at),
-                    time_or_dash(t.expires_at),
-                    _state(t, now),
-                )
-                for t in found
-            ),
-        )
+    now = datetime.now(UTC)
+    print_list(
+        found, json, ("token", "id", "scopes", "created", "expires", "state"),
+        lambda t: (t.name, t.id, ", ".join(t.scopes), time_or_dash(t.created_at), time_or_dash(t.expires_at), _state(t, now)),
+        empty="There are no tokens, so a server on this database needs none. Create one with `headrace token add`.",
+    )  # fmt: skip
 
 
 def revoke(
@@ -94,10 +78,9 @@ def revoke(
     name can't be used again.
     """
     revoked = administer(backend, lambda admin: admin.revoke_token(ref))
-    if json:
-        print_json(revoked)
-    else:
-        print(f"The token {revoked.name!r} ({revoked.id}) was revoked at {time_or_dash(revoked.revoked_at)}.")
+    print_result(
+        revoked, json, f"The token {revoked.name!r} ({revoked.id}) was revoked at {time_or_dash(revoked.revoked_at)}."
+    )
 
 
 def _state(token: TokenInfo, now: datetime) -> str:

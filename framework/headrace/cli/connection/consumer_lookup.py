@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Concatenate, ParamSpec, TypeVar
 
 from cyclopts import Parameter
 
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
 from headrace.cli.connection.curl import CurlRemote
 from headrace.cli.errors import UsageError
 from headrace.client.errors import NotAllowed
@@ -14,6 +16,9 @@ from headrace.model.errors import UnknownConsumer
 
 if TYPE_CHECKING:
     from headrace.client import Administration
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ConsumerArguments = Annotated[
     str,
@@ -23,6 +28,24 @@ ConsumerArguments = Annotated[
         help="The consumer. You can leave out its stream if only one stream has a consumer of that name.",
     ),
 ]
+
+
+def administer_consumer(
+    backend: Backend,
+    words: Sequence[str],
+    function: Callable[Concatenate[Administration, str, str, P], Awaitable[T]],
+    *args: P.args,
+    **settings: P.kwargs,
+) -> T:
+    """Call a function as `administer` does, with the stream and the name of the consumer that the words
+    name. Raises what `find_consumer` raises, too.
+    """
+
+    async def call(admin: Administration) -> T:
+        stream, name = await find_consumer(admin, words)
+        return await function(admin, stream, name, *args, **settings)
+
+    return administer(backend, call)
 
 
 async def find_consumer(admin: Administration, words: Sequence[str]) -> tuple[str, str]:

@@ -38,6 +38,13 @@ LimitOption = Annotated[
 ]
 
 
+def above(results: str, number: str) -> Parameter:
+    """Declare the option that continues a list after a seq or an id."""
+    return Parameter(
+        name="--above", validator=Number(gte=0), help=f"Only {results} with a larger {number}, for the next page."
+    )
+
+
 def flag(help: str) -> Parameter:  # noqa: A002 - as Parameter has it
     """Declare an option without a value."""
     return Parameter(negative="", show_default=False, help=help)

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 log = Log("headrace")
 
-GRACE = 5.0
-"""Time limit in seconds for the teardown after a failure or a cancellation."""
-
 T = TypeVar("T")
 
 Scope = Literal["app", "message"]
@@ -77,7 +74,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     """A dependency that a handler or another function takes.
 
     Args:
-        who: the description of the function in errors, such as "The handler 'ship'".
+        subject: the description of the function in errors, such as "The handler 'ship'".
         parameter: the name of the parameter.
         hint: the type that is taken.
         scope: the lifetime of the function's call: "app" or "message".
@@ -97,11 +94,15 @@ class Dependencies:
     Args:
         container: dishka's container of scope "app". None if no function takes anything.
         kept: the values that the container already has, by type.
+        teardown: time limit in seconds for a teardown after a failure or a cancellation.
     """
 
-    def __init__(self, container: AsyncContainer | None = None, kept: Mapping[Any, Any] | None = None) -> None:
+    def __init__(
+        self, container: AsyncContainer | None = None, kept: Mapping[Any, Any] | None = None, *, teardown: float
+    ) -> None:
         self._container = container
         self._kept = kept or {}
+        self._teardown = teardown
 
     def resolve(self, call: Callable[..., Any], wanted: Mapping[str, Any]) -> Call:
         """Return the call with its dependencies, by parameter name. Those of scope "app" are shared,
@@ -110,7 +111,7 @@ class Dependencies:
         if kept:
             call = functools.partial(call, **kept)
         fresh = {name: hint for name, hint in wanted.items() if hint not in self._kept}
-        return _fresh(self._open(), call, fresh) if fresh else call
+        return _fresh(self._open(), call, fresh, self._teardown) if fresh else call
 
     async def take(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return dependencies of scope "app", by parameter name."""
@@ -124,7 +125,7 @@ class Dependencies:
         return self._container
 
 
-def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str, Any]) -> Call:
+def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str, Any], teardown: float) -> Call:
     """Return the call in a scope of its own, which ends with the call."""
     parts = [(name, *key_parts(hint)) for name, hint in wanted.items()]
 
@@ -134,12 +135,12 @@ def _fresh(enter: AsyncContainer, call: Callable[..., Any], wanted: Mapping[str,
             given = {name: await scope.get(kind, component) for name, kind, component in parts}
             result = await call(payload, delivery, **given)
         except BaseException as error:
-            log_failures(await close(scope, error))
+            log_failures(await close(scope, teardown, error))
             raise
         # Dependencies see a returned failure as if the handler had raised it.
         if result is not None and isinstance(result, (Retry, Reject)):
-            log_failures(await close(scope, result))
-        elif failed := await close(scope):
+            log_failures(await close(scope, teardown, result))
+        elif failed := await close(scope, teardown):
             _fail(failed, delivery)
         return result
 
@@ -169,36 +170,36 @@ def key_parts(hint: Any) -> tuple[Any, str]:
     return hint, ""
 
 
-async def close(scope: AsyncContainer, error: BaseException | None = None) -> Sequence[Exception]:
-    """Tear down what a scope has made, in reverse order. After a failure or a cancellation this has a
-    time limit.
+async def close(scope: AsyncContainer, limit: float, error: BaseException | None = None) -> Sequence[Exception]:
+    """Tear down what a scope has made, in reverse order.
 
     Args:
+        limit: time limit in seconds after a failure or a cancellation.
         error: the failure. Dependencies that are generators see it at their `yield`.
 
     Returns:
         The errors of the teardown.
     """
     if error is not None:
-        return await _close_quickly(scope, error)
+        return await _close_quickly(scope, limit, error)
     try:
         await scope.close()
     except Exception as failed:
         return _parts(failed)
     except BaseException as cancelled:  # cancelled during the teardown, so the other dependencies are torn down quickly
-        log_failures(await _close_quickly(scope, cancelled))
+        log_failures(await _close_quickly(scope, limit, cancelled))
         raise
     return ()
 
 
-async def _close_quickly(scope: AsyncContainer, error: BaseException) -> Sequence[Exception]:
-    with anyio.move_on_after(GRACE, shield=True):
+async def _close_quickly(scope: AsyncContainer, limit: float, error: BaseException) -> Sequence[Exception]:
+    with anyio.move_on_after(limit, shield=True):
         try:
             await scope.close(error)
         except Exception as failed:
             return _parts(failed)
         return ()
-    return (TimeoutError(f"it took longer than {GRACE:g} s, and was left off"),)
+    return (TimeoutError(f"it took longer than {limit:g} s, and was left off"),)
 
 
 def _parts(failed: Exception) -> Sequence[Exception]:

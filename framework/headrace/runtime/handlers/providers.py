@@ -74,12 +74,15 @@ class Providers:
             self._overrides.add(kind)
 
     @asynccontextmanager
-    async def open(self, known: Mapping[Any, Any], needs: Sequence[Need]) -> AsyncIterator[Dependencies]:
+    async def open(
+        self, known: Mapping[Any, Any], needs: Sequence[Need], *, teardown: float
+    ) -> AsyncIterator[Dependencies]:
         """Make the dependencies of scope "app" that are needed, and tear them down at the end.
 
         Args:
             known: values that needn't be made, by type.
             needs: the dependencies that handlers and others take.
+            teardown: time limit in seconds for a teardown after a failure or a cancellation.
 
         Raises:
             ConfigurationError: a dependency is missing, needs itself, or needs one with a shorter
@@ -89,11 +92,11 @@ class Providers:
         container = self._container({kind: value for kind, value in known.items() if not self._overridden(kind)})
         try:
             kept = await _keep(container, needs)
-            yield Dependencies(container, kept)
+            yield Dependencies(container, kept, teardown=teardown)
         except BaseException as error:
-            log_failures(await close(container, error))
+            log_failures(await close(container, teardown, error))
             raise
-        log_failures(await close(container))
+        log_failures(await close(container, teardown))
 
     def _overridden(self, kind: Any) -> bool:
         """Whether an override provides a type that exists anyway. Raises `ConfigurationError` for a

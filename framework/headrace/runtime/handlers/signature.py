@@ -33,7 +33,7 @@ def annotated(function: Callable[..., Any], subject: str) -> Iterator[tuple[insp
     return annotation need not be resolvable.
 
     Args:
-        who: the description of the function in errors, such as "The handler 'ship'".
+        subject: the description of the function in errors, such as "The handler 'ship'".
 
     Raises:
         ConfigurationError: an annotation refers to a name that doesn't exist.

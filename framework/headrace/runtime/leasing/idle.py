@@ -13,14 +13,11 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
-from headrace.flow.demand import LONGEST
+from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 from headrace.store.database.retry import DatabaseRetry
 
-SHORTEST_TERM, LONGEST_TERM = 10.0, 60.0
-"""Bounds of a subscription's term in seconds. The term grows with the number of idle consumers."""
-
 RENEWALS = 200
-"""Target number of subscriptions renewed per second. It determines the growth of the term."""
+"""Target number of subscriptions renewed per second. It determines the growth of the term of a subscription."""
 
 POLLS = 20
 """Polls per second of all idle consumers together. The more idle consumers there are, the less often
@@ -35,15 +32,20 @@ class IdleConsumers:
         connections: how many lease calls may run at the same time. Further calls wait without a
             timeout, because ten thousand consumers that start at once are no outage.
         clock: monotonic time in seconds.
+        timings: the terms of subscriptions, and the poll interval.
 
     Attributes:
         lease_calls: a semaphore to hold during a lease call.
     """
 
-    def __init__(self, database: store.Database, connections: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, database: store.Database, connections: int, clock: Callable[[], float] = time.monotonic,
+        timings: LeaseTimings = LEASE_TIMINGS,
+    ) -> None:  # fmt: skip
         self.lease_calls = anyio.Semaphore(connections, fast_acquire=True)
         self._database = database
         self._clock = clock
+        self._timings = timings
         self._idle: dict[int, int] = {}  # how many fetchers and receivers of each consumer are idle
         self._until: dict[int, float] = {}  # when each subscription ends
         self._joining: set[int] = set()  # consumers that the next statement subscribes
@@ -56,7 +58,7 @@ class IdleConsumers:
     @property
     def longest_poll(self) -> float:
         """The longest poll interval in seconds."""
-        return max(LONGEST, len(self._idle) / POLLS)
+        return max(self._timings.polls.longest, len(self._idle) / POLLS)
 
     def reset(self) -> None:
         """Forget all subscriptions, so that they are made again. The database loses them when it
@@ -66,7 +68,7 @@ class IdleConsumers:
     async def run(self, database_retry: DatabaseRetry) -> None:
         """Renew subscriptions until cancelled. Raises `StoreUnavailable`."""
         while True:
-            await anyio.sleep(SHORTEST_TERM / 2)
+            await anyio.sleep(self._timings.shortest_term / 2)
             await self.renew()
             database_retry.cleared()
 
@@ -76,13 +78,14 @@ class IdleConsumers:
         self._until = {
             consumer: until for consumer, until in self._until.items() if until > now or consumer in self._idle
         }
-        ending = {consumer for consumer in self._idle if self._until.get(consumer, math.inf) <= now + SHORTEST_TERM}
+        soon = now + self._timings.shortest_term
+        ending = {consumer for consumer in self._idle if self._until.get(consumer, math.inf) <= soon}
         if ending:
             await self._subscribe(ending)
 
     def is_subscribed(self, consumer: int) -> bool:
         """Whether publishers will notify this consumer for some more seconds."""
-        return self._clock() < self._until.get(consumer, -math.inf) - SHORTEST_TERM / 4
+        return self._clock() < self._until.get(consumer, -math.inf) - self._timings.shortest_term / 4
 
     async def subscribe(self, consumer: int) -> None:
         """Subscribe a consumer. All consumers that wait for the running statement are subscribed
@@ -97,7 +100,7 @@ class IdleConsumers:
                 await self._subscribe(joining)
 
     async def _subscribe(self, consumers: set[int]) -> None:
-        term = max(SHORTEST_TERM, min(len(self._idle) / RENEWALS, LONGEST_TERM))
+        term = max(self._timings.shortest_term, min(len(self._idle) / RENEWALS, self._timings.longest_term))
         until = self._clock() + term
         await store.wait(self._database, sorted(consumers), term)
         self._until.update(dict.fromkeys(consumers, until))

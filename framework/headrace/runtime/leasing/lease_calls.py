@@ -15,12 +15,13 @@ from uuid import UUID
 import anyio
 
 from headrace import store
-from headrace.flow.demand import JUDGING, ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
+from headrace.flow.demand import ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
 from headrace.model.clock import Clock
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.leasing.idle import IdleConsumer
+from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 
 
 class LeaseCalls:
@@ -31,7 +32,7 @@ class LeaseCalls:
         consumer: the consumer's id.
         idle: subscribes to notifications while there is nothing to lease. None to poll only.
         clock: monotonic time in seconds.
-        judging: seconds that the evaluation of the consumer's condition may take in one call.
+        timings: how long a call may take, and how long to wait between calls.
 
     Attributes:
         polling: whether the process receives no notifications, so that it must poll more often.
@@ -40,17 +41,17 @@ class LeaseCalls:
 
     def __init__(
         self, database: store.Database, consumer: int, idle: IdleConsumer | None = None, *,
-        clock: Clock = time.monotonic, judging: float = JUDGING,
+        clock: Clock = time.monotonic, timings: LeaseTimings = LEASE_TIMINGS,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._idle = idle
         self._clock = clock
-        self.judging = judging
+        self.judging = timings.judging
         self.polling = True
-        self.policy = ListenPolicy()
+        self.policy = ListenPolicy(least_share=timings.least_share, leaving=timings.leaving)
         self._look = ScanLimit()
-        self._poll = Poll()
+        self._poll = Poll(timings.polls)
         self._backoff = NotificationBackoff()
         self._news = anyio.Event()  # set when a call may find something
         self._hurried = anyio.Event()  # set when a call must be made, whatever it will find

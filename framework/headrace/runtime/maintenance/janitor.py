@@ -15,6 +15,7 @@ from time import monotonic
 from uuid import uuid4
 
 import anyio
+import msgspec
 
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
@@ -30,14 +31,8 @@ AT_ONCE, SOONEST, BUSY, USUAL, IDLE = 0.02, 0.1, 0.25, 1.0, 4.0
 """Seconds between sweeps: while more is to be done, the shortest until an announced need, after
 something was done, after nothing was done, and the longest."""
 
-SCHEDULE = 1.0
-"""Poll interval of the schedule in seconds, for messages that other processes have scheduled."""
-
 TERM = 4.0
 """The leader's term in seconds. When the leader has died, another process takes over after it."""
-
-NOTIFICATIONS_CHECK = 1.0
-"""Seconds between checks for missed notifications. One call checks a thousand consumers."""
 
 WORKERS_CHECK = 15.0
 """Seconds between checks for processes that are gone."""
@@ -48,8 +43,24 @@ RESIGN_TIMEOUT = 2.0
 SOON = 0.001
 """The shortest wait for a scheduled message in seconds."""
 
-REPAIR = 60.0
-"""Pause in seconds of a task that failed for a reason that needs action, such as a missing privilege."""
+
+class JanitorTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Timings of a janitor, in seconds. They are not settings. Tests use others.
+
+    Attributes:
+        schedule: poll interval of the schedule, for messages that other processes have scheduled.
+        notifications_check: interval of the checks for missed notifications. One call checks a
+            thousand consumers.
+        repair: pause of a task that failed for a reason that needs action, such as a missing
+            privilege.
+    """
+
+    schedule: float = 1.0
+    notifications_check: float = 1.0
+    repair: float = 60.0
+
+
+JANITOR_TIMINGS = JanitorTimings()
 
 
 class Janitor:
@@ -58,10 +69,14 @@ class Janitor:
     Args:
         database: an open database.
         published: called with a stream's name when scheduled messages were published to it.
+        timings: its timings.
     """
 
-    def __init__(self, database: store.Database, published: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: store.Database, published: Callable[[str], None], timings: JanitorTimings = JANITOR_TIMINGS
+    ) -> None:
         self._database = database
+        self._timings = timings
         self._sweeper = Sweeper(database)
         self._scheduled = Scheduler(database)
         self._vacuum = Vacuum(database)
@@ -89,9 +104,26 @@ class Janitor:
                     ("missed notifications", self.notify),
                     ("old processes", self.forget),
                 ):
-                    group.start_soon(run_with_retry, what, _repeat(what, task))
+                    group.start_soon(run_with_retry, what, self._repeated(what, task))
         finally:
             await self._resign()
+
+    def _repeated(
+        self, what: str, task: Callable[[DatabaseRetry], Awaitable[None]]
+    ) -> Callable[[DatabaseRetry], Awaitable[None]]:
+        """Return a task that is repeated after every failure that is no outage."""
+
+        async def loop(database_retry: DatabaseRetry) -> None:
+            while True:
+                try:
+                    await task(database_retry)
+                except Exception as failure:
+                    if _is_outage(failure):
+                        raise
+                    _report_failure(what, failure)
+                    await anyio.sleep(self._timings.repair)
+
+        return loop
 
     async def lead(self, database_retry: DatabaseRetry) -> None:
         """Lead as long as no other process does. Raises `StoreUnavailable`."""
@@ -133,6 +165,7 @@ class Janitor:
 
     async def deliver(self, database_retry: DatabaseRetry) -> None:
         """Publish due scheduled messages until cancelled. Raises `StoreUnavailable`."""
+        longest = self._timings.schedule
         while True:
             self._schedule = anyio.Event()
             if not self._own and not self._leading.is_set():
@@ -140,8 +173,8 @@ class Janitor:
                 continue
             _, due_in = await self._scheduled.deliver(published=self._published)
             database_retry.cleared()
-            self._own = due_in is not None and due_in <= SCHEDULE
-            with anyio.move_on_after(SCHEDULE if due_in is None else min(max(due_in, SOON), SCHEDULE)):
+            self._own = due_in is not None and due_in <= longest
+            with anyio.move_on_after(longest if due_in is None else min(max(due_in, SOON), longest)):
                 await self._schedule.wait()
 
     async def vacuum(self, database_retry: DatabaseRetry) -> None:
@@ -159,7 +192,7 @@ class Janitor:
             await self._leading.wait()
             reached, _ = await store.notify_waiting(self._database, reached or 0)
             database_retry.cleared()
-            await anyio.sleep(NOTIFICATIONS_CHECK)
+            await anyio.sleep(self._timings.notifications_check)
 
     async def forget(self, database_retry: DatabaseRetry) -> None:
         """Delete the records of processes that are gone, and old witness rows of commits, until
@@ -179,20 +212,6 @@ def _until(swept: Swept, rest: float) -> float:
     if swept.more:
         return AT_ONCE
     return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
-
-
-def _repeat(what: str, task: Callable[[DatabaseRetry], Awaitable[None]]) -> Callable[[DatabaseRetry], Awaitable[None]]:
-    async def loop(database_retry: DatabaseRetry) -> None:
-        while True:
-            try:
-                await task(database_retry)
-            except Exception as failure:
-                if _is_outage(failure):
-                    raise
-                _report_failure(what, failure)
-                await anyio.sleep(REPAIR)
-
-    return loop
 
 
 def _is_outage(failure: Exception) -> bool:

@@ -72,7 +72,7 @@ class Fetcher:
         self._instruments = shared.instruments
         self._breaker = breaker
         self.calls = LeaseCalls(
-            shared.database, consumer, shared.idle.consumer(consumer), clock=self._clock, judging=shared.timings.judging
+            shared.database, consumer, shared.idle.consumer(consumer), clock=self._clock, timings=shared.timings.leasing
         )
         self._quiet = QuietWatch(in_flight)
         self._demand = Demand(settings.spec.max_ack_pending)

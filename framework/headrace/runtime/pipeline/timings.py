@@ -1,25 +1,27 @@
-"""Timings of a pipeline that only tests change."""
+"""Timings of a pipeline. They are not settings. Tests use others."""
 
 from __future__ import annotations
 
 import msgspec
 
-from headrace.flow.demand import JUDGING
 from headrace.flow.governor import INTERVAL
 from headrace.flow.in_flight import LINGER
+from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Timings of a pipeline, in seconds.
 
     Attributes:
-        judging: how long the evaluation of a condition may take in one lease call.
+        leasing: the timings of lease calls.
         linger: how long the acks of a lease wait for the rest of it.
         sampling: the interval of the governor's samples.
         last_settle: how long a drain may settle after the handlers are done or stopped.
+        teardown: how long the teardown of dependencies may take after a failure or a cancellation.
     """
 
-    judging: float = JUDGING
+    leasing: LeaseTimings = LEASE_TIMINGS
     linger: float = LINGER
     sampling: float = INTERVAL
     last_settle: float = 3.0
+    teardown: float = 5.0

@@ -74,6 +74,9 @@ class Receivers:
         sealing: called with the database's history of a batch. It drops what was cached from
             another history, and returns what makes the ack ids.
         clock: monotonic time in seconds.
+
+    Attributes:
+        calls: the lease calls, and the waits between them.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Receivers:
         self._coalescer = coalescer
         self._caches = caches
         self._idle = idle.consumer(consumer.number)
-        self._calls = LeaseCalls(database, consumer.number, self._idle, clock=clock)
+        self.calls = LeaseCalls(database, consumer.number, self._idle, clock=clock)
         self._sealing = sealing
         self._history: UUID | None = None  # in which the number is known to be this consumer's
         self._clock = clock
@@ -105,25 +108,16 @@ class Receivers:
         """Number of waiting requests."""
         return self._waits
 
-    @property
-    def polling(self) -> bool:
-        """Whether the process receives no notifications."""
-        return self._calls.polling
-
-    @polling.setter
-    def polling(self, polling: bool) -> None:
-        self._calls.polling = polling
-
     def wake(self) -> None:
         """Look for messages again, since some may have been published or become free."""
-        self._calls.wake()
+        self.calls.wake()
 
     def drain(self) -> None:
         """Answer all waiting requests, and let no others wait."""
         self._draining = True
         for receiver in list(self._queue):
             self._expire(receiver)
-        self._calls.hurry()
+        self.calls.hurry()
 
     async def receive(self, want: int, wait: float, gone: Gone | None = None) -> Share:
         """Lease up to `want` messages. Wait up to `wait` seconds for the first of them. A cancelled
@@ -145,9 +139,9 @@ class Receivers:
             self._at_work = True
             self._start(self._serve)
         elif wait <= 0:
-            self._calls.hurry()  # it must be answered at once, even if there can't be anything
-        elif self.polling or not self._idle.subscribed:
-            self._calls.wake()  # else the waiting requests have looked, and will be notified
+            self.calls.hurry()  # it must be answered at once, even if there can't be anything
+        elif self.calls.polling or not self._idle.subscribed:
+            self.calls.wake()  # else the waiting requests have looked, and will be notified
         if wait > 0:
             receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
         try:
@@ -194,12 +188,12 @@ class Receivers:
                 try:
                     batch = await self._call()
                     if not batch.more and self._queue:
-                        await self._calls.rest(batch, self.consumer.spec)
+                        await self.calls.rest(batch, self.consumer.spec)
                 except Exception as error:  # raised in the requests, while others are still served
                     self._fail(error)
         finally:
             self._at_work = False
-            self._calls.leave()
+            self.calls.leave()
             self._fail(StoreUnavailable("The server stops. Try again."))  # those left after a cancellation
 
     async def _call(self) -> Batch:
@@ -222,7 +216,7 @@ class Receivers:
 
     def _first(self) -> list[Receiver]:
         """Return the requests that the next call includes."""
-        self._calls.begin()
+        self.calls.begin()
         called: list[Receiver] = []
         room = MOST
         for receiver in self._queue:
@@ -237,7 +231,7 @@ class Receivers:
         spec, total = self.consumer.spec, sum(shares)
         # Without filters, most messages looked at are delivered. The others have busy keys.
         look = max(2 * total, 100) if spec.filters == (">",) else MAX_LOOK
-        return await self._calls.lease(
+        return await self.calls.lease(
             NOBODY, total, spec, look=look, shares=shares, known=self._cache.ranges, history=self._caches.history
         )
 
@@ -303,7 +297,7 @@ class Receivers:
         back.failures = [RELEASE] * len(back.seqs)
         await store.settle(self._database, self.consumer.number, back)
         self._given_back(len(back.seqs))
-        self._calls.wake()
+        self.calls.wake()
 
     def _answer_the_impatient(self, called: list[Receiver], batch: Batch) -> None:
         """Answer the requests that have waited long enough, once all messages have been looked

@@ -44,7 +44,7 @@ class BackoffAnswer(Struct, kw_only=True):
 
 
 @answer(ConsumerSpec, before="url", omit=_OMITTED)
-class _Told(Struct, kw_only=True):
+class _ConsumerFields(Struct, kw_only=True):
     """Fields that both consumer APIs return."""
 
     id: str
@@ -68,7 +68,7 @@ class _Told(Struct, kw_only=True):
     info: Annotated[ConsumerInfo, Meta(description="All that is known of it.")]
 
 
-class Consumer(_Told, kw_only=True):
+class Consumer(_ConsumerFields, kw_only=True):
     """A consumer."""
 
     filters: Annotated[
@@ -79,10 +79,10 @@ class Consumer(_Told, kw_only=True):
     @classmethod
     def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> Consumer:
         """Convert a consumer of the store. `filters` has the filters as they were sent, if they were an object."""
-        return cls(filters=list(info.settings["filters"]) if filters is None else filters, **_told(info))
+        return cls(filters=list(info.settings["filters"]) if filters is None else filters, **_fields(info))
 
 
-class HttpConsumer(_Told, kw_only=True):
+class HttpConsumer(_ConsumerFields, kw_only=True):
     """A consumer of the consume API."""
 
     filters: Annotated[
@@ -93,10 +93,10 @@ class HttpConsumer(_Told, kw_only=True):
     @classmethod
     def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> HttpConsumer:
         """Convert a consumer of the store. `filters` has the filters as they were sent, if that is known."""
-        return cls(filters=filters_of(info.settings["where"]) if filters is None else filters, **_told(info))
+        return cls(filters=filters_of(info.settings["where"]) if filters is None else filters, **_fields(info))
 
 
-def _told(info: ConsumerInfo) -> dict[str, Any]:
+def _fields(info: ConsumerInfo) -> dict[str, Any]:
     settings = info.settings
     backoff = msgspec.convert(settings["backoff"], Backoff)
     filters = settings["filters"]

@@ -66,7 +66,7 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
     try:
         found = _captured.decode(data)
     except (msgspec.DecodeError, RecursionError):  # of another shape, or JSON that only Postgres accepts
-        told = {
+        metadata = {
             "table_schema": None,
             "table_name": None,
             "commit_timestamp": at,
@@ -74,7 +74,7 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
             "commit_idx": None,
             "consumer": consumer,
         }
-        return _Change(ack_id, ack_id, Raw(data), UNSET, UNSET, told)
+        return _Change(ack_id, ack_id, Raw(data), UNSET, UNSET, metadata)
     metadata = {**found.metadata, "consumer": consumer}
     return _Change(ack_id, ack_id, found.record, found.changes, found.action, metadata)
 

@@ -44,17 +44,17 @@ def filters_of(where: str | None) -> dict[str, Any] | None:
     for test in condition.conditions if isinstance(condition, And) else (condition,):
         match test:
             case Compare(field, "=", value):
-                told: Any = _plain(value)
+                wanted: Any = _plain(value)
             case In(field, "in", values):
-                told = [_plain(value) for value in values]
+                wanted = [_plain(value) for value in values]
             case Null(field, "is null"):
-                told = None
+                wanted = None
             case _:
                 return None
         path = split(field)
         if len(path) != 2 or path[0] != "data" or path[1] in found:
             return None
-        found[path[1]] = told
+        found[path[1]] = wanted
     return found
 
 

@@ -46,6 +46,8 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Largest number of rows of a chunk."""
     max_chunk_bytes: int = 8 * 1024 * 1024
     """Largest size of a chunk's values in bytes. A single row may be larger."""
+    max_changed_rows: int = 250_000
+    """Number of rows that have changed during a backfill and are remembered, of about 100 to 200 bytes each."""
     visibility_timeout: float = 2.0
     """Seconds after which a commit that waits for no standby is visible to others."""
 

@@ -26,7 +26,7 @@ from headrace.store.database.keepalive import SERVER_SETTINGS
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
 
 CONNECT_TIMEOUT = 10.0
-"""The timeout for connecting, and for waiting for a connection of the pool, in seconds."""
+"""The default of `connect_timeout`, in seconds."""
 
 COMMAND_TIMEOUT = 60.0
 """The timeout of a statement that the server is working on, in seconds. `detector.py` detects lost calls much
@@ -68,6 +68,8 @@ class Database:
         dsn: a Postgres URL, as for libpq.
         max_connections: the maximum size of the pool.
         application_name: the name of the connections in `pg_stat_activity`.
+        connect_timeout: the timeout for connecting, and for waiting for a connection of the pool, in
+            seconds.
 
     Attributes:
         pooled: whether a pooler is in between.
@@ -76,10 +78,14 @@ class Database:
             extending.
     """
 
-    def __init__(self, dsn: str, *, max_connections: int = 10, application_name: str = "headrace") -> None:
+    def __init__(
+        self, dsn: str, *, max_connections: int = 10, application_name: str = "headrace",
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:  # fmt: skip
         self.dsn = dsn
         self.max_connections = max_connections
         self.application_name = application_name
+        self.connect_timeout = connect_timeout
         self.pooled = False
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
@@ -100,7 +106,7 @@ class Database:
             try:
                 await self._inspect_server(probe)
             finally:
-                await probe.close(timeout=CONNECT_TIMEOUT)
+                await probe.close(timeout=self.connect_timeout)
             self._pool = await asyncpg.create_pool(  # type: ignore[call-overload]
                 self.dsn,
                 min_size=0,
@@ -111,7 +117,7 @@ class Database:
                 reset=_no_reset,
                 statement_cache_size=0 if self.pooled else 200,
                 max_cached_statement_lifetime=0,
-                timeout=CONNECT_TIMEOUT,
+                timeout=self.connect_timeout,
                 command_timeout=COMMAND_TIMEOUT,
                 server_settings=self._session(),
             )
@@ -122,7 +128,7 @@ class Database:
         await self._watch(connection)
         return connection  # type: ignore[no-any-return]
 
-    async def _connect(self, dsn: str, *, timeout: float = CONNECT_TIMEOUT, **options: Any) -> Any:
+    async def _connect(self, dsn: str, *, timeout: float, **options: Any) -> Any:
         async def attempt() -> Any:
             return await self._addresses.connect(functools.partial(asyncpg.connect, dsn), timeout, **options)
 
@@ -138,7 +144,7 @@ class Database:
     def _options(self) -> dict[str, Any]:
         return {
             "connection_class": Connection,
-            "timeout": CONNECT_TIMEOUT,
+            "timeout": self.connect_timeout,
             "command_timeout": COMMAND_TIMEOUT,
             "server_settings": self._session(),
         }
@@ -283,11 +289,11 @@ class Database:
         try:
             self._hold_semaphore.acquire_nowait()
         except anyio.WouldBlock:
-            with self._waiting(), anyio.move_on_after(CONNECT_TIMEOUT):
+            with self._waiting(), anyio.move_on_after(self.connect_timeout):
                 await self._hold_semaphore.acquire()
                 return
             raise StoreUnavailable(
-                f"All {self.holds} transactions that this process may hold open have been in use for {CONNECT_TIMEOUT:g} s."
+                f"All {self.holds} transactions that this process may hold open have been in use for {self.connect_timeout:g} s."
                 f" Shorten them, or raise max_connections={self.max_connections}."
             ) from None
 
@@ -309,10 +315,10 @@ class Database:
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
         pool = self._open_pool()
         if self._in_use < self.max_connections:
-            connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
+            connection = await pool.acquire(timeout=self.connect_timeout)
         else:
             with self._waiting():
-                connection = await pool.acquire(timeout=CONNECT_TIMEOUT)
+                connection = await pool.acquire(timeout=self.connect_timeout)
         self._in_use += 1
         return pool, connection
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
-from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, YesOption, flag
@@ -17,9 +17,8 @@ from headrace.cli.options.push import PushOptions, shown
 from headrace.cli.options.settings import Beginning, ConsumerSettings
 from headrace.cli.options.times import ago, in_utc, lasting
 from headrace.cli.output.formats import count, number_or_dash
-from headrace.cli.output.json_output import print_json
-from headrace.cli.output.stderr import confirm, print_notice
-from headrace.cli.output.tables import print_pairs, print_table
+from headrace.cli.output.results import print_list, print_result
+from headrace.cli.output.stderr import confirm
 from headrace.model.conditions import parse
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
@@ -57,11 +56,8 @@ def add(
             raise UsageError("A push consumer needs a URL. Give --push-url, or leave out the other --push options.")
         given["push"] = Push(**push)
     new, created = administer(backend, _add, ConsumerSpec(stream=stream, name=name, **given))
-    if json:
-        print_json(created)
-    else:
-        result = "Created the" if new else "Unchanged: the"
-        print(f"{result} consumer {name!r} of {stream!r}. Pending: {_pending(created)}.")
+    result = "Created the" if new else "Unchanged: the"
+    print_result(created, json, f"{result} consumer {name!r} of {stream!r}. Pending: {_pending(created)}.")
 
 
 async def _add(admin: Administration, spec: ConsumerSpec) -> tuple[bool, ConsumerInfo]:
@@ -79,16 +75,12 @@ def ls(
 ) -> None:
     """List the consumers of one stream or of all streams."""
     found = administer(backend, lambda admin: admin.consumers(stream))
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("There are no consumers. Create one with `headrace consumer add`, or declare it in an app.")
-    else:
-        print_table(
-            ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
-            ((c.stream, c.name, *map(number_or_dash, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
-              _state(c)) for c in found),
-        )  # fmt: skip
+    print_list(
+        found, json, ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
+        lambda c: (c.stream, c.name, *map(number_or_dash, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
+                   _state(c)),
+        empty="There are no consumers. Create one with `headrace consumer add`, or declare it in an app.",
+    )  # fmt: skip
 
 
 def info(
@@ -97,15 +89,8 @@ def info(
     json: JsonOption = False,
 ) -> None:
     """Show one consumer: its position, its messages in flight, and its settings."""
-    found = administer(backend, _info, consumer)
-    if json:
-        print_json(found)
-    else:
-        print_pairs([*_facts(found), *_settings(found)])
-
-
-async def _info(admin: Administration, words: tuple[str, ...]) -> ConsumerInfo:
-    return await admin.consumer(*await find_consumer(admin, words))
+    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.consumer(stream, name))
+    print_result(found, json, pairs=[*_facts(found), *_settings(found)])
 
 
 def edit(
@@ -128,16 +113,12 @@ def edit(
         changes["push"] = push or None
     if not changes:
         raise UsageError("There is nothing to change. Give a setting, such as --ack-wait 1m.")
-    changed = administer(backend, _edit, consumer, changes)
-    if json:
-        print_json(changed)
-    else:
-        print(f"Changed the consumer {changed.name!r} of {changed.stream!r}.")
-        print_pairs((name, value) for name, value in _settings(changed) if name in changes)
+    changed = administer_consumer(backend, consumer, _edit, changes)
+    pairs = ((name, value) for name, value in _settings(changed) if name in changes)
+    print_result(changed, json, f"Changed the consumer {changed.name!r} of {changed.stream!r}.", pairs)
 
 
-async def _edit(admin: Administration, words: tuple[str, ...], changes: dict[str, Any]) -> ConsumerInfo:
-    stream, name = await find_consumer(admin, words)
+async def _edit(admin: Administration, stream: str, name: str, changes: dict[str, Any]) -> ConsumerInfo:
     await admin.edit_consumer(stream, name, **changes)
     return await admin.consumer(stream, name)
 
@@ -154,19 +135,15 @@ def rm(
     Its position in the stream, its parked messages and its dead letters are
     deleted, too.
     """
-    deleted = administer(backend, _rm, consumer, backend.skips_confirmation(yes), force)
+    deleted = administer_consumer(backend, consumer, _rm, backend.skips_confirmation(yes), force)
     if deleted is None:
         return NOT_DONE
     stream, name = deleted
-    if json:
-        print_json({"deleted": name, "stream": stream})
-    else:
-        print(f"Deleted the consumer {name!r} of {stream!r}.")
+    print_result({"deleted": name, "stream": stream}, json, f"Deleted the consumer {name!r} of {stream!r}.")
     return 0
 
 
-async def _rm(admin: Administration, words: tuple[str, ...], yes: bool, force: bool) -> tuple[str, str] | None:
-    stream, name = await find_consumer(admin, words)
+async def _rm(admin: Administration, stream: str, name: str, yes: bool, force: bool) -> tuple[str, str] | None:
     if not yes and not await confirm(_question(await admin.consumer(stream, name))):
         return None
     await admin.delete_consumer(stream, name, force=force)

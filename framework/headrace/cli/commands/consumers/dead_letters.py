@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from headrace.cli.connection.backend import Backend
-from headrace.cli.connection.connect import administer
-from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.common import JsonOption, LimitOption, YesOption
+from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above
 from headrace.cli.options.selection import DryRunOption, MessageSelection
 from headrace.cli.options.times import in_utc
 from headrace.cli.output.formats import count, indented_json, number_or_dash, one_line_json
-from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
-from headrace.cli.output.tables import print_pairs, print_table
 from headrace.model.records import DeadLetter
 
 if TYPE_CHECKING:
@@ -65,34 +62,23 @@ class DeadLetterSelection(MessageSelection):
 def ls(
     *consumer: ConsumerArguments,
     selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
-    above: Annotated[
-        int, Parameter(validator=Number(gte=0), help="Only dead letters with a larger seq, for the next page.")
-    ] = 0,
+    above: Annotated[int, above("dead letters", "seq")] = 0,
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List the dead letters of a consumer."""
-    found = administer(backend, _ls, consumer, selection, above, limit)
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("There are no dead letters.")
-    else:
-        print_table(
-            ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
-            ((str(d.seq), d.key, in_utc(d.died_at), number_or_dash(d.attempts), d.reason, "key" if d.blocks else "",
-              d.error or "") for d in found),
-        )  # fmt: skip
-    if len(found) == limit:
-        print_notice(f"There may be more. Continue with --above {found[-1].seq}.")
-
-
-async def _ls(
-    admin: Administration, words: tuple[str, ...], selection: MessageSelection, above: int, limit: int
-) -> list[DeadLetter]:
-    stream, name = await find_consumer(admin, words)
-    return await admin.dead_letters(stream, name, **selection.criteria(), above=above, limit=limit)
+    criteria = selection.criteria() | {"above": above, "limit": limit}
+    found = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.dead_letters(stream, name, **criteria)
+    )
+    print_list(
+        found, json, ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
+        lambda d: (str(d.seq), d.key, in_utc(d.died_at), number_or_dash(d.attempts), d.reason, "key" if d.blocks else "",
+                   d.error or ""),
+        empty="There are no dead letters.",
+    )  # fmt: skip
+    print_next_page(found, limit, lambda letter: letter.seq)
 
 
 def show(
@@ -105,15 +91,9 @@ def show(
         raise UsageError(
             "Give the consumer and the seq of a dead letter, such as `orders ship 42`. List them with `ls`."
         )
-    found = administer(backend, _show, words[:-1], int(words[-1]))
-    if json:
-        print_json(found)
-    else:
-        print_pairs(_facts(found))
-
-
-async def _show(admin: Administration, words: tuple[str, ...], seq: int) -> DeadLetter:
-    return await admin.dead_letter(*await find_consumer(admin, words), seq)
+    seq = int(words[-1])
+    found = administer_consumer(backend, words[:-1], lambda admin, stream, name: admin.dead_letter(stream, name, seq))
+    print_result(found, json, pairs=_facts(found))
 
 
 def redrive(
@@ -130,12 +110,11 @@ def redrive(
     stream no longer has its message. The exit code is 1 if a given seq is not a
     dead letter.
     """
-    found = administer(backend, _redrive, consumer, selection, dry_run)
+    criteria = selection.criteria()
+    found = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.redrive(stream, name, **criteria, dry_run=dry_run)
+    )
     return _report("To be redriven" if dry_run else "Redriven", "redriven", found, selection, dry_run, json)
-
-
-async def _redrive(admin: Administration, words: tuple[str, ...], selection: DeadLetterSelection, dry_run: bool) -> int:
-    return await admin.redrive(*await find_consumer(admin, words), **selection.criteria(), dry_run=dry_run)
 
 
 def purge(
@@ -152,16 +131,15 @@ def purge(
     are deleted. The exit code is 1 if a given seq is not a dead letter, or if
     the answer was no.
     """
-    found = administer(backend, _purge, consumer, selection, dry_run, backend.skips_confirmation(yes))
+    found = administer_consumer(backend, consumer, _purge, selection, dry_run, backend.skips_confirmation(yes))
     if found is None:
         return NOT_DONE
     return _report("To be purged" if dry_run else "Purged", "purged", found, selection, dry_run, json)
 
 
 async def _purge(
-    admin: Administration, words: tuple[str, ...], selection: DeadLetterSelection, dry_run: bool, yes: bool
+    admin: Administration, stream: str, name: str, selection: DeadLetterSelection, dry_run: bool, yes: bool
 ) -> int | None:
-    stream, name = await find_consumer(admin, words)
     criteria = selection.criteria()
     if dry_run:
         return await admin.purge(stream, name, **criteria, dry_run=True)
@@ -175,10 +153,7 @@ async def _purge(
 
 
 def _report(result: str, field: str, found: int, selection: DeadLetterSelection, dry_run: bool, json: bool) -> int:
-    if json:
-        print_json({field: found, "dry_run": dry_run})
-    else:
-        print(f"{result}: {count(found, 'dead letter')}.")
+    print_result({field: found, "dry_run": dry_run}, json, f"{result}: {count(found, 'dead letter')}.")
     missing = selection.count_unknown(found)
     if missing:
         print_notice(

@@ -13,17 +13,17 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headrace.cli.connection.backend import Backend
-from headrace.cli.connection.connect import administer
-from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption, flag
 from headrace.cli.options.times import duration, in_utc, time_or_dash
 from headrace.cli.output.formats import count, number_or_dash, one_line_json
 from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_list
 from headrace.cli.output.stderr import print_hint, print_notice
 from headrace.cli.output.tables import print_table
-from headrace.model.records import BlockedKey, PeekedMessage, Received
+from headrace.model.records import Received
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -50,21 +50,13 @@ def peek(
 
     Nothing is changed.
     """
-    found = administer(backend, _peek, consumer, limit)
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("No messages are in flight, parked, blocked or next.")
-    else:
-        print_table(
-            ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
-            ((m.state.replace("_", " "), str(m.seq), m.key, number_or_dash(m.attempts), time_or_dash(m.until), str(m.owner or "–"),
-              one_line_json(m.data)) for m in found),
-        )  # fmt: skip
-
-
-async def _peek(admin: Administration, words: tuple[str, ...], limit: int) -> list[PeekedMessage]:
-    return await admin.peek(*await find_consumer(admin, words), limit=limit)
+    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.peek(stream, name, limit=limit))
+    print_list(
+        found, json, ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
+        lambda m: (m.state.replace("_", " "), str(m.seq), m.key, number_or_dash(m.attempts), time_or_dash(m.until), str(m.owner or "–"),
+                   one_line_json(m.data)),
+        empty="No messages are in flight, parked, blocked or next.",
+    )  # fmt: skip
 
 
 def receive(
@@ -85,7 +77,9 @@ def receive(
     """
     if ack:
         backend.require_single_request("leave out --ack, and use `headrace consumer ack`")
-    stream, name, received = administer(backend, _receive, consumer, batch_size, duration(wait, "--wait"), ack, json)
+    stream, name, received = administer_consumer(
+        backend, consumer, _receive, batch_size, duration(wait, "--wait"), ack, json
+    )
     if not received:
         if not json:
             print_notice(f"The consumer {name!r} of {stream!r} has no messages to receive now.")
@@ -96,9 +90,8 @@ def receive(
 
 
 async def _receive(
-    admin: Administration, words: tuple[str, ...], batch_size: int, wait: float, ack: bool, json: bool
+    admin: Administration, stream: str, name: str, batch_size: int, wait: float, ack: bool, json: bool
 ) -> tuple[str, str, list[Received]]:
-    stream, name = await find_consumer(admin, words)
     received = await admin.receive(stream, name, limit=batch_size, wait=wait)
     _print_received(received, json)
     sys.stdout.flush()  # messages that could not be printed must not be acked
@@ -131,12 +124,8 @@ def ack(
     The exit code is 1 if it was too late for any of them.
     """
     names, ids = _names_and_ids(words)
-    stale = administer(backend, _ack, names, ids)
+    stale = administer_consumer(backend, names, lambda admin, stream, name: admin.ack(stream, name, ids))
     return _report_settled("acked", ids, stale, json)
-
-
-async def _ack(admin: Administration, names: Sequence[str], ids: list[str]) -> list[str]:
-    return await admin.ack(*await find_consumer(admin, names), ids)
 
 
 def nack(
@@ -157,14 +146,11 @@ def nack(
     The exit code is 1 if it was too late for any of them.
     """
     names, ids = _names_and_ids(words)
-    stale = administer(backend, _nack, names, ids, None if delay is None else duration(delay, "--delay"), error)
+    wait = None if delay is None else duration(delay, "--delay")
+    stale = administer_consumer(
+        backend, names, lambda admin, stream, name: admin.nack(stream, name, ids, delay=wait, error=error)
+    )
     return _report_settled("nacked", ids, stale, json)
-
-
-async def _nack(
-    admin: Administration, names: Sequence[str], ids: list[str], delay: float | None, error: str | None
-) -> list[str]:
-    return await admin.nack(*await find_consumer(admin, names), ids, delay=delay, error=error)
 
 
 def blocked(
@@ -178,20 +164,14 @@ def blocked(
     A key is blocked when one of its messages is exhausted and the consumer's
     setting is to block the key. To unblock a key, redrive or purge its dead letter.
     """
-    found = administer(backend, _blocked, consumer, limit)
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("No key is blocked.")
-    else:
-        print_table(
-            ("key", "dead letter#", "since", "waiting#", "error…"),
-            ((b.key, str(b.seq), in_utc(b.since), number_or_dash(b.waiting), b.error or "") for b in found),
-        )
-
-
-async def _blocked(admin: Administration, words: tuple[str, ...], limit: int) -> list[BlockedKey]:
-    return await admin.blocked_keys(*await find_consumer(admin, words), limit=limit)
+    found = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.blocked_keys(stream, name, limit=limit)
+    )
+    print_list(
+        found, json, ("key", "dead letter#", "since", "waiting#", "error…"),
+        lambda b: (b.key, str(b.seq), in_utc(b.since), number_or_dash(b.waiting), b.error or ""),
+        empty="No key is blocked.",
+    )  # fmt: skip
 
 
 def _names_and_ids(words: Sequence[str]) -> tuple[list[str], list[str]]:

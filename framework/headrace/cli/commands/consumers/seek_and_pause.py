@@ -9,14 +9,13 @@ from cyclopts import Parameter
 
 from headrace.cli.commands.consumers.consumers import pause_end
 from headrace.cli.connection.backend import Backend
-from headrace.cli.connection.connect import administer
-from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import JsonOption
 from headrace.cli.options.selection import DryRunOption, RangeSelection
 from headrace.cli.options.times import Place, after, future, parse_place
 from headrace.cli.output.formats import count
-from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_result
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -51,43 +50,34 @@ def seek(
     to = parse_place(words[-1], "TO")
     if dry_run:
         backend.require_single_request("leave out --dry-run")
-        stream, name, found = administer(backend, _count_ahead, words[:-1], to)
-        if json:
-            print_json({"stream": stream, "consumer": name, "ahead": found, "dry_run": True})
-        else:
-            print(f"Messages of {name!r} of {stream!r} after the seek: {found:,}.")
+        stream, name, found = administer_consumer(backend, words[:-1], _count_ahead, to)
+        text = f"Messages of {name!r} of {stream!r} after the seek: {found:,}."
+        print_result({"stream": stream, "consumer": name, "ahead": found, "dry_run": True}, json, text)
         return
-    stream, name, position = administer(backend, _seek, words[:-1], to)
-    if json:
-        print_json({"stream": stream, "consumer": name, "position": position})
-    else:
-        print(f"{name!r} of {stream!r} continues after seq {position}.")
+    stream, name, position = administer_consumer(backend, words[:-1], _seek, to)
+    text = f"{name!r} of {stream!r} continues after seq {position}."
+    print_result({"stream": stream, "consumer": name, "position": position}, json, text)
 
 
-async def _seek(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
-    stream, name = await find_consumer(admin, words)
+async def _seek(admin: Administration, stream: str, name: str, to: Place) -> tuple[str, str, int]:
     return stream, name, await admin.seek(stream, name, to)
 
 
-async def _count_ahead(admin: Administration, words: tuple[str, ...], to: Place) -> tuple[str, str, int]:
+async def _count_ahead(admin: Administration, stream: str, name: str, to: Place) -> tuple[str, str, int]:
     """Return how many messages from a place on match the consumer's filter and condition."""
-    stream, name = await find_consumer(admin, words)
     settings = (await admin.consumer(stream, name)).settings
     if to == "end":
         return stream, name, 0
-    return (
+    found = await admin.republish(
         stream,
-        name,
-        await admin.republish(
-            stream,
-            stream,
-            filter=settings["filters"],
-            where=settings["where"],
-            start_seq=to if isinstance(to, int) else None,
-            start_time=to if isinstance(to, datetime) else None,
-            dry_run=True,
-        ),
+        stream,
+        filter=settings["filters"],
+        where=settings["where"],
+        start_seq=to if isinstance(to, int) else None,
+        start_time=to if isinstance(to, datetime) else None,
+        dry_run=True,
     )
+    return stream, name, found
 
 
 def replay(
@@ -104,15 +94,12 @@ def replay(
     delivered. To publish messages to another stream, see
     `headrace stream republish`.
     """
-    found = administer(backend, _replay, consumer, selection, dry_run)
-    if json:
-        print_json({"replayed": found, "dry_run": dry_run})
-    else:
-        print(f"{'To be replayed' if dry_run else 'Replayed'}: {count(found, 'message')}.")
-
-
-async def _replay(admin: Administration, words: tuple[str, ...], selection: RangeSelection, dry_run: bool) -> int:
-    return await admin.replay(*await find_consumer(admin, words), **selection.criteria(), dry_run=dry_run)
+    criteria = selection.criteria()
+    found = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.replay(stream, name, **criteria, dry_run=dry_run)
+    )
+    text = f"{'To be replayed' if dry_run else 'Replayed'}: {count(found, 'message')}."
+    print_result({"replayed": found, "dry_run": dry_run}, json, text)
 
 
 def pause(
@@ -133,15 +120,12 @@ def pause(
     if until is not None and length is not None:
         raise UsageError("Give either --until or --for, not both.")
     end = after(length, "--for") if length is not None else future(until, "--until") if until is not None else None
-    stream, name = administer(backend, _pause, consumer, end)
-    if json:
-        print_json({"stream": stream, "consumer": name, "paused": True, "paused_until": end})
-    else:
-        print(f"{name!r} of {stream!r} is paused {pause_end(end)}.")
+    stream, name = administer_consumer(backend, consumer, _pause, end)
+    text = f"{name!r} of {stream!r} is paused {pause_end(end)}."
+    print_result({"stream": stream, "consumer": name, "paused": True, "paused_until": end}, json, text)
 
 
-async def _pause(admin: Administration, words: tuple[str, ...], end: datetime | None) -> tuple[str, str]:
-    stream, name = await find_consumer(admin, words)
+async def _pause(admin: Administration, stream: str, name: str, end: datetime | None) -> tuple[str, str]:
     await admin.pause(stream, name, end)
     return stream, name
 
@@ -152,14 +136,10 @@ def resume(
     json: JsonOption = False,
 ) -> None:
     """Resume delivery to a paused consumer."""
-    stream, name = administer(backend, _resume, consumer)
-    if json:
-        print_json({"stream": stream, "consumer": name, "paused": False})
-    else:
-        print(f"{name!r} of {stream!r} is resumed.")
+    stream, name = administer_consumer(backend, consumer, _resume)
+    print_result({"stream": stream, "consumer": name, "paused": False}, json, f"{name!r} of {stream!r} is resumed.")
 
 
-async def _resume(admin: Administration, words: tuple[str, ...]) -> tuple[str, str]:
-    stream, name = await find_consumer(admin, words)
+async def _resume(admin: Administration, stream: str, name: str) -> tuple[str, str]:
     await admin.resume(stream, name)
     return stream, name

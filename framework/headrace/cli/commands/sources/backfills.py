@@ -15,6 +15,7 @@ from headrace.cli.options.capture import rows_a_second
 from headrace.cli.options.common import JsonOption, YesOption
 from headrace.cli.output.formats import count, number_or_dash
 from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
@@ -103,10 +104,7 @@ def cancel(
     cancelled = administer(backend, _cancel, source, id, backend.skips_confirmation(yes))
     if cancelled is None:
         return NOT_DONE
-    if json:
-        print_json({"cancelled": cancelled})
-    else:
-        print(f"Cancelled: {count(cancelled, 'backfill')}.")
+    print_result({"cancelled": cancelled}, json, f"Cancelled: {count(cancelled, 'backfill')}.")
     return 0 if cancelled else NOT_DONE
 
 

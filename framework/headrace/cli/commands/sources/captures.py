@@ -15,8 +15,9 @@ from headrace.cli.options.capture import CaptureBeginning, CaptureOptions, named
 from headrace.cli.options.common import JsonOption, flag
 from headrace.cli.output.formats import count
 from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_result
 from headrace.cli.output.stderr import print_notice
-from headrace.cli.output.tables import print_pairs, print_table
+from headrace.cli.output.tables import print_table
 from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, UnknownStream
 from headrace.model.sources import SourceInfo
@@ -32,6 +33,12 @@ class NotCapturable(ConfigurationError):
     """The tables can't be captured as requested."""
 
 
+def _check(when: str) -> Parameter:
+    """Declare the option that checks the tables."""
+    text = f"Check {when} whether the tables can be captured. This is the default."
+    return Parameter(negative="--no-check", show_default=False, help=text)
+
+
 def add(
     name: Annotated[str | None, Parameter(show_default=False, help="The source's name. Default: the table's.")] = None,
     /,
@@ -42,14 +49,7 @@ def add(
     ] = None,
     settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
     beginning: CaptureBeginning = CaptureBeginning(),  # noqa: B008 - frozen
-    check: Annotated[
-        bool,
-        Parameter(
-            negative="--no-check",
-            show_default=False,
-            help="Check first whether the tables can be captured. This is the default.",
-        ),
-    ] = True,
+    check: Annotated[bool, _check("first")] = True,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -118,14 +118,7 @@ def edit(
     /,
     *,
     settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
-    check: Annotated[
-        bool,
-        Parameter(
-            negative="--no-check",
-            show_default=False,
-            help="Check afterwards whether the tables can be captured. This is the default.",
-        ),
-    ] = True,
+    check: Annotated[bool, _check("afterwards")] = True,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -139,11 +132,7 @@ def edit(
     if not changes:
         raise UsageError("There is nothing to change. Give a setting, such as --rate 5000.")
     changed, findings = administer(backend, _edit, source, changes, check)
-    if json:
-        print_json(changed)
-    else:
-        print(f"Changed the source {changed.name!r}.")
-        print_pairs(setting_facts(changed))
+    print_result(changed, json, f"Changed the source {changed.name!r}.", setting_facts(changed))
     for finding in findings:
         if finding.level != "ok":
             print_notice(_finding_text(finding))
@@ -203,12 +192,8 @@ def pause(
     leave a source paused for long.
     """
     paused = administer(backend, lambda admin: admin.pause_source(source))
-    if json:
-        print_json(paused)
-    else:
-        print(
-            f"Paused the source {paused.name!r}. Its slot keeps WAL until you run `headrace source postgres resume {paused.name}`."
-        )
+    text = f"Paused the source {paused.name!r}. Its slot keeps WAL until you run `headrace source postgres resume {paused.name}`."
+    print_result(paused, json, text)
 
 
 def resume(

@@ -11,12 +11,11 @@ from headrace.cli.commands.sources.facts import SourceRef
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.common import JsonOption, LimitOption, YesOption
+from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above
 from headrace.cli.options.times import in_utc
 from headrace.cli.output.formats import count, number_or_dash, one_line_json
-from headrace.cli.output.json_output import print_json
-from headrace.cli.output.stderr import confirm, print_notice
-from headrace.cli.output.tables import print_table
+from headrace.cli.output.results import print_list, print_next_page, print_result
+from headrace.cli.output.stderr import confirm
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -34,27 +33,20 @@ def ls(
     source: SourceRef,
     /,
     *,
-    above: Annotated[
-        int, Parameter(validator=Number(gte=0), help="Only failed changes with a larger id, for the next page.")
-    ] = 0,
+    above: Annotated[int, above("failed changes", "id")] = 0,
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List row changes that could not become messages, mostly because the transform failed."""
     found = administer(backend, lambda admin: admin.failures(source, above=above, limit=limit))
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("There are no failed changes.")
-    else:
-        print_table(
-            ("id#", "key", "failed", "attempts#", "retry", "error", "change…"),
-            ((str(one.id), one.key or "–", in_utc(one.failed_at), number_or_dash(one.attempts), "queued" if one.retry else "", one.error,
-              one_line_json(one.data)) for one in found),
-        )  # fmt: skip
-    if len(found) == limit:
-        print_notice(f"There may be more. Continue with --above {found[-1].id}.")
+    print_list(
+        found, json, ("id#", "key", "failed", "attempts#", "retry", "error", "change…"),
+        lambda one: (str(one.id), one.key or "–", in_utc(one.failed_at), number_or_dash(one.attempts), "queued" if one.retry else "",
+                     one.error, one_line_json(one.data)),
+        empty="There are no failed changes.",
+    )  # fmt: skip
+    print_next_page(found, limit, lambda one: one.id)
 
 
 def retry(
@@ -71,10 +63,7 @@ def retry(
     were none.
     """
     found = administer(backend, lambda admin: admin.retry_failures(source, id))
-    if json:
-        print_json({"retried": found})
-    else:
-        print(f"To be retried: {count(found, 'change')}.")
+    print_result({"retried": found}, json, f"To be retried: {count(found, 'change')}.")
     return 0 if found else NOT_DONE
 
 
@@ -94,10 +83,7 @@ def drop(
     found = administer(backend, _drop, source, id, backend.skips_confirmation(yes))
     if found is None:
         return NOT_DONE
-    if json:
-        print_json({"dropped": found})
-    else:
-        print(f"Dropped: {count(found, 'change')}.")
+    print_result({"dropped": found}, json, f"Dropped: {count(found, 'change')}.")
     return 0 if found else NOT_DONE
 
 

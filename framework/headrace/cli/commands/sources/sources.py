@@ -24,8 +24,9 @@ from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.times import time_or_dash
 from headrace.cli.options.webhook import WebhookSettings
 from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm, print_notice
-from headrace.cli.output.tables import print_pairs, print_table
+from headrace.cli.output.tables import print_pairs
 from headrace.model.capture import BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.sources.webhook import WebhookSpec
@@ -88,11 +89,7 @@ def edit_webhook(
     if not changes:
         raise UsageError("There is nothing to change. Give a setting, such as --key '{name}.{body.type}'.")
     changed = administer(backend, lambda admin: admin.edit_source(source, **changes))
-    if json:
-        print_json(changed)
-    else:
-        print(f"Changed the source {changed.name!r}.")
-        print_pairs(setting_facts(changed))
+    print_result(changed, json, f"Changed the source {changed.name!r}.", setting_facts(changed))
 
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
@@ -115,15 +112,8 @@ def ls_captures(*, backend: Backend = Backend(), json: JsonOption = False) -> No
 
 
 def _list(found: list[SourceInfo], json: bool, empty: str) -> None:
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice(empty)
-    else:
-        print_table(
-            ("source", "kind", "stream", "state", "summary…"),
-            ((one.name, one.kind, one.stream, *summary(one)) for one in found),
-        )
+    columns = ("source", "kind", "stream", "state", "summary…")
+    print_list(found, json, columns, lambda one: (one.name, one.kind, one.stream, *summary(one)), empty=empty)
 
 
 def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
@@ -174,10 +164,7 @@ def rm(
     removed, left_behind = administer(backend, _rm, source, backend.skips_confirmation(yes), force)
     if not removed:
         return NOT_DONE
-    if json:
-        print_json({"deleted": source, "left": left_behind})
-    else:
-        print(f"Removed the source {source!r}.")
+    print_result({"deleted": source, "left": left_behind}, json, f"Removed the source {source!r}.")
     if left_behind is not None:
         print_notice(left_behind)
     return 0

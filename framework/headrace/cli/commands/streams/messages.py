@@ -19,13 +19,11 @@ from headrace.cli.options.selection import DryRunOption, MessageSelection, Range
 from headrace.cli.options.times import after, future, in_utc
 from headrace.cli.output.formats import count, one_line_json
 from headrace.cli.output.json_output import print_json
-from headrace.cli.output.stderr import print_notice
-from headrace.cli.output.tables import print_table
+from headrace.cli.output.results import print_list, print_result
 from headrace.model import payloads
 from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
-from headrace.model.records import StoredMessage
 
 _LIMIT = Number(gte=1, lte=MOST)
 _DEFAULT_LIMIT = 10
@@ -72,12 +70,13 @@ def view(
             newest=newest,
         ),
     )  # fmt: skip
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("No messages found.")
-    else:
-        _print_messages(found)
+    with_headers = any(one.headers for one in found)
+    print_list(
+        found, json, ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…"),
+        lambda one: (str(one.seq), in_utc(one.created_at), one.key, *((one_line_json(one.headers),) if with_headers else ()),
+                     one_line_json(one.data)),
+        empty="No messages found.",
+    )  # fmt: skip
 
 
 def _and_not_before(moment: datetime | None, where: str | None) -> str | Condition | None:
@@ -86,16 +85,6 @@ def _and_not_before(moment: datetime | None, where: str | None) -> str | Conditi
         return where
     recent = CREATED_AT >= moment  # noqa: SIM300 - a field, and no constant
     return recent if where is None else And((recent, parse(where)))
-
-
-def _print_messages(messages: list[StoredMessage]) -> None:
-    with_headers = any(one.headers for one in messages)
-    columns = ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…")
-    print_table(
-        columns,
-        ((str(one.seq), in_utc(one.created_at), one.key, *((one_line_json(one.headers),) if with_headers else ()),
-          one_line_json(one.data)) for one in messages),
-    )  # fmt: skip
 
 
 def send(
@@ -157,12 +146,10 @@ def republish(
     """
     criteria = selection.criteria()
     found = administer(backend, lambda admin: admin.republish(name, target, **criteria, dry_run=dry_run))
-    if json:
-        print_json({"republished": found, "dry_run": dry_run})
-    else:
-        print(
-            f"{'To be republished' if dry_run else 'Republished'} from {name!r} to {target!r}: {count(found, 'message')}."
-        )
+    text = (
+        f"{'To be republished' if dry_run else 'Republished'} from {name!r} to {target!r}: {count(found, 'message')}."
+    )
+    print_result({"republished": found, "dry_run": dry_run}, json, text)
 
 
 def _delivery_time(delay: str | None, at: str | None) -> datetime | None:

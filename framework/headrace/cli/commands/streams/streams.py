@@ -16,9 +16,8 @@ from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.settings import StreamSettings
 from headrace.cli.options.times import lasting, time_or_dash
 from headrace.cli.output.formats import count, format_size, number_or_dash
-from headrace.cli.output.json_output import print_json
-from headrace.cli.output.stderr import confirm, print_notice
-from headrace.cli.output.tables import print_pairs, print_table
+from headrace.cli.output.results import print_list, print_result
+from headrace.cli.output.stderr import confirm
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.specs import StreamSpec
 
@@ -42,10 +41,8 @@ def add(
     settings is left unchanged.
     """
     new, created = administer(backend, _add, StreamSpec(name=name, **settings.given()))
-    if json:
-        print_json(created)
-    else:
-        print(f"{'Created the stream' if new else 'Unchanged: the stream'} {name!r}. Retention: {_policy(created)}.")
+    text = f"{'Created the stream' if new else 'Unchanged: the stream'} {name!r}. Retention: {_policy(created)}."
+    print_result(created, json, text)
 
 
 async def _add(admin: Administration, spec: StreamSpec) -> tuple[bool, StreamInfo]:
@@ -61,16 +58,12 @@ def ls(
 ) -> None:
     """List all streams."""
     found = administer(backend, lambda admin: admin.streams())
-    if json:
-        print_json(found)
-    elif not found:
-        print_notice("There are no streams. Create one with `headrace stream add`, or declare it in an app.")
-    else:
-        print_table(
-            ("stream", "messages#", "first#", "last#", "size#", "consumers#", "keeps"),
-            ((s.name, number_or_dash(s.messages), number_or_dash(s.first_seq), number_or_dash(s.last_seq), format_size(s.size), number_or_dash(s.consumers),
-              _policy(s)) for s in found),
-        )  # fmt: skip
+    print_list(
+        found, json, ("stream", "messages#", "first#", "last#", "size#", "consumers#", "keeps"),
+        lambda s: (s.name, number_or_dash(s.messages), number_or_dash(s.first_seq), number_or_dash(s.last_seq), format_size(s.size),
+                   number_or_dash(s.consumers), _policy(s)),
+        empty="There are no streams. Create one with `headrace stream add`, or declare it in an app.",
+    )  # fmt: skip
 
 
 def info(
@@ -82,10 +75,7 @@ def info(
 ) -> None:
     """Show one stream: its settings, its retention and its consumers."""
     found, consumers = administer(backend, _info, name)
-    if json:
-        print_json({"stream": found, "consumers": consumers})
-    else:
-        print_pairs(_facts(found, consumers))
+    print_result({"stream": found, "consumers": consumers}, json, pairs=_facts(found, consumers))
 
 
 async def _info(admin: Administration, name: str) -> tuple[StreamInfo, list[ConsumerInfo]]:
@@ -108,10 +98,7 @@ def edit(
     if not changes:
         raise UsageError("There is nothing to change. Give a setting, such as --retain-up-to 7d.")
     changed = administer(backend, _edit, name, changes)
-    if json:
-        print_json(changed)
-    else:
-        print(f"Changed the stream {name!r}. Retention: {_policy(changed)}.")
+    print_result(changed, json, f"Changed the stream {name!r}. Retention: {_policy(changed)}.")
 
 
 async def _edit(admin: Administration, name: str, changes: dict[str, object]) -> StreamInfo:
@@ -131,10 +118,7 @@ def rm(
     """Delete a stream and all its messages."""
     if not administer(backend, _rm, name, backend.skips_confirmation(yes), force):
         return NOT_DONE
-    if json:
-        print_json({"deleted": name})
-    else:
-        print(f"Deleted the stream {name!r}.")
+    print_result({"deleted": name}, json, f"Deleted the stream {name!r}.")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -15,8 +15,22 @@ from textual.widgets import Button, Footer, Input, Static
 from headrace.cli.errors import UsageError
 from headrace.cli.options.times import Place, parse_place
 
+T = TypeVar("T")
 
-class Confirm(ModalScreen[bool]):
+
+class Dialog(ModalScreen[T]):
+    """A dialog with a title and a text, which returns an answer. Leaving it returns None."""
+
+    def __init__(self, title: str, text: RenderableType) -> None:
+        super().__init__()
+        self._title = title
+        self._text = Text(text) if isinstance(text, str) else text  # names in a text may look like markup
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class Confirm(Dialog[bool]):
     """Describes an action and asks for confirmation. Only `y` or the button named after the action confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -26,13 +40,13 @@ class Confirm(ModalScreen[bool]):
     ]
 
     def __init__(self, title: str, text: str, yes: str) -> None:
-        super().__init__()
-        self._title, self._text, self._yes = title, text, yes
+        super().__init__(title, text)
+        self._yes = yes
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = Text(self._title).markup
-            yield Static(Text(self._text), classes="text")
+            yield Static(self._text, classes="text")
             with Horizontal(classes="buttons"):
                 yield Button(f"{self._yes} (y)", id="yes", variant="warning", compact=True)
                 yield Button("Cancel (n)", id="no", compact=True)
@@ -50,19 +64,15 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(False)
 
 
-class AskPlace(ModalScreen[Place | None]):
+class AskPlace(Dialog[Place | None]):
     """Asks for a place in a stream: its start, its end, a seq or a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Cancel")]
 
-    def __init__(self, title: str, text: str) -> None:
-        super().__init__()
-        self._title, self._text = title, text
-
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = Text(self._title).markup
-            yield Static(Text(self._text), classes="text")
+            yield Static(self._text, classes="text")
             yield Input(placeholder="start, end, a seq, a time, or a duration such as 1h for an hour ago", id="place")
             yield Static("", classes="error")
             yield Static("Press Enter to continue or Esc to cancel. You will be asked to confirm.", classes="note")
@@ -75,44 +85,32 @@ class AskPlace(ModalScreen[Place | None]):
             return
         self.dismiss(found)
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
-
-class AskFilter(ModalScreen[str | None]):
+class AskFilter(Dialog[str | None]):
     """Asks for the text that the names of the shown rows must contain."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Cancel")]
 
     def __init__(self, current: str) -> None:
-        super().__init__()
+        super().__init__("Filter", "Show only rows with this text in their name. Leave it empty to show all rows.")
         self._current = current
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "Filter"
-            yield Static(
-                "Show only rows with this text in their name. Leave it empty to show all rows.", classes="text"
-            )
+            dialog.border_title = self._title
+            yield Static(self._text, classes="text")
             yield Input(self._current, id="text")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
-
-class TextPage(ModalScreen[None]):
+class TextPage(Dialog[None]):
     """A page of text, as large as the terminal."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "leave", "Back", key_display="esc")
     ]
-
-    def __init__(self, title: str, text: RenderableType) -> None:
-        super().__init__()
-        self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="page") as page:
@@ -122,6 +120,3 @@ class TextPage(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
-
-    def action_leave(self) -> None:
-        self.dismiss(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -54,9 +54,6 @@ class HomeScreen(ConsumerActions):
         self.table("sources").display = False
         if self.observer.snapshot is not None:
             self.show(self.observer.snapshot)
-
-    def table(self, name: str) -> LiveTable[Any]:
-        return self.query_one(f"#{name}", LiveTable)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the current snapshot."""

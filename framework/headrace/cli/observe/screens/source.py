@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, WARN
 from headrace.cli.observe.display.columns import Column, count_cell
 from headrace.cli.observe.display.formats import format_count, format_rate
 from headrace.cli.observe.display.live_table import LiveTable
+from headrace.cli.observe.display.message_columns import data_preview
 from headrace.cli.observe.display.source_columns import SOURCE_STATES, backfill_progress
 from headrace.cli.observe.display.source_details import backfill_details, failure_details, source_details
 from headrace.cli.observe.screens import source_actions
-from headrace.cli.observe.screens.base import ObserveScreen
+from headrace.cli.observe.screens.base import DetailsScreen
 from headrace.cli.observe.screens.dialogs import TextPage
-from headrace.cli.observe.screens.stream import BREAKPOINTS, data_preview
 from headrace.cli.observe.snapshot import Snapshot, SourceRow
 from headrace.cli.output.formats import printable
 from headrace.model.capture import BackfillInfo, FailedChange
@@ -52,16 +51,14 @@ MAX_FAILED = 100
 """Maximum number of failed changes read."""
 
 
-class SourceScreen(ObserveScreen):
+class SourceScreen(DetailsScreen):
     """The tables of backfills and of failed changes, and the details of the source or of a failed change.
 
     The source's state is updated at each interval. The tables are read on request and after each
     change.
     """
 
-    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "leave", "Back", key_display="esc"),
         Binding("u", "update", "Update"),
         Binding("p", "pause", "Pause"),
         Binding("c", "cancel", "Cancel backfill"),
@@ -70,36 +67,25 @@ class SourceScreen(ObserveScreen):
     ]
 
     def __init__(self, row: SourceRow) -> None:
-        super().__init__()
+        super().__init__("backfills")
         self._row = row
-        self._focused_table = "backfills"  # the table that was focused last
 
     def compose(self) -> ComposeResult:
         yield Static("", id="bar")
         yield Static("", id="error")
         yield Static("", id="summary")
-        with Container(classes="split"):
-            with Container(classes="two"):
-                yield LiveTable[BackfillInfo](
-                    "Backfills", BACKFILL_COLUMNS, lambda b: b.id, lambda b: b.table, id="backfills"
-                )
-                yield LiveTable[FailedChange](
-                    "Failed", FAILED_COLUMNS, lambda f: str(f.id), lambda f: f.key or "", id="failed"
-                )
-            with VerticalScroll(classes="detail small", can_focus=True) as detail:
-                detail.border_title = "Source"
-                yield Static("", id="details")
+        yield from self.compose_with_details(
+            LiveTable[BackfillInfo]("Backfills", BACKFILL_COLUMNS, lambda b: b.id, lambda b: b.table, id="backfills"),
+            LiveTable[FailedChange]("Failed", FAILED_COLUMNS, lambda f: str(f.id), lambda f: f.key or "", id="failed"),
+        )
         yield Footer()
 
     async def on_mount(self) -> None:
         self._update_summary()
-        self._table("backfills").focus()
+        self.table("backfills").focus()
         if self._row.info.capture is not None:
             await self.action_update()
-        self._show_details()
-
-    def _table(self, name: str) -> LiveTable[Any]:
-        return self.query_one(f"#{name}", LiveTable)
+        self.show_details()
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the current snapshot."""
@@ -111,12 +97,12 @@ class SourceScreen(ObserveScreen):
         self._row = row
         self._update_summary()
         self._refresh_backfills()
-        self._show_details()
+        self.show_details()
 
     def _refresh_backfills(self) -> None:
         """Update the queued and running backfills. The others are read on request."""
         current = {one.id: one for one in self._row.backfills}
-        table = self._table("backfills")
+        table = self.table("backfills")
         shown: list[BackfillInfo] = list(table.all_rows)
         known = {one.id for one in shown}
         table.show(
@@ -129,6 +115,7 @@ class SourceScreen(ObserveScreen):
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(f"{printable(row.info.name)} → {printable(row.info.stream)} ", STRONG)
         text.append(f" {SOURCE_STATES[row.state][0]}", SOURCE_STATES[row.state][1])
+        facts = {}
         if capture is not None:
             facts = {
                 "chg/s": format_rate(row.rate),
@@ -136,10 +123,7 @@ class SourceScreen(ObserveScreen):
                 "failed": f"{capture.failures:,}",
                 "position": capture.position or "",
             }
-            for name, value in facts.items():
-                if value:
-                    text.append(f" {name} ", FAINT).append(value)
-        self.query_one("#summary", Static).update(text)
+        self.show_summary(text, facts)
 
     async def _update_after_change(self, changed: bool) -> None:
         if changed:
@@ -155,32 +139,19 @@ class SourceScreen(ObserveScreen):
         failed = await self.observer.fetch(admin.failures(name, limit=MAX_FAILED))
         if failed is None:
             return
-        self._table("failed").note = f"the first {MAX_FAILED}" if len(failed) == MAX_FAILED else ""
-        self._table("failed").show(failed)
-        self._table("backfills").show(backfills)
-        self._show_details()
+        self.table("failed").note = f"the first {MAX_FAILED}" if len(failed) == MAX_FAILED else ""
+        self.table("failed").show(failed)
+        self.table("backfills").show(backfills)
+        self.show_details()
 
-    def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
-        self._show_details()
-
-    def on_descendant_focus(self) -> None:
-        if isinstance(self.focused, LiveTable):
-            self._focused_table = self.focused.id or self._focused_table
-            self._show_details()
-
-    def _row_at_cursor(self) -> BackfillInfo | FailedChange | None:
-        """Return the row under the cursor of the table that was focused last."""
-        found: BackfillInfo | FailedChange | None = self._table(self._focused_table).current_row
-        return found
-
-    def _show_details(self) -> None:
-        row = self._row_at_cursor()
-        text = failure_details(row) if isinstance(row, FailedChange) else source_details(self._row, self.observer.now)
-        self.query_one(".detail", VerticalScroll).border_title = "Failed" if isinstance(row, FailedChange) else "Source"
-        self.query_one("#details", Static).update(text)
+    def details(self) -> tuple[str, Text]:
+        row = self.row_at_cursor()
+        if isinstance(row, FailedChange):
+            return "Failed", failure_details(row)
+        return "Source", source_details(self._row, self.observer.now)
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
-        row = self._row_at_cursor()
+        row = self.row_at_cursor()
         if isinstance(row, FailedChange):
             self.app.push_screen(TextPage(f"Failed change {row.id} of {self._row.info.name}", failure_details(row)))
         elif isinstance(row, BackfillInfo):
@@ -194,14 +165,14 @@ class SourceScreen(ObserveScreen):
     @work
     async def action_cancel(self) -> None:
         """Cancel the backfill under the cursor."""
-        backfill = self._table("backfills").current_row
+        backfill = self.table("backfills").current_row
         await self._update_after_change(await source_actions.cancel_backfills(self.observer, self._row, backfill))
 
     @work
     async def action_retry_one(self) -> None:
         """Try the failed change under the cursor again."""
-        row = self._table("failed").current_row
-        if row is None or self._focused_table != "failed":
+        row = self.table("failed").current_row
+        if row is None or self.focused_table != "failed":
             self.notify("Select a failed change first. Press Tab to go to the failed changes.", severity="warning")
             return
         await self._update_after_change(await source_actions.retry_failures(self.observer, self._row, [row.id]))
@@ -210,6 +181,3 @@ class SourceScreen(ObserveScreen):
     async def action_retry(self) -> None:
         """Try all failed changes again."""
         await self._update_after_change(await source_actions.retry_failures(self.observer, self._row, None))
-
-    def action_leave(self) -> None:
-        self.dismiss(None)

@@ -95,7 +95,7 @@ class Backfiller:
         self._connect = connect
         self._tables = tables
         self._clock = clock
-        self._changed_rows = ChangedRows()
+        self._changed_rows = ChangedRows(limits.max_changed_rows)
         self._earlier_visible = False
         self._watermarks = (f"{uuid4().hex}-{n}" for n in itertools.count())
         self._pending: dict[bytes, _PendingChunk] = {}  # in the order of their watermarks

@@ -84,12 +84,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
-    @property
-    def key_at(self) -> list[int]:
-        """The indexes of the key's values in a row."""
-        names = self.names
-        return [names.index(name) for name in self.table.key]
-
     def chunk_sql(self, *, after: bool, up_to: bool, limit: int) -> str:
         """Return a chunk's statement. Its parameters are those of the condition, then those of the bounds."""
         conditions = [] if self.where is None else [f"({self.where})"]

@@ -20,11 +20,10 @@ from collections import deque
 
 import msgspec
 
+from headrace.sources.postgres.limits import DEFAULTS
+
 REMEMBERED_TRANSACTIONS = 10_000
 """Number of captured transactions to remember while no backfill is running."""
-
-MAX_CHANGED_ROWS = 250_000
-"""Limit of changed rows to keep, of about 100 to 200 bytes each."""
 
 Key = tuple[bytes, ...]
 
@@ -65,7 +64,7 @@ class ChangedRows:
         tracking: whether `row_changed` has to be called.
     """
 
-    def __init__(self, max_rows: int = MAX_CHANGED_ROWS) -> None:
+    def __init__(self, max_rows: int = DEFAULTS.max_changed_rows) -> None:
         self.tracking = False
         self._max_rows = max_rows
         self._table: str | None = None

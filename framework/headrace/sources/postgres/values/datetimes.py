@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 _SPACE: Final = ord(" ")
-_MINUS: Final = ord("-")
 _INFINITE: Final = (b"infinity", b"-infinity")
 _BC: Final = b" BC"
 
