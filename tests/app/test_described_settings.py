@@ -12,7 +12,7 @@ import pytest
 
 from headrace import App
 from headrace.model.push import Push
-from headrace.model.settings import settings_of, table
+from headrace.model.settings import older_names_table, settings_of, table
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
@@ -39,6 +39,11 @@ DECORATORS: list[tuple[Callable[..., Any], type[msgspec.Struct], set[str]]] = [
 def test_the_table_in_the_documentation_is_that_of_the_code(document: str, spec: type[msgspec.Struct]) -> None:
     text = (DOCS / document).read_text(encoding="utf-8")
     assert table(spec) in text, f"write table({spec.__name__}) into docs/{document}"
+
+
+def test_the_documentation_has_the_older_names_of_settings() -> None:
+    text = (DOCS / "http.md").read_text(encoding="utf-8")
+    assert older_names_table(StreamSpec) in text, "write older_names_table(StreamSpec) into docs/http.md"
 
 
 @pytest.mark.parametrize("spec", [StreamSpec, ConsumerSpec, Push, WebhookSpec, PostgresSpec])

@@ -24,7 +24,7 @@ PRINTED = [
     ("consumer ls", f"curl {NOWHERE}/v1/consumers"),
     ("consumer ls orders", f"curl {NOWHERE}/v1/streams/orders/consumers"),
     ("consumer info orders ship", f"curl {NOWHERE}/v1/streams/orders/consumers/ship"),
-    ("consumer rm orders ship", f"curl -X DELETE {NOWHERE}/v1/streams/orders/consumers/ship"),
+    ("consumer rm orders ship", f"curl -X DELETE '{NOWHERE}/v1/streams/orders/consumers/ship?force=false'"),
     ("consumer dead-letters show orders ship 5", f"curl {NOWHERE}/v1/streams/orders/consumers/ship/dead_letters/5"),
     ("stream view orders --first 3 --from 2", f"curl '{NOWHERE}/v1/streams/orders/messages?limit=3&start_seq=2'"),
     ("token ls", f"curl {NOWHERE}/v1/tokens"),

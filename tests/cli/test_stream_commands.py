@@ -155,12 +155,12 @@ def test_a_view_from_a_time_on(orders: Operator) -> None:
 
 
 def test_a_view_for_people(orders: Operator) -> None:
-    orders.call("stream", "send", "orders", "odd.\x1b[2J", '"a\\u001b[31mb\x9b"', "--headers", '{"trace": "t1"}')
+    orders.call("stream", "send", "orders", "odd.\u202e", '"a\\u001b[31mb\x9b"', "--headers", '{"trace": "t1"}')
     output = orders.out("stream", "view", "orders", "--last", "2")
     head, *lines = output.splitlines()
     assert head.split() == ["seq", "created", "key", "headers", "data"]
     assert lines[0].split()[2:] == ["orders.us.5", '{"total":500}']
-    assert lines[1].split()[2:] == [r"odd.\x1b[2J", '{"trace":"t1"}', r'"a\u001b[31mb\x9b"']
+    assert lines[1].split()[2:] == [r"odd.\u202e", '{"trace":"t1"}', r'"a\u001b[31mb\x9b"']
     assert "\x1b" not in output
 
 

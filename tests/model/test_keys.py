@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -16,13 +18,20 @@ from tests.support.words import filters, keys
 def is_key(text: str) -> bool:
     """A second, slow implementation of the grammar."""
     return (
-        1 <= len(text.encode()) <= 1024 and "\0" not in text and all(t not in ("", "*", ">") for t in text.split("."))
+        1 <= len(text.encode()) <= 1024
+        and not has_refused(text)
+        and all(t not in ("", "*", ">") for t in text.split("."))
     )
+
+
+def has_refused(text: str) -> bool:
+    """Whether a character is a blank or a control character, by the tables of Unicode."""
+    return any(char.isspace() or unicodedata.category(char) == "Cc" for char in text)
 
 
 def is_filter(text: str) -> bool:
     tokens = text.split(".")
-    return 1 <= len(text.encode()) <= 1024 and "\0" not in text and "" not in tokens and ">" not in tokens[:-1]
+    return 1 <= len(text.encode()) <= 1024 and not has_refused(text) and "" not in tokens and ">" not in tokens[:-1]
 
 
 def naively(wanted: list[str], tokens: list[str]) -> bool:
@@ -57,7 +66,7 @@ def test_every_filter_of_the_grammar_is_taken_as_it_is(text: str) -> None:
     assert check_filter(text) is text
 
 
-@given(st.text(st.sampled_from("ab.*>\n\0ü"), max_size=8))
+@given(st.text(st.sampled_from("ab.*>\n\0 ü"), max_size=8))
 def test_a_key_is_refused_exactly_when_it_breaks_the_grammar(text: str) -> None:
     if is_key(text):
         assert check_key(text) == text
@@ -65,7 +74,7 @@ def test_a_key_is_refused_exactly_when_it_breaks_the_grammar(text: str) -> None:
         complaint(check_key, text)
 
 
-@given(st.text(st.sampled_from("ab.*>\n\0ü"), max_size=8))
+@given(st.text(st.sampled_from("ab.*>\n\0 ü"), max_size=8))
 def test_a_filter_is_refused_exactly_when_it_breaks_the_grammar(text: str) -> None:
     if is_filter(text):
         assert check_filter(text) == text
@@ -110,7 +119,7 @@ def test_examples_of_matching(filter_: str, key: str, expected: bool) -> None:
     assert matches(filter_, key) is expected
 
 
-@pytest.mark.parametrize("text", ["a*", "*a", "**", ">>", "a.b>.c", "a.*\n", "*\n.a", "k" * 1024, "ü" * 512])
+@pytest.mark.parametrize("text", ["a*", "*a", "**", ">>", "a.b>.c", "a.*-", "*%0A.a", "k" * 1024, "ü" * 512])
 def test_wildcards_inside_a_longer_token_are_ordinary_characters(text: str) -> None:
     assert check_key(text) == text
     assert check_filter(text) == text
@@ -131,6 +140,15 @@ def test_wildcards_inside_a_longer_token_are_ordinary_characters(text: str) -> N
         ("k" * 1025, "is longer than 1024 bytes of UTF-8."),
         ("ü" * 513, "is longer than 1024 bytes"),
         ("a\0b", "holds a NUL character, which Postgres can't store: leave it out."),
+        (
+            "a b",
+            "has the character U+0020: blanks and control characters are no part of a key, write '_' or '%20' instead.",
+        ),
+        ("a.\n", "has the character U+000A"),
+        (
+            "a\u2028",
+            "has the character U+2028: blanks and control characters are no part of a key, write '_' or '%E2%80%A8'",
+        ),
         ("a\ud800", "holds half of a surrogate pair"),
     ],
 )
@@ -147,11 +165,26 @@ def test_a_bad_key_gets_one_clear_sentence(key: str, said: str) -> None:
         ("a..b", "has an empty token"),
         ("*." * 512 + "*", "is longer than 1024 bytes"),
         ("a\0", "holds a NUL character"),
+        ("a b.>", "has the character U+0020: blanks and control characters are no part of a filter"),
         ("\udfff", "holds half of a surrogate pair"),
     ],
 )
 def test_a_bad_filter_gets_one_clear_sentence(text: str, said: str) -> None:
     assert said in complaint(check_filter, text)
+
+
+def test_of_all_characters_those_are_refused_that_unicode_calls_space_or_control() -> None:
+    """And dots, which make an empty token, wildcards, and halves of surrogate pairs."""
+    for char in map(chr, range(sys.maxunicode + 1)):
+        refused = has_refused(char) or char in ".*>" or unicodedata.category(char) == "Cs"
+        assert refused == (taken(check_key, char) is None), repr(char)
+
+
+def taken(check: Callable[[str], str], text: str) -> str | None:
+    try:
+        return check(text)
+    except InvalidInput:
+        return None
 
 
 def test_a_value_that_is_no_string_is_named() -> None:

@@ -24,11 +24,11 @@ _PATH = "/http-consumers/my-http-consumer"
 async def test_a_consumer_is_made_seen_changed_and_deleted(api: Api) -> None:
     await api.stream()
     created = await api.post("/http-consumers", _NEW, 201)
-    assert {name: created[name] for name in _NEW} == _NEW
+    filters = {"collection_id": "salesforce:contact"}
+    assert {name: created[name] for name in _NEW} == {**_NEW, "filters": filters}
     assert (created["stream"], created["where"]) == ("orders", "data.collection_id = 'salesforce:contact'")
     found = await api.get(_PATH)
-    assert found["filters"] == {"collection_id": "salesforce:contact"}
-    assert found["id"] == created["id"]
+    assert found == created
     assert [one["id"] for one in (await api.get("/http-consumers"))["data"]] == [created["id"]]
     assert (await api.get("/streams/orders/consumers/my-http-consumer"))["id"] == created["id"]
     for method in ("PATCH", "PUT"):

@@ -68,12 +68,14 @@ async def test_every_setting_is_accepted_and_returned(api: Api) -> None:
         assert {name: found[name] for name in answer} == answer, given
 
 
-async def test_filters_sent_as_an_object_are_returned_as_sent_only_when_made(api: Api) -> None:
+async def test_filters_have_the_same_form_when_made_and_when_read(api: Api) -> None:
     await api.stream()
     created = await api.post(_PATH, {"name": "ship", "filters": {"status": "paid", "n": "*"}}, 201)
-    assert created["filters"] == {"status": "paid", "n": "*"}
-    found = await api.get(f"{_PATH}/ship")
-    assert (found["filters"], found["where"]) == ([">"], "data.status = 'paid'")
+    assert (created["filters"], created["where"]) == ([">"], "data.status = 'paid'")
+    assert await api.get(f"{_PATH}/ship") == created
+    changed = await api.call("PATCH", f"{_PATH}/ship", {"filters": {"status": "open"}, "filter": "a.>"})
+    assert (changed["filters"], changed["where"]) == (["a.>"], "data.status = 'open'")
+    assert await api.get(f"{_PATH}/ship") == changed
 
 
 async def test_a_push_consumer_is_made_by_push_or_by_url(api: Api) -> None:
@@ -183,14 +185,21 @@ async def test_a_consumer_is_deleted(api: Api) -> None:
     assert (await api.refused("POST", f"{_PATH}/ship/receive", status=404))["code"] == "unknown_consumer"
 
 
-async def test_a_consumer_in_use_is_deleted_only_by_force(api: Api) -> None:
+@pytest.mark.parametrize("query", [{}, {"force": "true"}])
+async def test_a_consumer_in_use_is_deleted_unless_force_is_false(api: Api, query: dict[str, str]) -> None:
     await api.stream()
     await api.consumer()
     await api.publish(("a", 1))
     await api.receive()
-    assert (await api.refused("DELETE", f"{_PATH}/ship", status=409))["code"] == "in_use"
-    assert (await api.refused("DELETE", "/streams/orders", status=409))["code"] == "in_use"
-    assert (await api.call("DELETE", f"{_PATH}/ship", force="true"))["deleted"] is True
+    for path in (f"{_PATH}/ship", "/http-consumers/ship", "/streams/orders"):
+        assert (await api.refused("DELETE", path, status=409, force="false"))["code"] == "in_use"
+    assert (await api.call("DELETE", f"{_PATH}/ship", **query))["deleted"] is True
+    await api.consumer("other")
+    await api.receive("other")
+    assert (await api.call("DELETE", "/http-consumers/other", **query))["deleted"] is True
+    await api.consumer("last")
+    await api.receive("last")
+    assert (await api.call("DELETE", "/streams/orders", **query))["deleted"] is True
 
 
 async def test_a_consumers_id_does_wherever_its_name_does(api: Api) -> None:

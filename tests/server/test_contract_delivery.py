@@ -25,7 +25,9 @@ async def test_messages_are_received_by_get_and_by_post(api: Api) -> None:
     await _begin(api, "a", "b", "c", "d", "e")
     (first,) = (await api.get(f"{_SHIP}/receive"))["data"]
     assert set(first) == {"ack_id", "message"}
-    assert set(first["message"]) == {"key", "data", "seq", "stream_id", "headers", "inserted_at", "attempt"}
+    assert set(first["message"]) == {
+        "key", "data", "seq", "stream_id", "headers", "inserted_at", "updated_at", "attempt",
+    }  # fmt: skip
     assert (first["message"]["key"], first["message"]["attempt"]) == ("a", 1)
     assert [one["message"]["seq"] for one in (await api.get(f"{_SHIP}/receive", batch_size=2))["data"]] == [2, 3]
     assert [one["message"]["seq"] for one in (await api.post(f"{_SHIP}/receive"))["data"]] == [4]
@@ -88,13 +90,29 @@ async def test_a_stale_ack_is_harmless_and_reported_in_strict_mode(api: Api) -> 
     assert await api.post(f"{_SHIP}/extend", {"ack_ids": both}) == {"success": True}
 
 
+async def test_an_empty_list_of_ack_ids_does_nothing(api: Api) -> None:
+    await _begin(api, "a")
+    await api.receive()
+    for path in (_SHIP, "/http_pull_consumers/ship", "/http-consumers/ship", "/consumers/ship"):
+        for verb in ("ack", "nack", "extend") if path == _SHIP else ("ack", "nack"):
+            for name in ("ack_ids", "ack_tokens"):
+                for strict in (False, True):
+                    assert await api.post(f"{path}/{verb}", {name: [], "strict": strict}) == {"success": True}
+    assert (await api.get(_SHIP))["info"]["num_ack_pending"] == 1
+    await api.refused("POST", "/streams/orders/consumers/none/ack", {"ack_ids": []}, status=404)
+
+
 async def test_an_invalid_ack_id_is_422(api: Api) -> None:
     await _begin(api, "a")
     (received,) = await api.receive()
     altered = ("B" if received["ack_id"][8] == "A" else "A").join((received["ack_id"][:8], received["ack_id"][9:]))
-    for ids in (["nonsense"], [altered], [""], []):
+    for ids in (["nonsense"], [altered], [""]):
         for verb in ("ack", "nack", "extend"):
             await api.refused("POST", f"{_SHIP}/{verb}", {"ack_ids": ids}, status=422)
+    for verb in ("ack", "nack", "extend"):
+        for body in ({}, {"strict": True}, {"ack_ids": None}):
+            answer = await api.refused("POST", f"{_SHIP}/{verb}", body, status=422)
+            assert list(answer["validation_errors"]) == ["ack_ids"]
     assert (await api.get(_SHIP))["info"]["num_ack_pending"] == 1
 
 

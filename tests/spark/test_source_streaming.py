@@ -70,7 +70,7 @@ async def test_micro_batches_hold_what_late_publishers_committed_once(
             late = await connect()
             transaction = late.transaction()
             await transaction.start()
-            seq = await store.publish(late, "orders", "very late", "1")
+            seq = await store.publish(late, "orders", "very_late", "1")
             for _ in range(3):  # micro-batches are planned and read while it is open
                 await eventually(partial(has_looked, database, await database.fetchval("select clock_timestamp()")))
             if commits:

@@ -213,6 +213,7 @@ def test_a_full_stream_is_reported_at_once(written: Written) -> None:
     ("bad", "error", "detail"),
     [
         (rows("ok", "a..b"), InvalidKey, r"^The row with the key 'a\.\.b' can't be published: a key has 1 to 1024 bytes"),
+        (rows("ok", "a b"), InvalidKey, r"^The row with the key 'a b' .* have no blanks or control characters"),
         (rows("ok", "x" * 2000), InvalidKey, r"^The row with the key 'x{80}…' can't"),
         (rows("ok", "bad", data=["1", '{"a":']), InvalidData, r"key 'bad' .* its data, a string, is not JSON text"),
         (rows("ok", "bad", data=["1", '"\\u0000"']), InvalidData, r"key 'bad' .* NUL"),

@@ -136,7 +136,7 @@ async def test_a_transaction_that_stays_open_stops_the_stream_at_its_own_first_s
 ) -> None:
     await store.create_stream(database, "orders")
     await publish(database, "a")
-    await burn(database, "old hole")
+    await burn(database, "old_hole")
     await publish(database, "a", "a")
     await make_old(database, 4)
     _, late = await begin(connect, "late")

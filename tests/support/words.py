@@ -5,13 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 # Tokens. Plain ones are frequent, so that filters and keys match. There are wildcards inside longer
-# tokens, characters that regular expressions, SQL, format() and LIKE treat specially, other scripts, and
-# line breaks.
+# tokens, characters that regular expressions, SQL, format() and LIKE treat specially, and other scripts.
 _SPECIAL = ["a*", "*a", "**", ">>", "a>", "^", "$", "a$", "(", ")", "[a]", "[^.]+", "{1}", "|", "\\", "\\d", "?", "+",
-            "'", '"', "''", "$1", "$sql$", "%", "%s", "%1$s", "_", " ", "-", "--", "/*", ";", "\n", "a\n", "\t", "(?i)a", "***", "ä",
-            "A", "ß", "İ", "日本", "🦦", "e\u0301", "\u00e9", "\x01", "\x7f"]  # fmt: skip
+            "'", '"', "''", "$1", "$sql$", "%", "%s", "%1$s", "_", "%20", "-", "--", "/*", ";", "(?i)a", "***", "ä",
+            "A", "ß", "İ", "日本", "🦦", "e\u0301", "\u00e9", "\u200b", "\ufeff"]  # fmt: skip
 _PLAIN = ["a", "b", "c"]
-_characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0.")
+_characters = st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"], exclude_characters=".")
 
 tokens = st.one_of(
     st.sampled_from(_PLAIN),
@@ -46,3 +45,17 @@ def filters(draw: st.DrawFn, among: list[str] | None = None) -> str:
         case 3:
             parts = [*parts, draw(st.one_of(st.just("*"), tokens))]
     return ".".join(parts)
+
+
+REFUSED = [*map(chr, range(0x01, 0x21)), *map(chr, range(0x7F, 0xA1)), "\u1680", *map(chr, range(0x2000, 0x200B)),
+           "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"]  # fmt: skip
+"""Every character that no key has and that Postgres can store: control characters and white space."""
+
+_pieces = st.one_of(st.sampled_from([".", "*", ">", "..", "a", "b", *_SPECIAL]), st.sampled_from(REFUSED), _characters)
+texts = st.one_of(
+    st.lists(_pieces, max_size=6).map("".join),
+    st.text(st.sampled_from("ab.*> \n"), max_size=6),
+    st.integers(1020, 1030).map(lambda size: "k" * size),
+    st.integers(510, 514).map(lambda size: "ü" * size),
+)
+"""Texts that Postgres can store, of which about half are keys or filters."""

@@ -58,13 +58,26 @@ class Streams(Base):
                 captures tables into it. `force` does not apply to such a source, since its
                 replication slot would be left behind.
         """
-        for source in await store.sources(self._database):
-            if source.stream == name and source.kind == "postgres":
-                raise InUse(
-                    f"The source {source.name!r} captures tables into the stream {name!r}, and has a replication slot. Remove the"
-                    f" source first, with `headrace source rm {source.name}`."
-                )
-        await store.delete_stream(self._database, name, force=force)
+        await delete_stream(self._database, name, force=force, end_leases=force)
+
+
+async def delete_stream(database: store.Database, name: str, *, force: bool, end_leases: bool) -> None:
+    """Delete a stream with its messages and its consumers.
+
+    Args:
+        force: also delete the webhooks that fill it.
+        end_leases: delete it also while workers use its consumers. Their leases end.
+
+    Raises:
+        InUse: see `Streams.delete_stream`.
+    """
+    for source in await store.sources(database):
+        if source.stream == name and source.kind == "postgres":
+            raise InUse(
+                f"The source {source.name!r} captures tables into the stream {name!r}, and has a replication slot. Remove the"
+                f" source first, with `headrace source rm {source.name}`."
+            )
+    await store.delete_stream(database, name, force=force, end_leases=end_leases)
 
 
 def _stream_spec(info: StreamInfo) -> StreamSpec:

@@ -49,6 +49,7 @@ SOURCE = "/v1/sources/{ref}"
 FILTER = Argument("filter", None, convert=specs.filters)
 WHERE = Argument("where", None, convert=specs.condition)
 FORCE = Argument("force", False)
+FORCED = Argument("force", False, convert=lambda force: "true" if force else "false")  # without it, it is deleted
 DRY_RUN = Argument("dry_run", False)
 ABOVE = Argument("above", 0, convert=lambda above: above or None)
 IDS = Argument("ids", None)
@@ -111,7 +112,7 @@ class Calls:
     edit_stream = Call(
         "PATCH", "/v1/streams/{name}", Body("changes", dict), answer=record(Info[StreamInfo], specs.stream_spec)
     )
-    delete_stream = Call("DELETE", "/v1/streams/{name}", FORCE)
+    delete_stream = Call("DELETE", "/v1/streams/{name}", FORCED)
 
     # --- messages
 
@@ -143,7 +144,7 @@ class Calls:
         Body("changes", specs.consumer_changes),
         answer=record(Info[ConsumerInfo], specs.consumer_spec),
     )
-    delete_consumer = Call("DELETE", CONSUMER, FORCE)
+    delete_consumer = Call("DELETE", CONSUMER, FORCED)
     pause = Call("POST", CONSUMER + "/pause", Argument("until", None))
     resume = Call("POST", CONSUMER + "/resume")
     peek = Call("GET", CONSUMER + "/messages", _limit(10), constants={"of_each": True}, answer=records(Peeked))

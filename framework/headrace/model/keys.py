@@ -1,9 +1,12 @@
 """Keys and filters, with the grammar of NATS subjects.
 
 A key consists of tokens separated by dots, such as `orders.us.42`. No token is empty, and no token is
-exactly `*` or `>`. Inside a longer token these are ordinary characters. A filter looks like a key, but a
-token `*` matches any one token, and a last token `>` matches one or more. See
-https://docs.nats.io/nats-concepts/subjects.
+exactly `*` or `>`. Inside a longer token these are ordinary characters. Neither blanks nor control
+characters are part of a key. A filter looks like a key, but a token `*` matches any one token, and a last
+token `>` matches one or more. See https://docs.nats.io/nats-concepts/subjects.
+
+The database applies the same grammar: the constraint `valid_key` of each table of messages, and
+`headrace_internal.check_filters`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,12 @@ from headrace.model.errors import InvalidFilter, InvalidKey
 
 MAX_KEY_BYTES = 1024
 
+REFUSED = r"\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""The characters that no key and no filter has, as the inside of a regular expression's brackets: the control
+characters (C0, DEL and C1) and all white space of Unicode."""
+
 _BAD_TOKEN = re.compile(r"(?:\A|\.)([*>])(?:\.|\Z)")
+_BAD_CHARACTER = re.compile(f"[{REFUSED}]")
 
 
 def check_key(key: str) -> str:
@@ -74,6 +82,13 @@ def _check_text(text: str, kind: str, error: type[InvalidKey] | type[InvalidFilt
         )
     if "\0" in text:
         raise error(f"The {kind} {_shown(text)} holds a NUL character, which Postgres can't store: leave it out.")
+    bad = _BAD_CHARACTER.search(text)
+    if bad:
+        escaped = "".join(f"%{byte:02X}" for byte in bad[0].encode())
+        raise error(
+            f"The {kind} {_shown(text)} has the character U+{ord(bad[0]):04X}: blanks and control characters are no part of"
+            f" a {kind}, write '_' or {escaped!r} instead."
+        )
     if any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False:
         raise error(f"The {kind} {_shown(text)} holds half of a surrogate pair, which is not text: mend its encoding.")
 

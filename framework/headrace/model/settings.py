@@ -12,7 +12,7 @@ their help, the fields of the HTTP API with their descriptions, and the tables i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -33,6 +33,26 @@ _SCALES = {
 """The names of multiples of a unit, the largest first."""
 
 
+class OlderName(msgspec.Struct, frozen=True):
+    """A name that a setting had in the HTTP API when its values meant something else.
+
+    Older clients send it and read it. It can't be sent together with the setting itself.
+
+    Args:
+        name: the name.
+        description: what its value means, in sentences of Markdown.
+        kind: the type of its value.
+        read: returns the setting for a value.
+        write: returns the value for a setting.
+    """
+
+    name: str
+    description: str
+    kind: Any
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+
 class Setting(msgspec.Struct, frozen=True):
     """The description of a setting.
 
@@ -46,6 +66,7 @@ class Setting(msgspec.Struct, frozen=True):
         example: an example, as text.
         names: its names in the HTTP API, if they differ from the field's. The first one is the current name. A
             name that ends in `_ms` has milliseconds.
+        older: the name that it had when its values meant something else.
         fixed: whether it can't be changed after the creation.
         name: the field's name. This and the next ones are filled in by `settings_of`.
         kind: the field's type, without None.
@@ -62,6 +83,7 @@ class Setting(msgspec.Struct, frozen=True):
     otherwise: str | None = None
     example: str | None = None
     names: tuple[str, ...] = ()
+    older: OlderName | None = None
     fixed: bool = False
     name: str = ""
     kind: Any = None
@@ -188,3 +210,11 @@ def table(spec: type[msgspec.Struct]) -> str:
         also = ", ".join(f"`{name}`" for name in one.names[1:])
         rows.append([f"`{one.names[0]}`", one.default_text, *([also] if aliases else []), one.details])
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows).replace("|  |", "| |")
+
+
+def older_names_table(spec: type[msgspec.Struct]) -> str:
+    """The older names of a spec's settings as a Markdown table. For the documentation."""
+    rows = [["older name", "setting", "description"], ["---"] * 3]
+    settings = [(one, one.older) for one in settings_of(spec).values() if one.older is not None]
+    rows += [[f"`{older.name}`", f"`{one.names[0]}`", older.description] for one, older in settings]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ from headrace.model.durations import Duration, rate, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
 from headrace.model.push import Push
-from headrace.model.settings import Setting, check, settings_of
+from headrace.model.settings import OlderName, Setting, check, settings_of
 
 OnExhausted = Literal["dead_letter", "block", "drop"]
 DeliverPolicy = Literal["all", "new", "by_start_seq", "by_start_time", "last_per_key"]
@@ -98,6 +99,35 @@ def _parsed(setting: Setting, value: Any) -> Any:
     return conditions.parse(value) if setting.kind is Condition else value
 
 
+_GB = 10**9
+_MAX_BYTES = 2**60
+
+
+def _bytes_of(gigabytes: float) -> int:
+    if not 0 < gigabytes <= _MAX_BYTES / _GB:  # nor infinite, nor no number
+        raise ConfigurationError(f"`max_storage_gb` must be a number of gigabytes above 0, not {gigabytes!r:.60}.")
+    return round(gigabytes * _GB)
+
+
+_MAX_STORAGE_GB = OlderName(
+    "max_storage_gb",
+    "`max_storage` in gigabytes of 1,000,000,000 bytes.",
+    int | float,
+    _bytes_of,
+    lambda size: size // _GB if size % _GB == 0 else size / _GB,
+)
+
+_PROCESS_UNMODIFIED = OlderName(
+    "process_unmodified",
+    "The opposite of `dedupe`. `false` means that a message with the same data as the latest one of its key is not"
+    " processed again. In a stream without `one_message_per_key` each message counts for itself, so there it is"
+    " always `true`, and `false` has no effect.",
+    bool,
+    operator.not_,
+    operator.not_,
+)
+
+
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a stream. Without any limit it keeps all messages."""
 
@@ -116,7 +146,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     )] = None  # fmt: skip
     max_storage: Annotated[int | None, Setting(
         "The size on disk above which the oldest messages are removed.",
-        "bytes", (1_000_000, 2**60), otherwise="no limit", example="10GB",
+        "bytes", (1_000_000, _MAX_BYTES), otherwise="no limit", example="10GB", older=_MAX_STORAGE_GB,
     )] = None  # fmt: skip
     one_message_per_key: Annotated[bool, Setting(
         "A new message replaces the previous one of the same key (compaction). It is chosen when the stream is"
@@ -124,7 +154,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     )] = False  # fmt: skip
     dedupe: Annotated[bool, Setting(
         "A payload that equals the latest one of its key is not published, compared by the SHA-256 of its JSON. It"
-        " needs `one_message_per_key`."
+        " needs `one_message_per_key`.", older=_PROCESS_UNMODIFIED,
     )] = False  # fmt: skip
     tombstones: Annotated[bool, Setting(
         "A `null` payload deletes its key, after every consumer has received it. It needs `one_message_per_key`.",

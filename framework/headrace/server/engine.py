@@ -20,7 +20,7 @@ import msgspec
 
 from headrace import store
 from headrace.app.app import App
-from headrace.model.ack_ids import AckId, AckIds
+from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
 from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
@@ -241,6 +241,21 @@ class Engine:
         for text in stale:
             del ours[text]
         return ours, stale
+
+    async def are_of_deleted_consumer(self, ack_ids: Sequence[str]) -> bool:
+        """Return whether these are valid ack ids, of one consumer that was deleted since."""
+        codec = await self.ack_ids()
+        try:
+            numbers = {one.consumer for one in codec.open_all(ack_ids)}
+        except InvalidAckId:
+            return False
+        if len(numbers) != 1:
+            return False
+        try:
+            await store.consumer_spec(self._running().database, numbers.pop())
+        except UnknownConsumer:
+            return True
+        return False
 
     async def ack_ids(self) -> AckIds:
         """Return the object that makes and reads ack ids."""

@@ -271,7 +271,8 @@ def _row_error(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError 
     start = f"The row with the key {_short(key)} can't be published:"
     if constraint == "valid_key":
         return InvalidKey(
-            f"{start} a key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'."
+            f"{start} a key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'"
+            " and have no blanks or control characters."
         )
     if constraint == "no_nul" or state == "22021":
         return InvalidData(f"{start} it has a NUL character, which Postgres can't return as text.")

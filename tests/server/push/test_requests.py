@@ -32,7 +32,9 @@ async def test_a_message_comes_in_the_shape_that_receive_gives(push_app: PushApp
     assert request.headers["user-agent"].startswith("headrace")
     assert set(request.json) == {"ack_id", "message"}
     message = request.message
+    assert message["updated_at"] == message["inserted_at"]
     at = datetime.fromisoformat(message.pop("inserted_at"))
+    del message["updated_at"]
     assert abs(datetime.now(UTC) - at) < timedelta(minutes=10)
     stream = await store.stream(push_app.app.database, "orders")
     assert message == {

@@ -7,9 +7,10 @@ from __future__ import annotations
 import hashlib
 import re
 
-from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.keys import MAX_KEY_BYTES, REFUSED
 
-_SPECIAL = re.compile(r"[%.*>]")  # the escape character, and the special characters of keys and filters
+# The escape character, the special characters of keys and filters, and those that keys can't have.
+_SPECIAL = re.compile(f"[%.*>{REFUSED}]")
 
 
 def key_of(repo: str, path: str) -> str:
@@ -28,7 +29,7 @@ def printable_path(path: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    special = _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    special = _SPECIAL.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
     return "".join(_byte(char) if "\udc80" <= char <= "\udcff" else char for char in special)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -17,6 +18,9 @@ from headrace.server.http import Request
 
 MAX_DELAY_MS = 365 * 86_400_000
 """Longest delay of a message in milliseconds."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
+_BATCH_SIZES = f"Give a whole number that is at least 1 and at most {MAX_RECEIVED:,}."
 
 _NULL = msgspec.Raw(b"null")
 _MISSING = msgspec.Raw()
@@ -59,8 +63,8 @@ class Receive(msgspec.Struct, forbid_unknown_fields=True):
 class Settle(msgspec.Struct, forbid_unknown_fields=True):
     """The messages to ack, nack or extend. `ack_ids` and `ack_tokens` are synonyms."""
 
-    ack_ids: list[str] = []
-    ack_tokens: list[str] = []
+    ack_ids: list[str] | None = None
+    ack_tokens: list[str] | None = None
     strict: bool = False
 
 
@@ -80,6 +84,7 @@ class WireMessage(msgspec.Struct):
     stream_id: str
     headers: msgspec.Raw
     inserted_at: datetime
+    updated_at: datetime
     attempt: int
 
 
@@ -175,11 +180,11 @@ def read_receive(request: Request) -> tuple[int, float]:
     query = request.query
     if query:
         if "batch_size" in query and b"batch_size" not in request.body:
-            receive.batch_size = _number("batch_size", query["batch_size"])
+            receive.batch_size = _batch_size(query["batch_size"])
         if "wait_for" in query and b"wait_for" not in request.body:
             receive.wait_for = query["wait_for"]
     if not 1 <= receive.batch_size <= MAX_RECEIVED:
-        raise _invalid("batch_size", f"batch_size={receive.batch_size} is out of range", f"Give 1 to {MAX_RECEIVED:,}.")
+        raise _invalid("batch_size", f"batch_size={receive.batch_size} is out of range", _BATCH_SIZES)
     return receive.batch_size, _seconds(receive.wait_for)
 
 
@@ -203,17 +208,19 @@ def _milliseconds(text: str) -> float:
     return float(text) / 1000 if text.replace(".", "", 1).isdecimal() else seconds(text, "wait_for")
 
 
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise _invalid(name, f"{name}={text!r} is invalid", "Give a whole number.")
+def _batch_size(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise _invalid("batch_size", f"batch_size={text[:40]!r} is not a whole number", _BATCH_SIZES)
     return int(text)
 
 
 def ack_ids_of(body: Settle) -> list[str]:
-    """Return the ids of a settle request. Raises a `Problem` if there are none or too many."""
-    ack_ids = body.ack_ids + body.ack_tokens
-    if not 1 <= len(ack_ids) <= MAX_SETTLED:
-        raise _invalid("ack_ids", f"There are {len(ack_ids):,} ack_ids", f"Give 1 to {MAX_SETTLED:,}.")
+    """Return the ids of a settle request, which may be none. Raises a `Problem` if they are missing or too many."""
+    if body.ack_ids is None and body.ack_tokens is None:
+        raise _invalid("ack_ids", "ack_ids is missing", "Give the list of the ack_ids that came with the messages.")
+    ack_ids = (body.ack_ids or []) + (body.ack_tokens or [])
+    if len(ack_ids) > MAX_SETTLED:
+        raise _invalid("ack_ids", f"There are {len(ack_ids):,} ack_ids", f"Give at most {MAX_SETTLED:,}.")
     return ack_ids
 
 

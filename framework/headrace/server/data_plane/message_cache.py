@@ -47,9 +47,10 @@ class CachedMessage(msgspec.Struct, frozen=True, gc=False):
 
 def encode(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> CachedMessage:
     """Make a cached message with its encoded fields."""
+    at = _encode(created_at).decode()
     encoded = (
         f'"key":{_encode(key).decode()},"data":{data},"seq":{seq},"stream_id":"{stream_id}",'
-        f'"headers":{headers or "null"},"inserted_at":{_encode(created_at).decode()}'
+        f'"headers":{headers or "null"},"inserted_at":{at},"updated_at":{at}'
     )
     return CachedMessage(key, data, headers, created_at, encoded.encode())
 

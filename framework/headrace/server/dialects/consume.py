@@ -15,7 +15,7 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import FilterTooSlow
-from headrace.server.data_plane.bodies import Nack, Settle, read_receive
+from headrace.server.data_plane.bodies import read_receive
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
@@ -35,9 +35,6 @@ COUNT_TIMEOUT = 0.5
 
 MAX_ENTRIES = 10_000
 """Largest number of cached counts, one per consumer."""
-
-_decode_settle = msgspec.json.Decoder(Settle).decode
-_decode_nack = msgspec.json.Decoder(Nack).decode
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -87,13 +84,11 @@ class Consume:
 
     async def ack(self, request: Request) -> Response:
         """Settle messages as done."""
-        consumer = await self._operations.consumer_anywhere(request)
-        return await self._operations.ack(consumer, _decode_settle(request.body))
+        return await self._operations.ack(request, self._operations.consumer_anywhere)
 
     async def nack(self, request: Request) -> Response:
         """Settle messages as failed. They are delivered again."""
-        consumer = await self._operations.consumer_anywhere(request)
-        return await self._operations.nack(consumer, _decode_nack(request.body))
+        return await self._operations.nack(request, self._operations.consumer_anywhere)
 
     async def _cached_counts(self, consumer: CachedConsumer) -> Counts:
         now = self._clock()

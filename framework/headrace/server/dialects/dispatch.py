@@ -32,7 +32,7 @@ class DataPlane:
         self.streams = Streams(operations)
         self.pull = Pull(operations)
         self.consume = Consume(operations)
-        self._by_name = {pull.PREFIX: self.pull.find, consume.PREFIX: self.consume.find}
+        self._by_name = dict.fromkeys(pull.PREFIXES, self.pull.find) | {consume.PREFIX: self.consume.find}
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
         """Return the endpoint for a path and the names in the path. None if the path isn't part

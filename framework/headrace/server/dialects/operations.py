@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
+from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.server.access.scopes import Access, Need
@@ -12,9 +15,15 @@ from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_of, delay_in
 from headrace.server.data_plane.receive_request import ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
-from headrace.server.errors import StaleAckIds
+from headrace.server.errors import Problem, StaleAckIds
 from headrace.server.http import Request, Response
 from headrace.server.transport.limits import Limits
+
+Find = Callable[[Request], Awaitable[CachedConsumer]]
+"""Returns the consumer that a request names. Raises unless the caller may receive from it."""
+
+_decode_settle = msgspec.json.Decoder(Settle).decode
+_decode_nack = msgspec.json.Decoder(Nack).decode
 
 SUCCESS = Response(200, b'{"success":true}')
 
@@ -60,22 +69,55 @@ class Operations:
             return None
         return share
 
-    async def ack(self, consumer: CachedConsumer, body: Settle) -> Response:
-        """Ack the messages of a request."""
+    async def ack(self, request: Request, find: Find) -> Response:
+        """Ack the messages of a request. `find` returns the consumer that it names."""
+        try:
+            consumer = await find(request)
+        except (UnknownConsumer, UnknownStream) as error:
+            return await self.settle_deleted(request, error)
+        body = _decode_settle(request.body)
         return settled(body, await self.engine.settle(consumer, ack_ids_of(body), strict=body.strict))
 
-    async def nack(self, consumer: CachedConsumer, body: Nack) -> Response:
-        """Nack the messages of a request.
+    async def nack(self, request: Request, find: Find) -> Response:
+        """Nack the messages of a request. `find` returns the consumer that it names.
 
         Without a delay they are delivered again at once, or after the consumer's backoff if it has
         one of its own.
         """
+        try:
+            consumer = await find(request)
+        except (UnknownConsumer, UnknownStream) as error:
+            return await self.settle_deleted(request, error)
+        body = _decode_nack(request.body)
         ack_ids = ack_ids_of(body)
         if body.delay_ms is None and consumer.spec.backoff != Backoff():
             return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
         delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
         failure = Failure("retry", delay, body.error)
         return settled(body, await self.engine.settle(consumer, ack_ids, failure, strict=body.strict))
+
+    async def extend(self, request: Request, find: Find) -> Response:
+        """Extend the leases of a request. `find` returns the consumer that it names."""
+        try:
+            consumer = await find(request)
+        except (UnknownConsumer, UnknownStream) as error:
+            return await self.settle_deleted(request, error)
+        body = _decode_settle(request.body)
+        return settled(body, await self.engine.extend(consumer, ack_ids_of(body)))
+
+    async def settle_deleted(self, request: Request, error: HeadraceError) -> Response:
+        """Answer a request whose consumer doesn't exist. If the messages are those of a deleted consumer, their
+        ack ids are stale, like any whose leases were lost. Otherwise raises `error`."""
+        try:
+            body = _decode_nack(request.body)
+            ack_ids = ack_ids_of(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Problem):
+            raise error from None
+        if not ack_ids or not await self.engine.are_of_deleted_consumer(ack_ids):
+            raise error
+        stale = list(dict.fromkeys(ack_ids))
+        self.engine.counts.stale += len(stale)
+        return settled(body, stale)
 
     async def _nack_with_backoff(self, consumer: CachedConsumer, ack_ids: Sequence[str], body: Nack) -> list[str]:
         codec = await self.engine.ack_ids()

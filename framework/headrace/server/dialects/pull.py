@@ -1,21 +1,17 @@
 """Dialect B: pull consumers by name, for captured changes.
 
-`…/http_pull_consumers/{name}/receive` by GET and POST, and `ack` and `nack` by POST.
+`…/http_pull_consumers/{name}/receive` by GET and POST, and `ack` and `nack` by POST. The oldest
+clients of this dialect call the same under `…/consumers/{id}/`.
 """
 
 from __future__ import annotations
 
-import msgspec
-
-from headrace.server.data_plane.bodies import Nack, Settle, read_receive
+from headrace.server.data_plane.bodies import read_receive
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.wire.dialect_answers import changes
 
-PREFIX = "http_pull_consumers"
-
-_decode_settle = msgspec.json.Decoder(Settle).decode
-_decode_nack = msgspec.json.Decoder(Nack).decode
+PREFIXES = ("http_pull_consumers", "consumers")
 
 
 class Pull:
@@ -44,10 +40,8 @@ class Pull:
 
     async def ack(self, request: Request) -> Response:
         """Settle messages as done."""
-        consumer = await self._operations.consumer_anywhere(request)
-        return await self._operations.ack(consumer, _decode_settle(request.body))
+        return await self._operations.ack(request, self._operations.consumer_anywhere)
 
     async def nack(self, request: Request) -> Response:
         """Settle messages as failed. They are delivered again."""
-        consumer = await self._operations.consumer_anywhere(request)
-        return await self._operations.nack(consumer, _decode_nack(request.body))
+        return await self._operations.nack(request, self._operations.consumer_anywhere)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.server.data_plane.bodies import (
-    Nack,
-    Settle,
-    ack_ids_of,
     encode_deliveries,
     read_messages,
     read_receive,
 )
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.dialects.operations import Operations, settled
+from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
-
-_decode_settle = msgspec.json.Decoder(Settle).decode
-_decode_nack = msgspec.json.Decoder(Nack).decode
 
 
 class Streams:
@@ -73,16 +65,15 @@ class Streams:
 
     async def ack(self, request: Request) -> Response:
         """`POST …/consumers/{c}/ack`."""
-        return await self._operations.ack(await self._consumer(request), _decode_settle(request.body))
+        return await self._operations.ack(request, self._consumer)
 
     async def nack(self, request: Request) -> Response:
         """`POST …/consumers/{c}/nack`."""
-        return await self._operations.nack(await self._consumer(request), _decode_nack(request.body))
+        return await self._operations.nack(request, self._consumer)
 
     async def extend(self, request: Request) -> Response:
         """`POST …/consumers/{c}/extend`."""
-        consumer, body = await self._consumer(request), _decode_settle(request.body)
-        return settled(body, await self._engine.extend(consumer, ack_ids_of(body)))
+        return await self._operations.extend(request, self._consumer)
 
     async def _consumer(self, request: Request) -> CachedConsumer:
         stream, name = request.names

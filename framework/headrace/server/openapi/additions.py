@@ -50,6 +50,9 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", "/v1/http_pull_consumers/{consumer}/receive"): {"batch_size": 10},
     ("post", "/v1/http_pull_consumers/{consumer}/ack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
     ("post", "/v1/http_pull_consumers/{consumer}/nack"): {"ack_tokens": _ACK_IDS["ack_ids"]},
+    ("post", "/v1/consumers/{consumer}/receive"): {"batch_size": 10},
+    ("post", "/v1/consumers/{consumer}/ack"): _ACK_IDS,
+    ("post", "/v1/consumers/{consumer}/nack"): _ACK_IDS,
     ("post", "/v1/http-consumers"): {
         "name": "my-http-consumer",
         "ack_wait_ms": 30000,

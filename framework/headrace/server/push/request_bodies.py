@@ -52,6 +52,7 @@ class RequestBodies:
                 self._stream_id,
                 _NULL if headers is None else msgspec.Raw(headers),
                 message.created_at,
+                message.created_at,
                 message.attempt,
             ),
         )

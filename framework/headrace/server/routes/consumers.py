@@ -20,7 +20,7 @@ from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import Consumer
-from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, changes, sent_filters
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, changes
 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
@@ -34,7 +34,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Creates a consumer. A setting may have any of the names that it has in the answer. 409 if the
         stream has a consumer of this name."""
         cached = await context.stream(request, stream, "admin")
-        return Consumer.of(await create(context, data.spec(cached.name)), sent_filters(data))
+        return Consumer.of(await create(context, data.spec(cached.name)))
 
     @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
     async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
@@ -62,13 +62,14 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Changes a running consumer. Receivers use the new settings from their next call on.
         Settings that are left out stay, also with PUT."""
         cached = await context.consumer(request, stream, consumer, "admin")
-        return Consumer.of(await edit(context, cached, data), sent_filters(data))
+        return Consumer.of(await edit(context, cached, data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consumers"], status_code=200)
     async def delete_consumer(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, force: Force = False
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, force: Force = None
     ) -> Deleted:
-        """Deletes the consumer with its position and its dead letters. 409 if a worker uses it, unless forced."""
+        """Deletes the consumer with its position and its dead letters. Its leases end, so that late acks
+        are stale. With `force=false`, 409 if a worker uses it."""
         return await remove(context, await context.consumer(request, stream, consumer, "admin"), force)
 
     return [create_consumer, list_all_consumers, list_consumers, read_consumer, edit_consumer, delete_consumer]
@@ -96,8 +97,8 @@ async def edit(context: RouteContext, cached: CachedConsumer, data: ConsumerSett
     return await context.admin.consumer(cached.stream.name, cached.name)
 
 
-async def remove(context: RouteContext, cached: CachedConsumer, force: bool) -> Deleted:
-    """Delete a consumer."""
-    await context.admin.delete_consumer(cached.stream.name, cached.name, force=force)
+async def remove(context: RouteContext, cached: CachedConsumer, force: bool | None) -> Deleted:
+    """Delete a consumer, also while workers use it, unless `force` is False."""
+    await context.admin.delete_consumer(cached.stream.name, cached.name, force=force is not False)
     context.engine.clear_caches()
     return Deleted(cached.id)

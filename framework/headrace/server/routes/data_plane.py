@@ -26,7 +26,7 @@ from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import Nack, NewMessage, PublishedAnswer, Receive, Received, Settle
 
 _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
-_PULL = "/http_pull_consumers/{consumer:str}"
+_PULL = ("/http_pull_consumers/{consumer:str}", "/consumers/{consumer:str}")
 _CONSUME = "/http-consumers/{consumer:str}"
 
 BatchSize = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of messages.")]
@@ -107,26 +107,41 @@ def _of_streams(streams: Streams) -> Sequence[HTTPRouteHandler]:
 
 
 def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
-    @get(f"{_PULL}/receive", summary="Receive messages of a pull consumer", tags=["Pull consumers"])
+    @get([f"{path}/receive" for path in _PULL], summary="Receive messages of a pull consumer", tags=["Pull consumers"])
     async def pull_by_query(
         request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
     ) -> Response[Listed[Change]]:
         """Returns changes or rows of captured tables. The data of any other message is its `record`."""
         return await call(request, pull.receive, consumer)
 
-    @post(f"{_PULL}/receive", summary="Receive messages of a pull consumer", tags=["Pull consumers"], status_code=200)
+    @post(
+        [f"{path}/receive" for path in _PULL],
+        summary="Receive messages of a pull consumer",
+        tags=["Pull consumers"],
+        status_code=200,
+    )
     async def pull_changes(
         request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Receive | None] = None
     ) -> Response[Listed[Change]]:
         """Returns changes or rows of captured tables. The data of any other message is its `record`."""
         return await call(request, pull.receive, consumer)
 
-    @post(f"{_PULL}/ack", summary="Ack messages of a pull consumer", tags=["Pull consumers"], status_code=200)
+    @post(
+        [f"{path}/ack" for path in _PULL],
+        summary="Ack messages of a pull consumer",
+        tags=["Pull consumers"],
+        status_code=200,
+    )
     async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
         """Settles changes or rows as done."""
         return await call(request, pull.ack, consumer)
 
-    @post(f"{_PULL}/nack", summary="Nack messages of a pull consumer", tags=["Pull consumers"], status_code=200)
+    @post(
+        [f"{path}/nack" for path in _PULL],
+        summary="Nack messages of a pull consumer",
+        tags=["Pull consumers"],
+        status_code=200,
+    )
     async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
         """Settles changes or rows as failed. They are delivered again."""
         return await call(request, pull.nack, consumer)

@@ -19,7 +19,7 @@ from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
-from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, sent_filters
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
 
 _PATH = "/http-consumers/{consumer:str}"
 
@@ -42,7 +42,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         have. `*` matches anything."""
         cached = await context.stream(request, await _stream(context, data), "admin")
         data.stream = UNSET
-        return HttpConsumer.of(await create(context, data.spec(cached.name)), sent_filters(data))
+        return HttpConsumer.of(await create(context, data.spec(cached.name)))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
@@ -63,11 +63,11 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> HttpConsumer:
         """Changes a running consumer. Settings that are left out stay, also with PUT."""
         cached = await context.consumer_anywhere(request, consumer, "admin")
-        return HttpConsumer.of(await edit(context, cached, data), sent_filters(data))
+        return HttpConsumer.of(await edit(context, cached, data))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
-    async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = False) -> Deleted:
-        """Deletes the consumer. 409 if a worker uses it, unless forced."""
+    async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = None) -> Deleted:
+        """Deletes the consumer. Its leases end. With `force=false`, 409 if a worker uses it."""
         return await remove(context, await context.consumer_anywhere(request, consumer, "admin"), force)
 
     return [create_http_consumer, list_http_consumers, read_http_consumer, edit_http_consumer, delete_http_consumer]

@@ -22,7 +22,10 @@ Sort = Annotated[
     Literal["seq_asc", "seq_desc"],
     QueryParameter(description="Order of the results. It also selects which ones are returned."),
 ]
-Force = Annotated[bool, QueryParameter(description="Delete it although a worker uses it.")]
+Force = Annotated[
+    bool | None,
+    QueryParameter(description="`false` refuses with 409 while a worker uses it. By default it is deleted."),
+]
 KeyPattern = Annotated[
     list[str] | None,
     QueryParameter(description="Return only keys that match one of these filters, such as `orders.us.>`."),

@@ -11,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
+from headrace.admin import streams as administration
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -59,7 +60,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def edit_stream(request: AnyRequest, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
         """Changes settings of a stream. Settings that are left out stay, also with PUT."""
         cached = await context.stream(request, stream, "admin")
-        await context.admin.edit_stream(cached.name, **changes(data, cached.name))
+        await context.admin.edit_stream(cached.name, **changes(data, await context.admin.stream(cached.name)))
         return Stream.of(await context.admin.stream(cached.name))
 
     @delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
@@ -67,13 +68,19 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest,
         stream: StreamRef,
         force: Annotated[
-            bool, QueryParameter(description="Delete it although a worker uses one of its consumers.")
-        ] = False,
+            bool | None,
+            QueryParameter(
+                description="`true` deletes its webhooks, too. `false` refuses with 409 while a worker uses one of its"
+                " consumers. By default only a source that fills it refuses."
+            ),
+        ] = None,
     ) -> Deleted:
-        """Deletes the stream with its messages and consumers. 409 if a worker uses one of its
-        consumers, unless forced."""
+        """Deletes the stream with its messages and consumers. The leases of its consumers end, so that late
+        acks are stale. 409 if a source fills it."""
         cached = await context.stream(request, stream, "admin")
-        await context.admin.delete_stream(cached.name, force=force)
+        await administration.delete_stream(
+            engine.app.database, cached.name, force=force is True, end_leases=force is not False
+        )
         engine.clear_caches()
         return Deleted(cached.id)
 

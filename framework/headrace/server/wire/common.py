@@ -9,6 +9,12 @@ from msgspec import Meta, Struct
 
 T = TypeVar("T")
 
+ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
+"""The id of the account that owns all streams and consumers, for clients whose types have one. A server has no
+accounts, so it is the same everywhere."""
+
+AccountId = Annotated[str, Meta(description="For older clients. A server has no accounts, so it is always the same.")]
+
 
 class Listed(Struct, Generic[T]):
     """A list of objects."""

@@ -12,7 +12,7 @@ from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
 from headrace.model.settings import settings_of
 from headrace.model.specs import Backoff, ConsumerSpec
-from headrace.server.wire.common import milliseconds
+from headrace.server.wire.common import ACCOUNT_ID, AccountId, milliseconds
 from headrace.server.wire.filters import filters_of
 from headrace.server.wire.settings import answer, values
 
@@ -71,15 +71,13 @@ class _ConsumerFields(Struct, kw_only=True):
 class Consumer(_ConsumerFields, kw_only=True):
     """A consumer."""
 
-    filters: Annotated[
-        list[str] | dict[str, Any],
-        Meta(description="Which keys; after a change, the object of fields if that was sent: see `where`."),
-    ]
+    account_id: AccountId = ACCOUNT_ID
+    filters: Annotated[list[str], Meta(description="Which keys. `where` has the fields of an object that was sent.")]
 
     @classmethod
-    def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> Consumer:
-        """Convert a consumer of the store. `filters` has the filters as they were sent, if they were an object."""
-        return cls(filters=list(info.settings["filters"]) if filters is None else filters, **_fields(info))
+    def of(cls, info: ConsumerInfo) -> Consumer:
+        """Convert a consumer of the store."""
+        return cls(filters=list(info.settings["filters"]), **_fields(info))
 
 
 class HttpConsumer(_ConsumerFields, kw_only=True):
@@ -87,13 +85,16 @@ class HttpConsumer(_ConsumerFields, kw_only=True):
 
     filters: Annotated[
         dict[str, Any] | None,
-        Meta(description="Top-level fields of the data and their values; null if its condition is another one."),
+        Meta(
+            description="Top-level fields of the data and their values, without those that were `*`. Null if its"
+            " condition is another one."
+        ),
     ]
 
     @classmethod
-    def of(cls, info: ConsumerInfo, filters: dict[str, Any] | None = None) -> HttpConsumer:
-        """Convert a consumer of the store. `filters` has the filters as they were sent, if that is known."""
-        return cls(filters=filters_of(info.settings["where"]) if filters is None else filters, **_fields(info))
+    def of(cls, info: ConsumerInfo) -> HttpConsumer:
+        """Convert a consumer of the store."""
+        return cls(filters=filters_of(info.settings["where"]), **_fields(info))
 
 
 def _fields(info: ConsumerInfo) -> dict[str, Any]:

@@ -79,11 +79,6 @@ def check_name(name: str) -> None:
         raise invalid_field("name", "a consumer's name is 1 to 200 printable characters")
 
 
-def sent_filters(settings: ConsumerSettings) -> dict[str, Any] | None:
-    """Return the filters as they were sent, if they were an object."""
-    return settings.filters if isinstance(settings.filters, dict) else None
-
-
 def changes(settings: ConsumerSettings, before: ConsumerSpec | None) -> dict[str, Any]:
     """Return the settings to change, under the names of `ConsumerSpec`.
 

@@ -19,6 +19,7 @@ class Message(Struct, kw_only=True):
     stream_id: str
     headers: Annotated[Any, Meta(description="An object, or null.")]
     inserted_at: datetime
+    updated_at: Annotated[datetime, Meta(description="For older clients. The same as `inserted_at`.")]
 
     @classmethod
     def of(cls, message: StoredMessage, stream_id: str) -> Message:
@@ -30,6 +31,7 @@ class Message(Struct, kw_only=True):
             stream_id=stream_id,
             headers=message.headers,
             inserted_at=message.created_at,
+            updated_at=message.created_at,
         )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.durations import seconds
-from headrace.model.settings import Setting, settings_of
+from headrace.model.settings import OlderName, Setting, settings_of
 from headrace.model.specs import Backoff
 from headrace.server.errors import Problem
 from headrace.server.wire.common import milliseconds
@@ -32,7 +32,11 @@ def request(spec: type[Struct], *, omit: Collection[str] = ()) -> Callable[[type
         kind = own or _sent(setting, name) | UnsetType | (None if setting.optional else UnsetType)
         return name, _described(setting, name, kind, sent=True), UNSET
 
-    return lambda cls: _completed(cls, spec, omit, None, field)
+    def older(setting: Setting, older: OlderName) -> tuple[str, Any, Any]:
+        kind = older.kind | UnsetType | (None if setting.optional else UnsetType)
+        return older.name, Annotated[kind, Meta(description=_older_text(older))], UNSET
+
+    return lambda cls: _completed(cls, spec, omit, None, field, older)
 
 
 def answer(spec: type[Struct], *, before: str | None, omit: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
@@ -42,7 +46,11 @@ def answer(spec: type[Struct], *, before: str | None, omit: Collection[str] = ()
         kind = (int | float) if name.endswith(_MS) else _plain(setting)
         return name, _described(setting, name, own or (kind | None if setting.optional else kind), sent=False)
 
-    return lambda cls: _completed(cls, spec, omit, before, field)
+    def older(setting: Setting, older: OlderName) -> tuple[str, Any]:
+        kind = older.kind | None if setting.optional else older.kind
+        return older.name, Annotated[kind, Meta(description=_older_text(older))]
+
+    return lambda cls: _completed(cls, spec, omit, before, field, older)
 
 
 def described(spec: type[Struct], name: str) -> Meta:
@@ -53,16 +61,20 @@ def described(spec: type[Struct], name: str) -> Meta:
 
 def values(spec: type[Struct], settings: Mapping[str, Any], *, omit: Collection[str] = ()) -> dict[str, Any]:
     """Return settings under all names that they have in the API."""
-    return {
+    found = {
         name: milliseconds(settings[setting.name]) if name.endswith(_MS) else settings[setting.name]
         for setting, name in _names(spec, omit)
     }
+    for setting, older in _older_names(spec, omit):
+        value = settings[setting.name]
+        found[older.name] = None if value is None else older.write(value)
+    return found
 
 
 def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
     """Return sent fields under the names of the spec, in its units. Fields that are no settings stay.
 
-    Raises a `Problem` if a setting is sent under two names, with different values.
+    Raises a `Problem` if a setting is sent under two names with different values, or together with its older name.
     """
     found = dict(sent)
     known: dict[str, Any] = {}
@@ -77,6 +89,12 @@ def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
                 f"it is given twice, as {known[setting.name]!r} and as {value!r}: give it once",
             )
         known[setting.name] = value
+    for setting, older in _older_names(spec, ()):
+        if older.name in found:
+            if setting.name in known:
+                raise invalid_field(older.name, f"it is the older name of `{setting.names[0]}`: give one of them")
+            value = found.pop(older.name)
+            known[setting.name] = None if value is None else older.read(value)
     return found | known
 
 
@@ -106,13 +124,25 @@ def _names(spec: type[Struct], omit: Collection[str]) -> Iterator[tuple[Setting,
                 yield setting, name
 
 
+def _older_names(spec: type[Struct], omit: Collection[str]) -> Iterator[tuple[Setting, OlderName]]:
+    for setting in settings_of(spec).values():
+        if setting.name not in omit and setting.older is not None:
+            yield setting, setting.older
+
+
+def _older_text(older: OlderName) -> str:
+    return f"For older clients. {older.description}"
+
+
 def _completed(
-    cls: type[T], spec: type[Struct], omit: Collection[str], before: str | None, field: Callable[..., Any]
-) -> type[T]:
+    cls: type[T], spec: type[Struct], omit: Collection[str], before: str | None, field: Callable[..., Any],
+    older: Callable[..., Any],
+) -> type[T]:  # fmt: skip
     hints = get_type_hints(cls, include_extras=True)
     own = {one.name: (one.name, hints[one.name], one.default) for one in msgspec.structs.fields(cls)
            if one.name in cls.__annotations__}  # fmt: skip
     fields: list[Any] = [field(setting, name, hints.get(name)) for setting, name in _names(spec, omit)]
+    fields += [older(setting, name) for setting, name in _older_names(spec, omit)]
     names = {one[0] for one in fields}
     others = [one if one[2] is not msgspec.NODEFAULT else one[:2] for one in own.values() if one[0] not in names]
     place = len(others) if before is None else [one[0] for one in others].index(before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -12,8 +12,8 @@ from headrace.admin.validation import changed
 from headrace.model.records import StreamInfo
 from headrace.model.specs import StreamSpec
 from headrace.server.errors import Problem
-from headrace.server.wire.common import given
-from headrace.server.wire.settings import answer, described, request, values
+from headrace.server.wire.common import ACCOUNT_ID, AccountId, given
+from headrace.server.wire.settings import answer, described, renamed, request, values
 
 
 @request(StreamSpec)
@@ -29,13 +29,14 @@ class NewStream(StreamSettings, kw_only=True, forbid_unknown_fields=True):
 
     def spec(self) -> StreamSpec:
         """Return the checked settings. Raises `InvalidInput` or `ConfigurationError`."""
-        settings = given(self)
+        settings = _renamed(self, one_message_per_key=given(self).get("one_message_per_key") is True)
         return changed(StreamSpec(name=settings.pop("name")), settings)
 
 
-def changes(settings: StreamSettings, name: str) -> dict[str, object]:
-    """Return the settings to change of the stream `name`."""
-    found = given(settings)
+def changes(settings: StreamSettings, before: StreamInfo) -> dict[str, Any]:
+    """Return the settings to change of a stream."""
+    name = before.name
+    found = _renamed(settings, one_message_per_key=before.one_message_per_key)
     if found.pop("name", name) != name:
         raise Problem(
             422,
@@ -43,6 +44,15 @@ def changes(settings: StreamSettings, name: str) -> dict[str, object]:
             f"The name of the stream {name!r} can't be changed: make another stream, and republish to it.",
             validation_errors={"name": ["it can't be changed"]},
         )
+    return found
+
+
+def _renamed(settings: StreamSettings, *, one_message_per_key: bool) -> dict[str, Any]:
+    """Return the settings under the names of `StreamSpec`. Raises `Problem`."""
+    sent = given(settings)
+    found = renamed(StreamSpec, sent)
+    if sent.get("process_unmodified") is False and not one_message_per_key:
+        found["dedupe"] = False  # a setting of streams with one message per key, which has no effect in others
     return found
 
 
@@ -59,6 +69,7 @@ class Stream(Struct, kw_only=True):
     """A stream."""
 
     id: str
+    account_id: AccountId = ACCOUNT_ID
     stats: StreamStats
     inserted_at: datetime
     updated_at: datetime

@@ -43,11 +43,14 @@ async def delete_consumer(
     )
 
 
-async def delete_stream(executor: Executor, stream: str, *, force: bool = False, now: datetime | None = None) -> None:
+async def delete_stream(
+    executor: Executor, stream: str, *, force: bool = False, end_leases: bool = False, now: datetime | None = None
+) -> None:
     """Delete a stream with its messages, its consumers and its sources.
 
     Args:
-        force: delete it even if workers use its consumers, or a source feeds it.
+        force: delete it even if workers use its consumers, or a webhook feeds it.
+        end_leases: delete it even if workers use its consumers.
 
     Raises:
         InUse: workers or a source use it, or another transaction, for example of a publisher, held a lock
@@ -55,5 +58,9 @@ async def delete_stream(executor: Executor, stream: str, *, force: bool = False,
         UnknownStream.
     """
     await executor.fetchval(
-        "select headrace_internal.delete_stream($1, $2, coalesce($3, clock_timestamp()))", stream, force, now
+        "select headrace_internal.delete_stream($1, $2, coalesce($3, clock_timestamp()), $4)",
+        stream,
+        force,
+        now,
+        end_leases,
     )

@@ -30,7 +30,8 @@ from headrace.model.errors import (
 
 _CONSTRAINTS: dict[str, HeadraceError] = {
     "valid_key": InvalidKey(
-        "The key is invalid. A key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'."
+        "The key is invalid. A key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'"
+        " and have no blanks or control characters."
     ),
     "no_nul": InvalidData(
         "The data has a string with a NUL character, which Postgres can't return as text. Leave it out."

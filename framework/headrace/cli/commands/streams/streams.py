@@ -111,7 +111,9 @@ def rm(
     /,
     *,
     yes: YesOption = False,
-    force: Annotated[bool, flag("Delete the stream even if it has consumers, and delete them, too.")] = False,
+    force: Annotated[
+        bool, flag("Delete the stream even while its consumers have messages in flight, or a webhook fills it.")
+    ] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:

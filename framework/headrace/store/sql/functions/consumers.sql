@@ -1,8 +1,38 @@
 -- Consumers: they are declared by name on a stream. Declaring a consumer again changes its settings and keeps its
 -- position.
 
--- Return the filters as one condition over `key`. Postgres quotes every literal (%L), so no text of a user enters the
--- SQL unquoted.
+-- Raise HR004 unless these are filters, by the grammar of headrace.model.keys: like keys, but with "*" for one token and
+-- ">" as the last token.
+create function headrace_internal.check_filters(p_filters text[]) returns void
+language plpgsql immutable as $$
+declare
+    v_filter  text;
+    v_wrong   text;
+begin
+    if cardinality(p_filters) > 0 is not true then
+        raise exception using errcode = 'HR004', message = 'A consumer needs a filter; ''>'' takes every message.';
+    end if;
+    foreach v_filter in array p_filters loop
+        v_wrong := case
+            when v_filter is null then 'is null: it is a string such as ''orders.us.>'''
+            when v_filter = '' then 'is empty: it needs at least one token, such as ''orders'''
+            when octet_length(v_filter) > 1024 then 'is longer than 1024 bytes of UTF-8'
+            when v_filter collate "C" ~ '(^|\.)(\.|$)' then
+                'has an empty token: dots part tokens, so none may lead, trail or repeat'
+            when v_filter collate "C" ~ '[\u0001-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]' then
+                'has a blank or a control character, which is no part of a filter: write ''_'' or ''%20'' instead'
+            when v_filter collate "C" ~ '(^|\.)>\.' then
+                'has ''>'' in the middle: it stands for all the rest, so it can only be the last token; write ''*'' for a single token'
+        end;
+        if v_wrong is not null then
+            raise exception using errcode = 'HR004', message = format(
+                'The filter %s %s.', coalesce(quote_literal(left(v_filter, 80)), 'null'), v_wrong);
+        end if;
+    end loop;
+end $$;
+
+-- Return the filters as one condition over `key`. Raises HR004 for anything that is no filter. Postgres quotes every
+-- literal (%L), so no text of a user enters the SQL unquoted.
 create function headrace_internal.key_condition(p_filters text[]) returns text
 language plpgsql immutable as $$
 declare
@@ -11,6 +41,7 @@ declare
     v_pattern    text;
     v_conditions text[] := '{}';
 begin
+    perform headrace_internal.check_filters(p_filters);
     foreach v_filter in array p_filters loop
         v_tokens := string_to_array(v_filter, '.');
         if v_filter = '>' then
@@ -35,7 +66,9 @@ language plpgsql stable as $$
 begin
     if p_where is null then
         return headrace_internal.key_condition(p_filters);
-    elsif '>' = any (p_filters) then
+    end if;
+    perform headrace_internal.check_filters(p_filters);
+    if '>' = any (p_filters) then
         return headrace_internal.where_condition(p_where);
     end if;
     return headrace_internal.key_condition(p_filters) || ' and ' || headrace_internal.where_condition(p_where);

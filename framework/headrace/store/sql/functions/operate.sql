@@ -104,8 +104,10 @@ language sql immutable as $$
 $$;
 
 -- Delete a stream with its messages, its consumers and its sources. p_force: even while workers handle them, or a
--- webhook feeds the stream.
-create function headrace_internal.delete_stream(p_stream text, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
+-- webhook feeds the stream. p_end_leases: even while workers handle them.
+create function headrace_internal.delete_stream(
+    p_stream text, p_force boolean, p_now timestamptz default clock_timestamp(), p_end_leases boolean default false
+) returns void
 language plpgsql set lock_timeout = '5s' as $$
 declare
     v_stream    headrace_internal.streams;
@@ -128,7 +130,7 @@ begin
             p_stream, v_source.name, case when v_source.kind = 'webhook' then ', or delete the stream by force' else '' end);
     end if;
     for v_consumer in select id from headrace_internal.consumers where stream_id = v_stream.id order by id loop
-        perform headrace_internal.end_consumer_use(v_consumer, p_force, p_now);
+        perform headrace_internal.end_consumer_use(v_consumer, p_force or p_end_leases, p_now);
     end loop;
     -- Take the locks in the order in which other sessions take them. Otherwise Postgres would end one of the two
     -- sessions as a deadlock. A session that waits for messages locks the consumer's row and then the stream's. A

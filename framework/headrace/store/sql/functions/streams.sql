@@ -35,7 +35,8 @@ begin
     -- A seq that was drawn before the xid must not be inserted. The identity refuses an INSERT that names a seq. With
     -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace_internal.upsert_messages does the
     -- writes.
-    -- The key's grammar, as in NATS: tokens separated by dots, none empty, none exactly "*" or ">".
+    -- The key's grammar, as in NATS: tokens separated by dots, none empty, none exactly "*" or ">", and no blanks or
+    -- control characters. It is one expression, because one pass over the key is cheaper than several tests.
     -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on
     -- the way.
     -- An escaped NUL is valid JSON, but Postgres could never return the string that contains it.
@@ -48,9 +49,8 @@ begin
             seq         bigint %2$s constraint %3$I primary key,
             created_at  timestamptz not null default clock_timestamp(),
             key         text collate "C" not null
-                        constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%%..%%'
-                                               and (key not like '%%*%%' and key not like '%%>%%'
-                                                    or ('.' || key || '.') !~ '\.[*>]\.')),
+                        constraint valid_key check (octet_length(key) <= 1024 and key !~
+                            '(^|\.)[*>]?(\.|$)|[\u0001-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]'),
             data        json not null
                         constraint no_nul check (position('\u0000' in data::text) = 0
                                                  or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),

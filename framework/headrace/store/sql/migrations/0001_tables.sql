@@ -46,8 +46,8 @@ create table headrace_internal.scheduled (
     deliver_at  timestamptz not null,
     id          bigint generated always as identity,
     key         text collate "C" not null
-                constraint valid_key check (octet_length(key) <= 1024 and ('.' || key || '.') not like '%..%'
-                                       and (key not like '%*%' and key not like '%>%' or ('.' || key || '.') !~ '\.[*>]\.')),
+                constraint valid_key check (octet_length(key) <= 1024 and key !~
+                    '(^|\.)[*>]?(\.|$)|[\u0001-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]'),
     data        json not null
                 constraint no_nul check (position('\u0000' in data::text) = 0 or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
     headers     json
