@@ -184,3 +184,12 @@ def test_the_commands_of_the_page_on_webhooks_do_what_it_says(
         assert program == "headrace"
         operator.call(*words, *(["--yes"] if "rm" in words else []))
     assert [one["name"] for one in operator.json("source", "ls")] == ["stripe"]
+
+
+@BOTH_WAYS
+def test_a_secret_is_added_without_knowing_the_other(github: Operator, tmp_path: Path) -> None:
+    edit = ("source", "webhook", "edit", "github")
+    assert "2 secrets" in github.out(*edit, "--secret", "new", "--secret", "…")
+    (tmp_path / "three").write_text("third\n…\n", encoding="utf-8")
+    assert "3 secrets" in github.out(*edit, "--secret-file", str(tmp_path / "three"))
+    assert "1 secret" in github.out(*edit, "--secret", "new")

@@ -38,7 +38,7 @@ async def admin(database: store.Database) -> Admin:
 @pytest_asyncio.fixture
 async def remote(dsn: str, admin: Admin) -> AsyncIterator[Remote]:
     """The administration of the same database over HTTP."""
-    with serving(dsn, Options(capture=False)) as url:
+    with serving(dsn, Options(capture=False, push_allow=("loopback",))) as url:
         async with Remote(url) as remote:
             yield remote
 
@@ -115,3 +115,23 @@ async def test_both_refuse_the_same(admin: Admin, remote: Remote) -> None:
     left = await remote.delete_source("orders", force=True)
     assert left is not None
     assert "pg_drop_replication_slot" in left
+
+
+async def test_secrets_are_rotated_over_the_server_as_in_the_database(
+    admin: Admin, remote: Remote, database: store.Database
+) -> None:
+    await admin.create_stream("orders")
+    for number, operator in enumerate((admin, remote)):
+        name = f"hook-{number}"
+        await operator.create_source(WebhookSpec(name=name, stream="orders", signature="github", secrets=("old",)))
+        for change, stored in ((("new", "…"), ["new", "old"]), (("…",), ["new", "old"]), (("new",), ["new"])):
+            shown = await operator.edit_source(name, secrets=change)
+            assert shown.settings["secrets"] == ["…"] * len(stored)
+            assert (await store.source_with_secrets(database, name)).settings["secrets"] == stored
+        with pytest.raises(HeadraceError, match="2 times"):
+            await operator.edit_source(name, secrets=("…", "…"))
+    for operator in (admin, remote):
+        await operator.create_source(ORDERS)
+        await operator.edit_source("orders", database=NOWHERE.replace("hush", "quiet"))
+        assert "quiet" in (await store.source_with_secrets(database, "orders")).settings["database"]
+        await operator.edit_source("orders", database=NOWHERE)

@@ -7,9 +7,10 @@ from typing import Any, NoReturn
 
 import anyio
 import anyio.from_thread
+import msgspec
 import pytest
 
-from headrace import App, Backoff, LeaseLost, Message, Reject, Retry
+from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry
 from tests.runtime.running import (
     Seen,
     consumer,
@@ -392,3 +393,81 @@ async def test_a_plain_function_settles_through_the_event_loop(app: App) -> None
         await app.idle()
         (letter,) = await dead_letters(app, "ship")
     assert letter.error == "from a thread"
+
+
+class _Odd(BaseException):
+    pass
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("runner", ["async", "thread"])
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_whatever_a_handler_raises_costs_its_message_and_not_the_process(
+    app: App, runner: Any, batch: int | None
+) -> None:
+    raised = [SystemExit(0), _Odd("odd"), GeneratorExit(), asyncio.CancelledError(), RecursionError(), MemoryError()]
+
+    def fail(number: int) -> None:
+        if number <= len(raised):
+            raise raised[number - 1]
+
+    async def ship(number: int) -> None:
+        fail(number)
+
+    def ship_in_thread(number: int) -> None:
+        fail(number)
+
+    async def ship_all(numbers: list[int]) -> None:
+        for number in numbers:
+            fail(number)
+
+    def ship_all_in_thread(numbers: list[int]) -> None:
+        for number in numbers:
+            fail(number)
+
+    handlers = {("async", None): ship, ("thread", None): ship_in_thread, ("async", 3): ship_all}
+    handler = handlers.get((runner, batch), ship_all_in_thread)
+    batching: dict[str, Any] = {} if batch is None else {"batch": batch, "on_batch_error": "bisect"}
+    app.consumer("orders", name="ship", max_deliver=1, runner=runner, **batching)(handler)
+    async with running(app):
+        await app.publish_many("orders", numbered("a" * 8))
+        await app.idle()
+        info = await consumer(app, "ship")
+    assert (info.lag, info.in_flight, info.dead_letters) == (0, 0, len(raised))
+
+
+class _Order(msgspec.Struct):
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number == 1:
+            raise SystemExit(0)
+
+
+class _Stock:
+    pass
+
+
+@pytest.mark.asyncio
+async def test_whatever_a_type_a_middleware_or_a_dependency_raises_costs_its_message(app: App) -> None:
+    @app.provide
+    def stock(message: Message) -> _Stock:
+        if message.seq == 2:
+            raise SystemExit(0)
+        return _Stock()
+
+    @app.middleware
+    async def leaving(delivery: Message | Batch, call_next: Next) -> Any:
+        if delivery.messages[0].seq == 3:
+            raise SystemExit(0)
+        return await call_next()
+
+    @app.consumer("orders", max_deliver=1)
+    async def ship(order: _Order, stock: Depends[_Stock]) -> None:
+        pass
+
+    async with running(app):
+        await app.publish_many("orders", [("a", {"number": number}) for number in range(1, 6)])
+        await app.idle()
+        info = await consumer(app, "ship")
+    assert (info.lag, info.in_flight, info.dead_letters) == (0, 0, 3)

@@ -45,11 +45,18 @@ async def test_a_source_is_found_by_its_name_and_by_its_id(admin: Admin) -> None
             await admin.source(ref)
 
 
-async def test_a_name_that_looks_like_another_sources_id_is_a_name_first(admin: Admin) -> None:
+async def test_a_name_that_looks_like_an_id_is_refused_and_an_id_comes_first(
+    admin: Admin, database: store.Database
+) -> None:
     await admin.create_source(GITHUB)
     twin = (await admin.source("github")).id
-    await admin.create_source(WebhookSpec(name=twin, stream="orders"))
-    assert (await admin.source(twin)).name == twin
+    with pytest.raises(InvalidInput, match="looks like an id"):
+        await admin.create_source(WebhookSpec(name=twin, stream="orders"))
+    await admin.create_source(WebhookSpec(name="twin", stream="orders"))
+    await database.fetchval("update headrace_internal.sources set name = $1 where name = 'twin'", twin)
+    assert (await admin.source(twin)).name == "github"
+    with pytest.raises(InvalidInput, match="can't be used"):
+        await store.create_source(database, "No!", "webhook", "orders", {})
 
 
 async def test_only_the_check_of_signatures_reads_secrets(admin: Admin, database: store.Database) -> None:

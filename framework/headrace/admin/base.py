@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,16 +10,24 @@ from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
+from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.database.pool import within
 
 
 class Base:
-    """Holds an open database, and time limits for evaluating conditions. See `Admin`."""
+    """Holds an open database, the time limits for evaluating conditions and counting, and what decides
+    about the databases of sources.
+    """
 
-    def __init__(self, database: store.Database, *, judging: float = 30.0, counting: float = 5.0) -> None:
+    def __init__(
+        self, database: store.Database, *, judging: float = 30.0, counting: float = 5.0,
+        database_of: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._database = database
         self._judging = judging
         self._counting = counting
+        self._database_of = database_of
 
     async def _consumer(self, stream: str, name: str) -> int:
         try:

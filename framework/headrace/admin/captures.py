@@ -13,6 +13,7 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import InUse, InvalidInput, UnknownSource
 from headrace.model.sources import SourceInfo
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical
 from headrace.store.messages.peek import encoded
@@ -90,9 +91,9 @@ class Captures(Base):
 
         return await check(self._dsn(spec), spec, slot_name(spec.name, id))
 
-    def _dsn(self, spec: PostgresSpec) -> str:
-        """Return the URL of the captured database."""
-        return spec.database or self._database.dsn
+    def _dsn(self, spec: PostgresSpec) -> SourceDatabase:
+        """Return the captured database."""
+        return self._database_of(spec) or spec.database or self._database.dsn
 
     async def _capture(self, ref: str) -> tuple[SourceInfo, PostgresSpec]:
         """Return a source, with its secrets, and its settings. Raises `InvalidInput` if it captures no tables."""

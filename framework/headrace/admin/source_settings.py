@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -47,6 +47,8 @@ def edited(source: SourceInfo, changes: Mapping[str, Any]) -> Spec:
                 f"{name} of a {source.kind} source can't be changed. You can change {', '.join(editable)}."
             )
     settings = {**source.settings, **parsed(kind, changes)}
+    if HIDDEN in settings.get("secrets", ()):
+        settings["secrets"] = _with_hidden(settings["secrets"], source)
     if isinstance(changes.get("tables"), (list, tuple)) and "columns" not in changes:
         tables = {canonical(table) for table in changes["tables"]}  # others are no longer captured
         settings["columns"] = {table: columns for table, columns in settings["columns"].items() if table in tables}
@@ -72,6 +74,32 @@ def with_password(spec: PostgresSpec, source: SourceInfo | None) -> PostgresSpec
     raise InvalidInput(
         f"The database URL {spec.database!r} of the source {spec.name!r} has {HIDDEN!r} as its password. Write the password."
     )
+
+
+def _with_hidden(secrets: Sequence[str], source: SourceInfo) -> list[str]:
+    """Return a webhook's secrets with the stored ones in place of `…`. One `…` stands for all of them,
+    and as many as there are stand for one each.
+
+    Raises:
+        InvalidInput: there are other numbers of `…` and of stored secrets.
+    """
+    stored = source.settings.get("secrets") or []
+    hidden = sum(secret == HIDDEN for secret in secrets)
+    if not stored or hidden not in (1, len(stored)):
+        raise InvalidInput(
+            f"secrets has {HIDDEN!r} {hidden} times, which stands for the secrets of the source {source.name!r}, and it has"
+            f" {len(stored)}. Give {HIDDEN!r} once for all of them, or once for each, or write the secrets."
+        )
+    remaining = iter(stored)
+    found: list[str] = []
+    for secret in secrets:
+        if secret != HIDDEN:
+            found.append(secret)
+        elif hidden == 1:
+            found += stored
+        else:
+            found.append(next(remaining))
+    return found
 
 
 def differing(source: SourceInfo, spec: Spec) -> dict[str, tuple[Any, Any]]:

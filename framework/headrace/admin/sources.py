@@ -18,6 +18,7 @@ from headrace.admin.validation import exists_otherwise
 from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
 from headrace.model.sources import SlotRemains, SourceExists, SourceInfo
 from headrace.model.specs import StreamSpec
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.catalog.states import HIDDEN
 
@@ -57,7 +58,8 @@ class Sources(Captures):
         """Change a source. Servers and the capturing process use the new settings within two seconds.
 
         Args:
-            changes: settings of `WebhookSpec` or `PostgresSpec`, except its name and stream, and
+            changes: settings of `WebhookSpec` or `PostgresSpec`. Among `secrets`, "…" stands for the
+                secrets that the source has. All can be changed, except its name and stream, and
                 except the mode, slot and publication of captured tables. You can change the
                 database URL, but it must lead to the same database.
 
@@ -69,8 +71,9 @@ class Sources(Captures):
             ConfigurationError: settings that contradict each other.
             UnknownSource.
         """
-        source = await store.source_with_secrets(self._database, ref)
+        source = await store.source(self._database, ref)
         async with self._database.transaction() as connection:
+            source = await store.lock_source(connection, source.id)
             await change_source(connection, source, edited(source, changes))
         return await self.source(source.id)
 
@@ -167,7 +170,7 @@ async def _known(executor: store.Executor, name: str) -> SourceInfo | None:
         return None
 
 
-async def _drop(dsn: str, spec: PostgresSpec, name: str, source_id: str) -> None:
+async def _drop(dsn: SourceDatabase, spec: PostgresSpec, name: str, source_id: str) -> None:
     from headrace.sources.postgres.capture.preparation import application_name
     from headrace.sources.postgres.connection.source_connection import SourceConnection
     from headrace.sources.postgres.database.publications import drop_publication

@@ -26,7 +26,7 @@ from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, ServerHandle
 from headrace.model.clock import SYSTEM_TIME
 from headrace.model.durations import Duration
-from headrace.model.errors import ConfigurationError, ConsumersDeleted
+from headrace.model.errors import ConfigurationError, ConsumersDeleted, NotConnected
 from headrace.model.log import Log
 from headrace.runtime.calls import Witness
 from headrace.runtime.handlers.dependencies import Dependencies
@@ -34,6 +34,8 @@ from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.pipeline.timings import Timings
+from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase, UntrustedDatabase
+from headrace.sources.postgres.spec import PostgresSpec
 from headrace.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class App(Declared, Publishing):
     def database(self) -> store.Database:
         """The database, while connected. Raises `ConfigurationError` otherwise."""
         if self._database is None:
-            raise ConfigurationError("The app is not connected. Use it inside `async with app:`, or while it runs.")
+            raise NotConnected("The app is not connected. Use it inside `async with app:`, or while it runs.")
         return self._database
 
     async def __aenter__(self) -> App:
@@ -283,7 +285,19 @@ class App(Declared, Publishing):
 
         if any(isinstance(one, Capturing) for one in self._attached):  # it captures every source already
             return ()
-        return (Capturing([spec.name for spec in self.captures]),)
+        return (Capturing([spec.name for spec in self.captures], database_of=self.database_of),)
+
+    def database_of(self, spec: PostgresSpec, refusal: Refusal | None = None) -> SourceDatabase | None:
+        """Return the database of a source whose URL may come from a user of the API: it is neither
+        declared by this app, nor that of the app. Otherwise None.
+
+        Args:
+            refusal: returns why an address may not be connected to. None allows all.
+        """
+        declared = {one.database for one in self.captures}
+        if spec.database is None or spec.database in declared or spec.database == self.database.dsn:
+            return None
+        return UntrustedDatabase(spec.database, refusal)
 
     def _published(self, stream: str, due: datetime | None) -> None:
         if self._service is not None:

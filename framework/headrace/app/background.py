@@ -16,6 +16,9 @@ from typing import Any
 
 import anyio
 
+from headrace.model.error_text import text_of
+from headrace.runtime.user_code import interrupts
+
 RELEASE_TIMEOUT = 10.0
 """Seconds that the work may take to end after `hurry`. Then it is cancelled."""
 
@@ -59,6 +62,12 @@ async def in_background(work: Work, end: Callable[[], None], hurry: Callable[[],
         raise task_failure
 
 
+class BackgroundWorkDied(Exception):
+    """The background work ended with an exception that ends a program, such as `SystemExit`. Without
+    this, the program could end as if it had succeeded, or go on without the work.
+    """
+
+
 class _BackgroundTask:
     """The task that does the work, and its host, which is the task that runs the block."""
 
@@ -66,7 +75,7 @@ class _BackgroundTask:
         self._started = asyncio.Event()
         self._host: asyncio.Task[Any] | None = None
         self._cancelled = False  # whether we cancelled the host
-        self._task = asyncio.create_task(work(self._started.set))
+        self._task = asyncio.create_task(_work(work, self._started.set))
         self._task.add_done_callback(self._done)
 
     async def start(self) -> None:
@@ -82,17 +91,18 @@ class _BackgroundTask:
 
     def _done(self, _: asyncio.Task[None]) -> None:
         self._started.set()
-        if self._host is not None and self.failure() is not None:
+        if self._host is not None and self._error() is not None:
             self._cancelled = self._host.cancel()
 
     def failure(self) -> Exception | None:
-        """The error of the work, if it has failed. Raises errors for the whole program, such as `KeyboardInterrupt`."""
-        if not self._task.done() or self._task.cancelled():
-            return None
-        error = self._task.exception()
+        """The error of the work, if it has failed. Raises a Ctrl-C, which is for the whole program."""
+        error = self._error()
         if error is None or isinstance(error, Exception):
             return error
         raise error
+
+    def _error(self) -> BaseException | None:
+        return None if not self._task.done() or self._task.cancelled() else self._task.exception()
 
     def detach(self) -> bool:
         """Detach the host at the end of the block. Returns whether only the failure of the work cancelled it."""
@@ -120,3 +130,14 @@ class _BackgroundTask:
             await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.exception()  # mark the exception as retrieved: the cancellation takes precedence
+
+
+async def _work(work: Work, started: Callable[[], None]) -> None:
+    try:
+        await work(started)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        raise BackgroundWorkDied(f"The app died from {type(error).__name__}: {text_of(error)}") from error

@@ -24,6 +24,7 @@ from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
 from headrace.runtime.handlers.dependencies import Dependencies, Need, dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
+from headrace.runtime.user_code import interrupts
 
 log = Log("headrace")
 
@@ -69,7 +70,9 @@ class Check(msgspec.Struct, frozen=True):
         with anyio.move_on_after(self.timeout) as limit:
             try:
                 result = await self._call(await dependencies.take(self.dependency_hints))
-            except Exception as error:
+            except BaseException as error:
+                if isinstance(error, anyio.get_cancelled_exc_class()) or interrupts(error):
+                    raise
                 log.debug("startup check failed", check=self.name, error=repr(error))
                 return error_text(error)[0]
         if limit.cancelled_caught:

@@ -4,8 +4,8 @@ One rule holds for all settings. An argument takes precedence over the environme
 over `[tool.headrace]` in pyproject.toml, and pyproject.toml over the default. On the command line,
 an option takes precedence over an argument in code. So the operator sets what the code leaves out.
 
-The pyproject.toml is the nearest one, searched from the working directory upward. Paths in it are
-relative to it. An empty variable counts as unset.
+The pyproject.toml is the nearest one of your own or of root, searched from the working directory
+upward, see `headrace.embedded.project_file`. Paths in it are relative to it. An empty variable counts as unset.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from headrace.embedded.project_file import SAFE_DIRECTORY, nearest_project
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
 
@@ -34,8 +35,8 @@ _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 _PREFIX = "HEADRACE_"
 _TEST_PREFIX = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
 _CLIENT_VARIABLES = frozenset(
-    ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE")
-)  # read by commands that talk to a server
+    ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE", SAFE_DIRECTORY)
+)  # read by commands that talk to a server, and by the search for the project
 _SPARK_VARIABLES = tuple(f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "CONF"))
 _SPARK_TABLE = "spark"  # [tool.headrace.spark]: the Spark side, which may not be installed, reads and checks it
 
@@ -200,7 +201,7 @@ def read(
     Raises:
         ConfigurationError: a value is invalid, or a key in [tool.headrace] is not a setting.
     """
-    file = _nearest(directory or Path.cwd())
+    file = nearest_project(directory or Path.cwd(), environment)
     project = {} if file is None else _project(file)
     return Settings(**{setting.name: _value(setting, arguments, environment, project, file) for setting in SETTINGS})
 
@@ -234,12 +235,6 @@ def _value(
             value = str(file.parent / Path(value).expanduser())
         return setting.convert(value, f"{setting.name} in [tool.headrace] of {file}")
     return setting.default
-
-
-def _nearest(directory: Path) -> Path | None:
-    return next(
-        (file for place in (directory, *directory.parents) if (file := place / "pyproject.toml").is_file()), None
-    )
 
 
 def _project(file: Path) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.embedded.os_user import OsUser, give_to_owner_of_parent, open_for_owner
+from headrace.embedded.project_file import distrust, nearest_project
 from headrace.model.errors import EmbeddedPostgresError
 
 LOG_LIMIT = 10 * 1024 * 1024
@@ -36,17 +37,35 @@ def default_data_dir() -> Path:
     """The data directory when none is named.
 
     `HEADRACE_DATA`. Otherwise `.headrace/postgres` beside the nearest `pyproject.toml`, from the
-    working directory upward. Otherwise `headrace/postgres` in the user's data directory
+    working directory upward, see `headrace.embedded.project_file`. Otherwise `headrace/postgres` in the user's data directory
     (`XDG_DATA_HOME`, `~/.local/share`).
     """
     if named := os.environ.get("HEADRACE_DATA"):
         return Path(named).expanduser().absolute()
-    here = Path.cwd()
-    for directory in (here, *here.parents):
-        if (directory / "pyproject.toml").is_file():
-            return directory / ".headrace" / "postgres"
+    project = nearest_project(Path.cwd())
+    if project is not None:
+        data = project.parent / ".headrace" / "postgres"
+        _check_owner(data.parent, project)
+        return data
     data_home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(data_home).expanduser().absolute() / "headrace" / "postgres"
+
+
+def _check_owner(directory: Path, project: Path) -> None:
+    """Raise `EmbeddedPostgresError` if another user has made the directory. The server in it would be that
+    user's. Data that root's processes make belong to the owner of the project.
+    """
+    if not directory.is_symlink() and not directory.exists():
+        return
+    status = directory.lstat()
+    if status.st_uid == project.parent.stat().st_uid and not status.st_mode & stat.S_IWOTH:
+        return
+    reason = distrust(directory)
+    if reason is not None:
+        raise EmbeddedPostgresError(
+            f"{directory} would have the data of the embedded Postgres, but {reason}. Remove it, or set HEADRACE_DATA to a"
+            " directory of your own."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def text_of(thing: object) -> str:
     """`str(thing)`, also for an exception with a failing `__str__`, which must not break anything else."""
     try:
         return str(thing)
-    except Exception:
+    except BaseException:  # code of users may raise anything
         return f"<a {type(thing).__name__} that can't be shown>"
 
 

@@ -71,6 +71,10 @@ class SchemaError(HeadraceError):
     exit_code = 78
 
 
+class NotConnected(ConfigurationError):
+    """Raised when the app is not connected to its database."""
+
+
 class StoreUnavailable(HeadraceError):
     """The database can't be reached, or it dropped the connection. Trying again may succeed."""
 

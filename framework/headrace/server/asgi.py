@@ -19,6 +19,7 @@ from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.push import PushConsumers
+from headrace.server.push.addresses import AllowedAddresses
 from headrace.server.transport.limits import Limits, replay
 from headrace.sources.postgres.capture.capturing import Capturing
 
@@ -44,7 +45,8 @@ class Server:
     def __init__(self, app: App, options: Options | None = None, access: Access | None = None) -> None:
         self.app = app
         self.options = options or Options()
-        self.engine = Engine(app)
+        allowed = AllowedAddresses(self.options.push_allow)
+        self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"))
         self.access = access or Access(lambda: app.database)
         self.limits = Limits(self.options)
         self.data_plane = DataPlane(self.engine, self.access, self.limits)
@@ -58,7 +60,7 @@ class Server:
         app.attach(self.push_consumers)
         self.engine.on_clear_caches(self.push_consumers.refresh)
         if self.options.capture:
-            capturing = Capturing()
+            capturing = Capturing(database_of=self.engine.database_of)
             app.attach(capturing)
             self.engine.on_clear_caches(capturing.look)
             self.monitoring.health.captures = find_spec("psycopg") is not None

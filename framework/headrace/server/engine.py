@@ -19,6 +19,7 @@ import anyio.abc
 import msgspec
 
 from headrace import store
+from headrace.admin import Admin
 from headrace.app.app import App
 from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
 from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
@@ -33,6 +34,8 @@ from headrace.server.data_plane.receive_request import Gone, Share
 from headrace.server.data_plane.receiving import Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream, Registry
 from headrace.server.data_plane.settle_batching import SettleBatcher
+from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase
+from headrace.sources.postgres.spec import PostgresSpec
 
 IDLE_TIMEOUT = 60.0
 """Seconds after which the state of an unused consumer is removed from memory."""
@@ -55,6 +58,7 @@ class Engine:
 
     Args:
         app: the app with the database. The engine works while the app runs.
+        refusal: returns why a source may not connect to an address. None allows all.
 
     Attributes:
         counts: numbers of messages by what happened to them.
@@ -62,8 +66,11 @@ class Engine:
             as `in_flight`, where they are counted.
     """
 
-    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, app: App, clock: Callable[[], float] = time.monotonic, *, refusal: Refusal | None = None
+    ) -> None:
         self.app = app
+        self._refusal = refusal
         self.counts = Counts()
         self.requests: Callable[[], dict[str, int]] = dict
         self._clock = clock
@@ -82,6 +89,17 @@ class Engine:
         self._settles: dict[int, SettleBatcher] = {}
         self._leasing, self._settling = Coalescer(), Coalescer()
         self._caches = MessageCaches()
+
+    # --- administration
+
+    @property
+    def admin(self) -> Admin:
+        """The administration on behalf of users of the API."""
+        return Admin(self.app.database, database_of=self.database_of)
+
+    def database_of(self, spec: PostgresSpec) -> SourceDatabase | None:
+        """Return the database of a source whose URL may come from a user of the API. Otherwise None."""
+        return self.app.database_of(spec, self._refusal)
 
     # --- streams and consumers
 

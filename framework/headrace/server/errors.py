@@ -16,6 +16,7 @@ from headrace.model.errors import (
     InUse,
     InvalidInput,
     LeaseLost,
+    NotConnected,
     SchemaError,
     StoreError,
     StoreUnavailable,
@@ -109,6 +110,13 @@ def problem_of(error: Exception) -> Problem:
             return Problem(422, _code(error), str(error))
         case InUse() | LeaseLost() | SourceExists() | TokenExists():
             return Problem(409, _code(error), str(error))
+        case NotConnected():
+            return Problem(
+                503,
+                "store_unavailable",
+                "The server is not connected to its database, because it starts or stops. Try again.",
+                headers={"retry-after": RETRY_AFTER},
+            )
         case InvalidInput() | ConfigurationError():
             return Problem(422, _code(error), str(error))
         case StoreError():

@@ -14,7 +14,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             503.
         max_held: the largest total size of the bodies of concurrent requests. Others get 503.
         body_timeout: the longest wait for the next piece of a body.
-        push_allow: networks that push consumers may reach though they are not public: CIDRs,
+        push_allow: networks that push consumers and captured databases may be in though they are not public: CIDRs,
             "private" or "loopback".
         capture: whether to capture the tables of all sources that no other process captures.
 

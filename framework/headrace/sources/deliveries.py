@@ -30,6 +30,7 @@ _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_FIELDS = 10_000
 _MAX_ID_BYTES = 150  # with the source's name it stays below the store's limit for message ids
 _KEPT_HEADERS = ("content-type", "content-encoding")
+_ID_HEADERS = ("webhook-id", "svix-id", "x-github-delivery")
 _BOM = b"\xef\xbb\xbf"
 
 # Numbers with a point keep their digits, since keys are made of them.
@@ -101,35 +102,39 @@ def webhook_message(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery
     Raises:
         InvalidSignature: the signature is missing, too old or wrong.
     """
-    if spec.signature is not None:
-        signatures.verify(spec.signature, spec.secrets, delivery.headers, delivery.body, now)
+    if spec.signature is None:
+        once = _once_unsigned(delivery)
+    else:
+        once = _once(delivery, signatures.verify(spec.signature, spec.secrets, delivery.headers, delivery.body, now))
     return WebhookMessage(
         key=template.render(delivery),
         data=delivery.data,
         headers={
             name: delivery.headers[name] for name in (*_KEPT_HEADERS, *spec.keep_headers) if name in delivery.headers
         },
-        message_id=f"{spec.name}:{_delivery_id(spec, delivery)}",
+        message_id=f"{spec.name}:{once}",
     )
 
 
-def _delivery_id(spec: WebhookSpec, delivery: Delivery) -> str:
-    """Return an id that stays the same when a sender repeats a delivery: the sender's id, or the
-    body's SHA-256.
+def _once(delivery: Delivery, signed_id: str | None) -> str:
+    """Return an id that is the same when a sender repeats a signed delivery. It is made of what the
+    signature covers alone: the id, or the SHA-256 of the body.
     """
-    match spec.signature:
-        case "standard":
-            sent_id = signatures.standard_id(delivery.headers)
-        case "github":
-            sent_id = delivery.headers.get("x-github-delivery")
-        case "stripe":
-            sent_id = delivery.document.get("id") if isinstance(delivery.document, dict) else None
-        case _:
-            sent_id = signatures.standard_id(delivery.headers) or delivery.headers.get("x-github-delivery")
-    if not isinstance(sent_id, str) or not sent_id:
+    if signed_id is None:
         return delivery.sha256
-    encoded = sent_id.encode("utf-8", "surrogatepass")
-    return sent_id if sent_id.isprintable() and len(encoded) <= _MAX_ID_BYTES else sha256(encoded)
+    encoded = signed_id.encode("utf-8", "surrogatepass")
+    return signed_id if signed_id.isprintable() and len(encoded) <= _MAX_ID_BYTES else sha256(encoded)
+
+
+def _once_unsigned(delivery: Delivery) -> str:
+    """Return an id that is the same when a sender repeats an unsigned delivery: the SHA-256 of the
+    sender's id, if there is one, and of the body. The id alone could be used up by anyone, and the
+    delivery would be lost.
+    """
+    sent_id = next((value for name in _ID_HEADERS if (value := delivery.headers.get(name))), None)
+    if sent_id is None:
+        return delivery.sha256
+    return sha256(f"{sent_id}\n{delivery.sha256}".encode("utf-8", "surrogatepass"))
 
 
 def _join_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

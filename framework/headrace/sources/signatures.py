@@ -1,5 +1,6 @@
 """Verifies webhook signatures in the three schemes that most senders use. Each is a HMAC-SHA256 over
-the body, and over a timestamp where the scheme has one.
+the body, and over a timestamp and an id where the scheme has them. Nothing else of a delivery is
+authentic: neither its other headers nor its URL.
 
 - Standard Webhooks:
   https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
@@ -17,12 +18,15 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 TOLERANCE = 300
 """Largest allowed difference in seconds between a signed time and the local clock."""
 
 _PREFIX = "whsec_"
+_BOM = b"\xef\xbb\xbf"
 _TIME = re.compile(r"[0-9]{1,12}")
 
 
@@ -30,8 +34,9 @@ class InvalidSignature(InvalidInput):
     """Raised for a delivery with a signature that is missing, too old, or wrong."""
 
 
-def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
-    """Check that one of the secrets has signed the delivery.
+def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> str | None:
+    """Check that one of the secrets has signed the delivery. Returns the sender's id of the delivery if
+    the signature covers one, otherwise None.
 
     Args:
         scheme: `standard`, `github` or `stripe`.
@@ -44,18 +49,15 @@ def verify(scheme: str, secrets: Sequence[str], headers: Mapping[str, str], body
     """
     match scheme:
         case "standard":
-            _verify_standard(secrets, headers, body, now)
+            return _verify_standard(secrets, headers, body, now)
         case "github":
             _verify_github(secrets, headers, body)
+            return None  # the signature does not cover X-GitHub-Delivery
         case "stripe":
             _verify_stripe(secrets, headers, body, now)
+            return _event_id(body)
         case _:
             raise ValueError(f"There is no signature scheme {scheme!r}.")
-
-
-def standard_id(headers: Mapping[str, str]) -> str | None:
-    """Return a delivery's id in Standard Webhooks' header, or None."""
-    return headers.get("webhook-id") or headers.get("svix-id")
 
 
 def standard_key(secret: str) -> bytes:
@@ -72,7 +74,7 @@ def standard_key(secret: str) -> bytes:
     return key
 
 
-def _verify_standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> None:
+def _verify_standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> str:
     prefix = "webhook" if "webhook-signature" in headers else "svix"
     message_id, timestamp, signatures = (headers.get(f"{prefix}-{part}") for part in ("id", "timestamp", "signature"))
     if not (message_id and timestamp and signatures):
@@ -85,6 +87,7 @@ def _verify_standard(secrets: Sequence[str], headers: Mapping[str, str], body: b
         (b"v1," + b64encode(_hmac(standard_key(secret), signed, body)) for secret in secrets),
         [one for one in signatures.split(" ") if one.startswith("v1,")],
     )
+    return message_id
 
 
 def _verify_github(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
@@ -107,6 +110,20 @@ def _verify_stripe(secrets: Sequence[str], headers: Mapping[str, str], body: byt
     _check_time(timestamps[0], now)
     signed = f"{timestamps[0]}.".encode("latin-1")
     _check_any((_hmac(secret.encode(), signed, body).hex().encode() for secret in secrets), signatures)
+
+
+class _Event(msgspec.Struct):
+    id: str
+
+
+def _event_id(body: bytes) -> str | None:
+    """Return the id in a signed body that is a JSON object, or None. The content type is not asked,
+    because it is not signed.
+    """
+    try:
+        return msgspec.json.decode(body.removeprefix(_BOM), type=_Event).id or None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _check_time(timestamp: str, now: float) -> None:

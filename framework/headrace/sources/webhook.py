@@ -18,6 +18,7 @@ MOST_SECRETS = 8
 LONGEST_SECRET = 1024
 MOST_KEPT_HEADERS = 32
 
+_HIDDEN = "…"  # the form of a secret in answers
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,128}")
 
 
@@ -68,6 +69,10 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
                 f"The source {self.name!r} has more than {MOST_SECRETS} secrets: leave out the oldest."
             )
         for secret in self.secrets:
+            if secret == _HIDDEN:
+                raise ConfigurationError(
+                    f"A secret of {self.owner} is {_HIDDEN!r}, which stands for a hidden one. Write the secret."
+                )
             if not 1 <= len(secret) <= LONGEST_SECRET or not secret.isprintable():
                 raise ConfigurationError(
                     f"A secret of {self.owner} can't be: it has 1 to {LONGEST_SECRET:,} characters, all of them printable."

@@ -65,9 +65,11 @@ from headrace.store.catalog.sources import (
     create_source,
     delete_source,
     edit_source,
+    lock_source,
     source,
     source_with_secrets,
     sources,
+    webhook_sources,
 )
 from headrace.store.catalog.states import consumer, consumers, stream, streams
 from headrace.store.catalog.tokens import add_token, any_token, revoke_token, tokens, tokens_of
@@ -187,6 +189,7 @@ __all__ = [
     "lease",
     "leave_witness",
     "listen",
+    "lock_source",
     "mark_started",
     "messages",
     "messages_at",
@@ -245,6 +248,7 @@ __all__ = [
     "try_mend_sequence",
     "vacuum_table",
     "wait",
+    "webhook_sources",
     "without_subscription",
     "workers",
 ]

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.embedded.project_file import nearest_project
 from headrace_spark.session.errors import SparkMisconfigured
 
 MASTER = "local[*]"
@@ -135,7 +136,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _file(directory: Path) -> list[tuple[str, dict[str, Any]]]:
     """The settings in the nearest pyproject.toml. Other errors in the file are reported by Headrace's settings."""
-    file = next((one for place in (directory, *directory.parents) if (one := place / "pyproject.toml").is_file()), None)
+    file = nearest_project(directory)
     if file is None:
         return []
     try:

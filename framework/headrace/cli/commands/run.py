@@ -98,7 +98,9 @@ def run(
 
 async def _run(app: App, ready_file: Path | None) -> None:
     set_process_kind("run")
-    app.attach(Capturing())  # also captures sources that the app didn't declare, because it mostly has their transforms
+    # It also captures sources that the app didn't declare, because it mostly has their transforms. Their
+    # URLs may come from users of the API, so they get no passwords of this process.
+    app.attach(Capturing(database_of=app.database_of))
     if ready_file is None:
         await app.run()
         return

@@ -82,8 +82,8 @@ def serve(
         list[str] | None,
         Parameter(
             name="--push-allow", negative="", show_default=False,
-            help="Allow push consumers to send to addresses that are not public: a network such as 10.0.0.0/8, private, or loopback."
-            " Repeat for several.",
+            help="Allow push consumers and sources to reach addresses that are not public: a network such as 10.0.0.0/8, private, or"
+            " loopback. Repeat for several.",
         ),
     ] = None,
     no_capture: Annotated[bool, flag("Don't capture tables in this server.")] = False,

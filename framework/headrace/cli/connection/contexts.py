@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.cli.errors import CannotCreate, UnreadableInput
+from headrace.embedded.project_file import distrust
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -80,6 +81,13 @@ def read(environment: Mapping[str, str] = os.environ) -> Contexts:
     """Read all contexts. Raises `ConfigurationError` if the file can't be read or is broken."""
     file = contexts_file(environment)
     try:
+        reason = distrust(file, environment, group=True)
+        if reason is not None:
+            raise ConfigurationError(
+                f"The contexts in {file} choose your servers, and {reason}, so they are not used. Correct the file's owner and mode:"
+                f" chown $USER {file} and chmod 600 {file}."
+            )
+        _hide(file)
         found = msgspec.json.decode(file.read_bytes(), type=Contexts)
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
@@ -95,6 +103,14 @@ def read(environment: Mapping[str, str] = os.environ) -> Contexts:
             " the contexts again."
         )
     return found
+
+
+def _hide(file: Path) -> None:
+    """Let only the owner read the file, if a copy or an editor has changed that, since it contains tokens."""
+    status = file.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+        with suppress(OSError):
+            file.chmod(0o600)
 
 
 def in_use(environment: Mapping[str, str] = os.environ) -> Context | None:

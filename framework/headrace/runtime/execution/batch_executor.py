@@ -23,7 +23,7 @@ from headrace.model.handling import Handling
 from headrace.model.outcomes import RELEASE, Failure, Release
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call
-from headrace.runtime.execution.failure_handler import FailureHandler, cancelled_inside
+from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects, parts
 from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.messages.batch import Batch
@@ -31,6 +31,7 @@ from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import NEVER, ActorSlot
+from headrace.runtime.user_code import interrupts
 
 
 class BatchExecutor:
@@ -156,7 +157,9 @@ class BatchExecutor:
                 continue
             try:
                 message._payload = self._decode(message.raw)
-            except Exception as error:
+            except BaseException as error:  # code of users in a type may raise anything
+                if interrupts(error):
+                    raise
                 self._failure_handler.undecodable(message, error)
                 batch_acknowledger.release_behind(message)
             else:
@@ -179,7 +182,7 @@ class BatchExecutor:
             except Exception as problem:
                 error = problem
             except BaseException as problem:
-                if not cancelled_inside(problem):
+                if not failed_inside(problem):
                     raise
                 error = problem
             finally:

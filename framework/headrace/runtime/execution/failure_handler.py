@@ -12,6 +12,7 @@ from headrace.runtime.messages.failures import failure_of, invalid, timed_out
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import ActorSlot
+from headrace.runtime.user_code import interrupts
 
 
 class FailureHandler:
@@ -28,7 +29,7 @@ class FailureHandler:
         self._stoppable = stoppable
         self._log = FailureLog(clock)
 
-    def undecodable(self, message: Message, error: Exception) -> None:
+    def undecodable(self, message: Message, error: BaseException) -> None:
         """Settle a message with a payload that can't be decoded into the handler's type."""
         if isinstance(error, (msgspec.MsgspecError, UnicodeError, RecursionError)):
             self.settle(message, invalid(error))
@@ -60,7 +61,13 @@ class FailureHandler:
                 self._log.failed(message, failure, self._acknowledger.max_deliver)
 
 
-def cancelled_inside(error: BaseException) -> bool:
-    """Whether it is a cancellation from within the handler, which waited for something else that was
-    cancelled."""
-    return isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() > float("-inf")
+def failed_inside(error: BaseException) -> bool:
+    """Return whether the handler has failed with this exception. Otherwise its task is cancelled, or the
+    program is interrupted.
+
+    A cancellation from within the handler is a failure. The handler has waited for something else that
+    was cancelled.
+    """
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return anyio.current_effective_deadline() > float("-inf")
+    return not interrupts(error)

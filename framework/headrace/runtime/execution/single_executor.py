@@ -12,12 +12,13 @@ from headrace.flow.lanes import Lane, Lanes
 from headrace.model.clock import Clock
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.calls import Call
-from headrace.runtime.execution.failure_handler import FailureHandler, cancelled_inside
+from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import NEVER, ActorSlot
+from headrace.runtime.user_code import interrupts
 
 STRETCH = 64
 """Number of messages after which an actor yields the event loop, in case its handler never waited."""
@@ -69,7 +70,9 @@ class SingleExecutor:
             return
         try:
             payload = message._payload = self._decode(message.raw)
-        except Exception as error:
+        except BaseException as error:  # code of users in a type may raise anything
+            if interrupts(error):
+                raise
             self._failure_handler.undecodable(message, error)
             return
         slot.delivery = message
@@ -78,7 +81,7 @@ class SingleExecutor:
         except Exception as error:
             self._failure_handler.failed(message, error)
         except BaseException as error:
-            if not cancelled_inside(error):
+            if not failed_inside(error):
                 self._failure_handler.stopped(message, slot)
                 raise
             self._failure_handler.failed(message, error)

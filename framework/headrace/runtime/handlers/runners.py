@@ -18,6 +18,7 @@ from typing import Any
 import anyio.to_thread
 
 from headrace.model.clock import Clock
+from headrace.model.error_text import text_of
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
@@ -26,6 +27,7 @@ from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.worker_processes import Processes
 from headrace.runtime.handlers.worker_protocol import Place
 from headrace.runtime.messages.batch import Batch
+from headrace.runtime.user_code import CodeExited
 
 
 class Runner:
@@ -59,7 +61,7 @@ class Runner:
 
 
 def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
-    apply = handler.apply
+    apply = _contained(handler.apply)
 
     async def call(payload: Any, delivery: Any, **dependencies: Any) -> Any:
         # A thread can't be stopped, so it is waited for. A message must not run twice at a time.
@@ -71,6 +73,22 @@ def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
         return await result if inspect.isawaitable(result) else result
 
     return call
+
+
+def _contained(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with exceptions such as `SystemExit` as `CodeExited`. asyncio can't hand them
+    from a thread to a task.
+    """
+
+    def contained(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return apply(*args, **kwargs)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise CodeExited(f"The code raised {type(error).__name__}: {text_of(error)}") from error
+
+    return contained
 
 
 def _outcomes(call: Callable[..., Awaitable[Any]]) -> Call:

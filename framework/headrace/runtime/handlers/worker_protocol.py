@@ -139,7 +139,7 @@ def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
     threading.Thread(target=_die_with_the_parent, daemon=True).start()
     try:
         handler = Handler(place.find(), batch=batch)
-    except Exception as error:
+    except BaseException as error:  # such as SystemExit from the import of its module
         parent.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
         return
     parent.send_bytes(b"")

@@ -8,30 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import msgspec
-
-from headrace import store
 from headrace.model import payloads
-from headrace.model.errors import UnknownSource, UnknownStream
-from headrace.model.sources import NAME
+from headrace.model.errors import UnknownStream
 from headrace.server.data_plane.publish_batching import Incoming
-from headrace.server.data_plane.registry import CACHE_TTL, MAX_ENTRIES
+from headrace.server.dialects.webhook_sources import WebhookSources
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
-from headrace.sources.templates import KeyTemplate
-from headrace.sources.webhook import WebhookSpec
 
 _SUCCESS = Response(200, b'{"success":true}')
 _MAX_NAME = 48
-
-
-class _CachedSource(msgspec.Struct, frozen=True):
-    spec: WebhookSpec
-    template: KeyTemplate
-    until: float
 
 
 class Webhooks:
@@ -47,9 +35,8 @@ class Webhooks:
         self, engine: Engine, *, clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time
     ) -> None:
         self._engine = engine
-        self._clock = clock
         self._date = date
-        self._sources: dict[str, _CachedSource] = {}
+        self._sources = WebhookSources(lambda: engine.app.database, clock)
         engine.on_clear_caches(self._sources.clear)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
@@ -61,7 +48,7 @@ class Webhooks:
 
     async def deliver(self, request: Request) -> Response:
         """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
-        source = await self._source(request.names[0])
+        source = await self._sources.find(request.names[0])
         spec = source.spec
         if spec.max_body is not None and len(request.body) > spec.max_body:
             raise Problem(
@@ -81,22 +68,6 @@ class Webhooks:
             self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
         return _SUCCESS
-
-    async def _source(self, name: str) -> _CachedSource:
-        cached = self._sources.get(name)
-        if cached is not None and cached.until > self._clock():
-            return cached
-        if not NAME.fullmatch(name):  # needs no query
-            raise UnknownSource(f"The source {name[:_MAX_NAME]!r} does not exist.")
-        found = await store.source_with_secrets(self._engine.app.database, name)
-        if found.kind != "webhook" or found.name != name:
-            raise UnknownSource(f"The webhook source {name!r} does not exist.")
-        spec = WebhookSpec.stored(found.name, found.stream, found.settings)
-        cached = _CachedSource(spec, KeyTemplate(spec.key), self._clock() + CACHE_TTL)
-        if len(self._sources) >= MAX_ENTRIES:
-            self._sources.clear()
-        self._sources[name] = cached
-        return cached
 
 
 async def not_by_post(request: Request) -> Response:

@@ -57,15 +57,15 @@ class AllowedAddresses:
     def __init__(self, networks: Iterable[str] = ()) -> None:
         self._networks = tuple(network for text in networks for network in _networks(text))
 
-    def refusal(self, text: str) -> str | None:
+    def refusal(self, text: str, verb: str = "push") -> str | None:
         """Return why an address may not be connected to, in one sentence with the option that
-        would allow it. None if it is allowed."""
+        would allow it. None if it is allowed. `verb` says what the server would do."""
         for address in forms(ip_address(text)):
             kind = special(address)
             if kind is not None and not any(address in network for network in self._networks):
                 allow = kind if kind in _BY_NAME else f"{address}/{address.max_prefixlen}"
                 return (
-                    f"{text} is a {kind} address, to which this server may not push. Its operator can allow that with"
+                    f"{text} is a {kind} address, to which this server may not {verb}. Its operator can allow that with"
                     f" --push-allow {allow}"
                 )
         return None

@@ -33,7 +33,7 @@ class RouteContext:
     @property
     def admin(self) -> Admin:
         """The administration that does the work."""
-        return self.engine.app.admin
+        return self.engine.admin
 
     @property
     def raw_messages(self) -> RawMessages:

@@ -61,8 +61,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         status_code=200,
     )
     async def edit_source(request: AnyRequest, source: SourceRef, data: Annotated[SourceSettings, Body()]) -> Source:
-        """Changes settings of a source. Settings that are left out stay, also with PUT. This server applies the change at
-        once, others within two seconds."""
+        """Changes settings of a source. Settings that are left out stay, also with PUT. Among `secrets`, `…` stands for
+        the secrets that the source has. This server applies the change at once, others within two seconds."""
         info = await context.source(request, source)
         changed = await context.admin.edit_source(info.id, **data.changes(info.kind))
         engine.clear_caches()

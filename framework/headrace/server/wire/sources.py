@@ -16,7 +16,6 @@ from headrace.server.wire.settings import answer, described, request
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.templates import DEFAULT
 from headrace.sources.webhook import LARGEST_BODY, WebhookSpec
-from headrace.store.catalog.states import HIDDEN
 
 PATH = "/api/webhook/{}"
 """Path of a webhook source's deliveries."""
@@ -39,7 +38,11 @@ class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
     secret: Annotated[
         str | UnsetType | None,
-        Meta(description="The secret of a webhook's signatures. Answers show it as `…`.", examples=["whsec_AAECAwQF"]),
+        Meta(
+            description="The secret of a webhook's signatures. Answers show it as `…`. In a change, `…` stands for the secrets"
+            " that the source has.",
+            examples=["whsec_AAECAwQF"],
+        ),
     ] = UNSET
     max_body: Annotated[int, Meta(ge=1, le=LARGEST_BODY)] | UnsetType | None = UNSET
 
@@ -80,8 +83,6 @@ def _secrets(found: dict[str, Any]) -> dict[str, Any]:
     if "secret" in found:
         secret = found.pop("secret")
         found["secrets"] = [] if secret is None else [secret]
-    if HIDDEN in found.get("secrets", ()):  # sent back as they were shown
-        del found["secrets"]
     if "keep_headers" in found:
         found["keep_headers"] = [name.lower() for name in found["keep_headers"]]
     return found

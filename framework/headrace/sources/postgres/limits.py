@@ -21,6 +21,9 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     stopped_retry_delay: float = 10.0
     """Seconds before a stopped source is retried, since its problem may have been corrected."""
 
+    import_timeout: float = 30.0
+    """Longest time in seconds that the import of a transform's module may take."""
+
     idle_position_interval: float = 10.0
     """Interval in seconds at which an idle source stores its position, so that its slot advances."""
     table_check_interval: float = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ async def source(executor: Executor, ref: str) -> SourceInfo:
 
 
 async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
-    """One source by its id or name, with its secrets, to check signatures. Raises `UnknownSource`."""
+    """One source by its id or name, with its secrets. Raises `UnknownSource`."""
     # Postgres accepts no NUL, not even in a query.
     row = (
         None if "\0" in ref else await executor.fetchrow("select * from headrace_internal.source_info($1) limit 1", ref)
@@ -46,6 +46,21 @@ async def source_with_secrets(executor: Executor, ref: str) -> SourceInfo:
     if row is None:
         raise UnknownSource(f"The source {ref!r} does not exist. Create it, or correct the name.")
     return _source(row)
+
+
+async def webhook_sources(executor: Executor, names: Sequence[str]) -> list[SourceInfo]:
+    """The webhook sources with these names, with their secrets, to check signatures."""
+    rows = await executor.fetch("select * from headrace_internal.webhook_sources($1)", list(names))
+    return [_source(row) for row in rows]
+
+
+async def lock_source(executor: Executor, id: str) -> SourceInfo:  # noqa: A002 - the record's word
+    """Lock a source, by its id, until the end of the transaction, and return it with its secrets. Raises
+    `UnknownSource`.
+    """
+    if not await executor.fetchval("select headrace_internal.lock_source($1)", id):
+        raise UnknownSource("The source no longer exists. Create it again.")
+    return await source_with_secrets(executor, id)
 
 
 async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word

@@ -83,7 +83,7 @@ def edit_webhook(
     Settings that you don't give stay unchanged. Servers apply the change within
     two seconds. To change a secret without losing deliveries, give the old and
     the new secret, change the secret at the sender, and then give only the new
-    one.
+    one. The secret "…" stands for the secrets that the source has.
     """
     changes = settings.given()
     if not changes:

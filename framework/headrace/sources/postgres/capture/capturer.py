@@ -34,6 +34,7 @@ from headrace.sources.postgres.capture.spool import Spool
 from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
@@ -92,12 +93,14 @@ class Capturer:
         clock: seconds, monotonic.
         streaming: whether the server may send large transactions while they are still open.
         limits: its timings and sizes.
+        captured_database: the captured database, if its URL needs checks. None for that of the
+            settings.
     """
 
     def __init__(
         self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int,
         committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic, *, streaming: bool = True,
-        limits: CaptureLimits = DEFAULTS,
+        limits: CaptureLimits = DEFAULTS, captured_database: SourceDatabase | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
@@ -107,7 +110,7 @@ class Capturer:
         self._clock = clock
         self._streaming = streaming
         self._limits = limits
-        self._dsn = spec.database or database.dsn
+        self._dsn: SourceDatabase = captured_database or spec.database or database.dsn
         self._connection_lock = anyio.Lock()
         self._decoder = Decoder()
         self._spool = Spool()
@@ -132,7 +135,9 @@ class Capturer:
             SourceUnavailable, StoreUnavailable, StreamFull: a temporary failure.
             TablesChanged: the capturer has to start again.
         """
-        transform = None if self._spec.transform is None else transforms.load(self._spec.transform)
+        transform = None
+        if self._spec.transform is not None:
+            transform = await transforms.load_in_thread(self._spec.transform, self._limits.import_timeout)
         self._shaper = Shaper(self._spec, transform)
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:

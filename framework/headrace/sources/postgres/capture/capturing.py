@@ -6,7 +6,7 @@ Sources are independent. One that fails reports why, is retried, and does not di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -22,6 +22,7 @@ from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.capture.capture_lease import CaptureLease
 from headrace.sources.postgres.capture.capturer import Capturer, TablesChanged
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.rules import transforms
@@ -49,11 +50,17 @@ class Capturing:
     Args:
         only: names of the sources to capture. None means all sources.
         limits: the timings and sizes of the captures.
+        database_of: returns the database to capture a source from, if its URL needs checks. None for
+            that of its settings.
     """
 
-    def __init__(self, only: Collection[str] | None = None, limits: CaptureLimits = DEFAULTS) -> None:
+    def __init__(
+        self, only: Collection[str] | None = None, limits: CaptureLimits = DEFAULTS,
+        database_of: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._limits = limits
         self._only = only
+        self._database_of = database_of
         self._holder = uuid4()
         self._running: dict[int, _Running] = {}
         self._retry_at: dict[int, float] = {}
@@ -152,7 +159,7 @@ class Capturing:
             try:
                 spec = self._spec_of(todo)
                 if spec.transform is not None:
-                    transforms.load(spec.transform)
+                    await transforms.load_in_thread(spec.transform, self._limits.import_timeout)
                 self._not_capturable_here.pop(todo.number, None)
             except HeadraceError as error:  # another process may succeed, for instance with another version of the code
                 running.state, running.reason = self._not_capturable_here.get(
@@ -169,7 +176,7 @@ class Capturing:
                 is_retry = True
                 capturer = Capturer(
                     self._shared.database, todo, spec, capture_lease.epoch, self._published, self._shared.time.clock,
-                    streaming=streaming, limits=self._limits,
+                    streaming=streaming, limits=self._limits, captured_database=self._database_of(spec),
                 )  # fmt: skip
                 await self._capture(running, capturer)
             except (Exception, ExceptionGroup) as error:

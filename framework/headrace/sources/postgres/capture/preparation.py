@@ -13,6 +13,7 @@ from headrace.sources.postgres.backfill.backfiller import request_backfills
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import publications, slots
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.pgoutput import positions
@@ -57,7 +58,7 @@ class CapturePreparation:
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: str, schema_cache: SchemaCache
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: SourceDatabase, schema_cache: SchemaCache
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo

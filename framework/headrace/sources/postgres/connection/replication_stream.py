@@ -23,6 +23,7 @@ from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection, is_error, server_message
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.pgoutput import positions
 
@@ -92,13 +93,13 @@ class ReplicationStream:
 
     @classmethod
     async def start(
-        cls, dsn: str, *, slot: str, publication: str, position: int, application_name: str, streaming: bool = True,
+        cls, database: SourceDatabase, *, slot: str, publication: str, position: int, application_name: str, streaming: bool = True,
         confirm_interval: float = CONFIRM_INTERVAL, status_interval: float = STATUS_INTERVAL, max_bytes: int = MAX_BYTES,
     ) -> ReplicationStream:  # fmt: skip
         """Start streaming what was committed after `position`.
 
         Args:
-            dsn: the captured database.
+            database: the captured database.
             slot: a slot of pgoutput in that database, which no other client uses.
             publication: which changes to send.
             position: everything up to here is known. If the slot's confirmed position is higher,
@@ -115,7 +116,7 @@ class ReplicationStream:
             SourceStopped: another client uses the slot, or something else has to be corrected.
             SourceUnavailable: the server can't be reached or used for now.
         """
-        connection = await SourceConnection.connect(dsn, application_name=application_name, replication=True)
+        connection = await SourceConnection.connect(database, application_name=application_name, replication=True)
         try:
             ((timeout,),) = await connection.query(
                 "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"

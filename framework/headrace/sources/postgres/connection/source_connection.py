@@ -18,6 +18,12 @@ import anyio.lowlevel
 
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres.connection import addresses, server_errors
+from headrace.sources.postgres.connection.untrusted import (
+    SourceDatabase,
+    UntrustedDatabase,
+    check_address,
+    explicit,
+)
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -70,13 +76,14 @@ class SourceConnection:
 
     @classmethod
     async def connect(
-        cls, dsn: str, *, application_name: str, replication: bool = False, timeout: float = CONNECT_TIMEOUT
-    ) -> SourceConnection:
+        cls, database: SourceDatabase, *, application_name: str, replication: bool = False,
+        timeout: float = CONNECT_TIMEOUT,
+    ) -> SourceConnection:  # fmt: skip
         """Connect, and set the session's text formats.
 
         Args:
-            dsn: a Postgres URL or `key=value` words, in libpq's format. libpq's defaults apply to
-                what is missing.
+            database: a Postgres URL or `key=value` words, in libpq's format. libpq's defaults apply
+                to what is missing. For a URL of a user of the API they don't, see `untrusted`.
             application_name: the connection's name in `pg_stat_activity`.
             replication: whether the connection can stream changes. Its statements then take no
                 parameters.
@@ -84,14 +91,16 @@ class SourceConnection:
 
         Raises:
             SourceUnavailable: no server answers, or it accepts no connections for now.
-            SourceStopped: a wrong password, an unknown role or database, or another problem that
-                has to be corrected.
+            SourceStopped: a wrong password, an unknown role or database, an address that is not
+                allowed, or another problem that has to be corrected.
             ConfigurationError: psycopg is missing.
         """
-        parameters = _parameters(dsn) | {"application_name": application_name, "client_encoding": "UTF8"}
+        untrusted = None if isinstance(database, str) else database
+        parameters = _parameters(database) if isinstance(database, str) else _untrusted_parameters(database)
+        parameters |= {"application_name": application_name, "client_encoding": "UTF8"}
         if replication:
             parameters["replication"] = "database"
-        connection = await cls._connect_to_any(parameters, timeout)
+        connection = await cls._connect_to_any(parameters, timeout, untrusted)
         try:
             await connection.query(_settings(connection.version, connection.server_encoding))
         except BaseException:
@@ -100,12 +109,16 @@ class SourceConnection:
         return connection
 
     @classmethod
-    async def _connect_to_any(cls, parameters: addresses.Parameters, timeout: float) -> SourceConnection:
+    async def _connect_to_any(
+        cls, parameters: addresses.Parameters, timeout: float, untrusted: UntrustedDatabase | None
+    ) -> SourceConnection:
         """Return a connection to the first address that accepts one."""
         failures: list[HeadraceError] = []
         for attempt in await addresses.per_address(parameters):
             label = addresses.describe(attempt)
             try:
+                if untrusted is not None:
+                    check_address(attempt.get("hostaddr", ""), untrusted.refusal)
                 with anyio.fail_after(timeout):
                     return cls(await _connect(attempt, label), label)
             except TimeoutError:
@@ -305,6 +318,23 @@ async def _cancel(conn: PGconn) -> None:
 
 def _parameters(dsn: str) -> addresses.Parameters:
     """Return a DSN's parameters, with the environment's defaults for the host and the port."""
+    parameters = _parsed(dsn)
+    if "service" not in parameters and "host" not in parameters and "hostaddr" not in parameters:
+        parameters = {
+            key: os.environ[name] for key, name in _ENVIRONMENT_DEFAULTS.items() if os.environ.get(name)
+        } | parameters
+    return _KEEPALIVE_SETTINGS | parameters
+
+
+def _untrusted_parameters(database: UntrustedDatabase) -> addresses.Parameters:
+    """Return all parameters for the URL of a user of the API."""
+    parsed = _parsed(database.url)
+    from psycopg import pq
+
+    return _KEEPALIVE_SETTINGS | explicit(parsed, pq.Conninfo.get_defaults())
+
+
+def _parsed(dsn: str) -> addresses.Parameters:
     _psycopg()
     from psycopg import conninfo
 
@@ -314,11 +344,7 @@ def _parameters(dsn: str) -> addresses.Parameters:
         raise _invalid_dsn(server_errors.one_line(str(error)) if 'parameter: "' in str(error) else "", dsn) from None
     if not set(parameters.get("port", "")) <= set("0123456789,"):
         raise _invalid_dsn("the port is not a number. In a password, write %2F for / and %40 for @", dsn)
-    if "service" not in parameters and "host" not in parameters and "hostaddr" not in parameters:
-        parameters = {
-            key: os.environ[name] for key, name in _ENVIRONMENT_DEFAULTS.items() if os.environ.get(name)
-        } | parameters
-    return _KEEPALIVE_SETTINGS | parameters
+    return parameters
 
 
 def _invalid_dsn(why: str, dsn: str) -> SourceStopped:

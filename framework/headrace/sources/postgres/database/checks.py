@@ -13,6 +13,7 @@ from headrace.model.capture import Finding
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import catalog, publications, slots, table_checks
 from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.errors import SourceUnavailable
@@ -60,7 +61,9 @@ _ROLE = """
 """
 
 
-async def check(dsn: str, spec: PostgresSpec, slot: str, *, long_transaction: int = LONG_TRANSACTION) -> list[Finding]:
+async def check(
+    dsn: SourceDatabase, spec: PostgresSpec, slot: str, *, long_transaction: int = LONG_TRANSACTION
+) -> list[Finding]:
     """Check everything that a capture needs.
 
     Args:
@@ -92,7 +95,7 @@ class _Check:
     """One check, over one connection."""
 
     def __init__(
-        self, connection: SourceConnection, dsn: str, spec: PostgresSpec, slot: str, long_transaction: int
+        self, connection: SourceConnection, dsn: SourceDatabase, spec: PostgresSpec, slot: str, long_transaction: int
     ) -> None:
         self.connection = connection
         self.dsn = dsn

@@ -14,6 +14,7 @@ from headrace.model.capture import CaptureFacts
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.pgoutput import positions
 
@@ -136,7 +137,9 @@ async def identify_server(connection: SourceConnection) -> Server:
     )  # fmt: skip
 
 
-async def switch_point(dsn: str, timeline_from: int, timeline_to: int, *, application_name: str = "headrace") -> int:
+async def switch_point(
+    dsn: SourceDatabase, timeline_from: int, timeline_to: int, *, application_name: str = "headrace"
+) -> int:
     """Return the WAL position at which the server's `timeline_to` branched off from `timeline_from`.
 
     Raises:

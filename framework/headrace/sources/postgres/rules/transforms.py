@@ -16,18 +16,23 @@ Only a decorated function may be named, so that settings can't call arbitrary fu
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import re
 from collections.abc import Callable
+from concurrent.futures import Future
 from decimal import Decimal
+from threading import Thread
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 
 from headrace.model import payloads
 from headrace.model.error_text import error_text
 from headrace.model.errors import ConfigurationError, InvalidData
+from headrace.runtime.user_code import interrupts
 from headrace.sources.postgres.errors import SourceStopped
 
 Transform = Callable[[dict[str, Any]], Any]
@@ -80,7 +85,9 @@ def load(name: str) -> Transform:
         raise SourceStopped(f"The transform {name!r:.120} is invalid. Write module:name.")
     try:
         candidate = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:
+    except BaseException as error:  # such as SystemExit, which must not end the process
+        if interrupts(error):
+            raise
         raise SourceStopped(
             f"The transform {name!r} can't be imported ({error_text(error)[0]}). Make the module importable for the process that captures."
         ) from error
@@ -91,12 +98,49 @@ def load(name: str) -> Transform:
     return candidate
 
 
+async def load_in_thread(name: str, timeout: float) -> Transform:
+    """Return the transform with a name. The module is imported in a thread, because an import may
+    take long or never end.
+
+    An import that never ends keeps its thread. Later calls wait for the same thread.
+
+    Args:
+        timeout: the longest wait in seconds.
+
+    Raises:
+        SourceStopped: see `load`. Also if the import takes longer than `timeout`.
+    """
+    future = _imports.get(name)
+    if future is None:
+        future = _imports[name] = Future()
+        future.set_running_or_notify_cancel()
+        Thread(target=_load_into, args=(name, future), name=f"import of {name}", daemon=True).start()
+    try:
+        with anyio.fail_after(timeout):
+            return await asyncio.wrap_future(future)
+    except TimeoutError:
+        raise SourceStopped(
+            f"The transform {name!r} can't be imported, because its import has not ended after {timeout:g} s. Correct the"
+            " module, and restart the processes that capture."
+        ) from None
+    finally:
+        if future.done():
+            _imports.pop(name, None)
+
+
+def _load_into(name: str, future: Future[Transform]) -> None:
+    try:
+        future.set_result(load(name))
+    except BaseException as error:
+        future.set_exception(error)
+
+
 def transformed(function: Transform, data: bytes) -> bytes | None:
     """Apply a transform to a message's data. Input and result are JSON text. None means that nothing
     is published.
 
     Raises:
-        Exception: an exception of the function. `InvalidData` if it returns what is not JSON.
+        BaseException: an exception of the function. `InvalidData` if it returns what is not JSON.
     """
     result = function(_decoder.decode(data))
     if result is None:
@@ -124,4 +168,7 @@ def _number(text: str) -> float | Decimal:
 
 
 _decoder = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
+_imports: dict[str, Future[Transform]] = {}
+"""Imports that have not ended, by the transform's name."""
+
 _encoder = msgspec.json.Encoder(decimal_format="number")

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.error_text import error_text
+from headrace.model.error_text import error_text, storable, text_of
 from headrace.model.errors import HeadraceError, InvalidData
+from headrace.runtime.user_code import interrupts
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import full_identity
@@ -97,7 +98,9 @@ class MessageBuilder:
         if self._transform is not None:
             try:
                 result = transforms.transformed(self._transform, data)
-            except Exception as error:
+            except BaseException as error:  # the code of users may raise anything, such as SystemExit
+                if interrupts(error):
+                    raise
                 return self.add_failure(key, data, error, into)
         return 0 if result is None else self._append(key, result, data, into)
 
@@ -111,7 +114,7 @@ class MessageBuilder:
         into.data.append(data.decode("utf-8", "replace"))
         return 1
 
-    def add_failure(self, key: str | None, data: bytes, error: Exception, into: ShapedChanges) -> int:
+    def add_failure(self, key: str | None, data: bytes, error: BaseException, into: ShapedChanges) -> int:
         """Keep a message as a failure. Returns 1, the number of failures added."""
         readable = _readable(data) if len(data) <= self._max_bytes else None
         if readable is None:  # unreadable or too large. Without its key it is not retried
@@ -121,7 +124,7 @@ class MessageBuilder:
             text = readable.decode("utf-8", "replace")
         else:
             text = readable[:-2].decode("utf-8", "replace") + _KEY + msgspec.json.encode(key).decode() + "}}"
-        reason = str(error) if isinstance(error, HeadraceError) else error_text(error)[0]
+        reason = storable(text_of(error)) if isinstance(error, HeadraceError) else error_text(error)[0]
         into.failures.append(CaptureFailure(key=key, data=text, error=reason, index=len(into.keys)))
         return 1
 

@@ -1,13 +1,21 @@
 -- Sources: feeds of streams other than publishers. Their settings are stored as given, and their kind defines the
 -- meaning.
 
--- Create a source. Returns whether it is new. An existing one is not changed, whatever its kind.
+-- Create a source. Returns whether it is new. An existing one is not changed, whatever its kind. A name that looks like
+-- an id is refused, because it could be the id of another source.
 create function headrace_internal.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
 language plpgsql as $$
 declare
     v_id   int;
     v_now  timestamptz := clock_timestamp();
 begin
+    if p_name is null or p_name !~ '^[a-z0-9][a-z0-9_-]{0,47}$' then
+        raise exception using errcode = 'HR004', message = format(
+            'The source name %L can''t be used: take 1 to 48 lower-case letters, digits, "-" and "_", the first one a letter or digit.', p_name);
+    elsif p_name ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
+        raise exception using errcode = 'HR004', message = format(
+            'The source name %L can''t be used: it looks like an id. Take another name.', p_name);
+    end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- the stream can't be deleted meanwhile
     insert into headrace_internal.sources (name, kind, stream_id, settings, created_at, updated_at)
         values (p_name, p_kind, (headrace_internal.require_stream(p_stream)).id, p_settings, v_now, v_now)
@@ -19,15 +27,33 @@ begin
     return v_id is not null;
 end $$;
 
--- Find sources by id or name. Null returns all. A name that looks like an id comes first.
+-- Find sources by id or name. Null returns all. An id comes before a name that looks like it.
 create function headrace_internal.source_info(p_id_or_name text default null)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$
     select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace_internal.capture_info(o.id)
     from headrace_internal.sources as o join headrace_internal.streams as s on s.id = o.stream_id
     where p_id_or_name is null or o.name = p_id_or_name or o.uid::text = p_id_or_name
-    order by o.name <> p_id_or_name, o.name
+    order by o.uid::text <> p_id_or_name, o.name
 $$;
+
+-- Find webhook sources by name.
+create function headrace_internal.webhook_sources(p_names text[])
+returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
+language sql stable as $$
+    select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, null::json
+    from headrace_internal.sources as o join headrace_internal.streams as s on s.id = o.stream_id
+    where o.kind = 'webhook' and o.name = any (p_names)
+$$;
+
+-- Lock a source until the end of the transaction, before its settings are read and changed. Two changes at once would lose
+-- one of them. Returns whether the source exists.
+create function headrace_internal.lock_source(p_id uuid) returns boolean
+language plpgsql as $$
+begin
+    perform from headrace_internal.sources where uid = p_id for update;
+    return found;
+end $$;
 
 create function headrace_internal.edit_source(p_id uuid, p_settings json) returns boolean
 language plpgsql as $$
