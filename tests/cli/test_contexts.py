@@ -121,7 +121,7 @@ def test_tokens_are_kept_in_a_private_file_and_are_not_shown(headrace: Headrace,
     listed = headrace("context", "ls", "--json")
     assert "geheim" not in table.out + listed.out
     assert [line.split() for line in table.out.splitlines()[1:]] == [
-        ["here", "postgresql://…@localhost/x"],
+        ["here", "postgresql://me:…@localhost/x"],
         ["*", "prod", PROD, "…"],
     ]
     assert json.loads(listed.out)[1] == {

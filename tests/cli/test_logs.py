@@ -84,7 +84,7 @@ def test_a_log_line_of_a_batch_has_the_number_of_its_messages() -> None:
 def test_the_message_in_work_comes_before_a_traceback_in_the_record() -> None:
     first, second = TextFormatter().format(_record("failed\nTraceback", **AT_WORK)).split("\n")
     assert first.endswith("attempt 2")
-    assert second == "Traceback"
+    assert second == "  Traceback"
 
 
 def test_colours_are_for_levels_that_matter() -> None:

@@ -30,7 +30,7 @@ def test_a_failure_is_logged_with_its_message_its_error_and_its_outcome(caplog: 
         log.failed(message(9), Failure("retry", 1.5, "ValueError: no"), max_deliver=1)
     assert caplog.messages == [
         'message failed: consumer=ship key=orders.7 seq=7 attempt=1 retry_in=1.5 error="ValueError: no"\n'
-        "Traceback …\nValueError: no",
+        "  Traceback …\n  ValueError: no",
         'message rejected: consumer=ship key=orders.8 seq=8 attempt=1 error="no items"',
         'message exhausted: consumer=ship key=orders.9 seq=9 attempt=1 error="ValueError: no"',
     ]

@@ -16,7 +16,8 @@ from headrace.model.errors import (
     StoreUnavailable,
     UnknownStream,
 )
-from headrace_spark.source.connection import connect, fetch, with_defaults, without_password
+from headrace.model.masking import masked
+from headrace_spark.source.connection import connect, fetch, with_defaults
 from headrace_spark.source.options import Options, check_order
 
 URL = "postgresql://ann@db/orders"
@@ -97,10 +98,8 @@ def test_a_range_goes_forward() -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    assert (
-        without_password("postgresql://ann:secret@db/x?sslpassword=secret") == "postgresql://ann:…@db/x?sslpassword=…"
-    )
-    assert without_password("postgresql://ann:se@cret@db/x") == "postgresql://ann:…@db/x"
+    assert masked("postgresql://ann:secret@db/x?sslpassword=secret") == "postgresql://ann:…@db/x?sslpassword=…"
+    assert masked("postgresql://ann:se@cret@db/x") == "postgresql://ann:…@db/x"
 
 
 @pytest.mark.parametrize(

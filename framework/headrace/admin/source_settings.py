@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 
 from headrace.model.errors import InvalidInput
+from headrace.model.masking import HIDDEN, masked
 from headrace.model.settings import settings_of
 from headrace.model.sources import SourceInfo
 from headrace.model.specs import parsed
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical
 from headrace.sources.webhook import WebhookSpec
-from headrace.store.catalog.states import HIDDEN
-from headrace.store.database.errors import without_password
 
 Spec = WebhookSpec | PostgresSpec
 
@@ -69,7 +68,7 @@ def with_password(spec: PostgresSpec, source: SourceInfo | None) -> PostgresSpec
     if spec.database is None or HIDDEN not in spec.database:
         return spec
     stored = None if source is None else source.settings.get("database")
-    if stored and spec.database in (stored, without_password(stored)):
+    if stored and spec.database in (stored, masked(stored)):
         return msgspec.structs.replace(spec, database=stored)
     raise InvalidInput(
         f"The database URL {spec.database!r} of the source {spec.name!r} has {HIDDEN!r} as its password. Write the password."
@@ -117,6 +116,6 @@ def _masked(name: str, old: Any, new: Any) -> tuple[Any, Any]:
     if name == "secrets":
         return HIDDEN, "others"
     if name == "database":
-        old, new = (url and without_password(url) for url in (old, new))
+        old, new = (url and masked(url) for url in (old, new))
         return old, (new if old != new else "the same with another password")
     return old, new

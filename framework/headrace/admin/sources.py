@@ -16,11 +16,11 @@ from headrace.admin.source_settings import (
 )
 from headrace.admin.validation import exists_otherwise
 from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
+from headrace.model.masking import HIDDEN
 from headrace.model.sources import SlotRemains, SourceExists, SourceInfo
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.store.catalog.states import HIDDEN
 
 
 class Sources(Captures):

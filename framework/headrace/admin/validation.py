@@ -13,10 +13,10 @@ from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_filters
+from headrace.model.masking import HIDDEN, masked_push_url
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
-from headrace.store.catalog.states import HIDDEN
 
 Where = str | Mapping[str, Any] | Condition | None
 Filter = str | Sequence[str] | None
@@ -92,11 +92,20 @@ def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
 
 
 def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
-    """The given settings of `Push`, merged into the previous ones. A secret passed in its hidden form stays as it is.
+    """The given settings of `Push`, merged into the previous ones. What is passed in its masked form stays as it is:
+    the secret, the values of headers, and the URL.
 
     Raises `InvalidInput` or `ConfigurationError`.
     """
     found = {name: value for name, value in given.items() if name != "secret" or value != HIDDEN}
+    if isinstance(found.get("headers"), Mapping):
+        found["headers"] = _unmasked(found["headers"], {} if before is None else before.headers)
+    if HIDDEN in str(found.get("url")):
+        if before is None or found["url"] != masked_push_url(before.url):
+            raise InvalidInput(
+                f"The push URL has {HIDDEN!r} in it, which stands for a masked part. Write the whole URL."
+            )
+        del found["url"]
     for name in found:
         if name not in Push.__struct_fields__:
             raise InvalidInput(f"There is no push setting {name!r}; there are {', '.join(Push.__struct_fields__)}.")
@@ -107,6 +116,16 @@ def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
         return msgspec.convert({**({} if before is None else msgspec.structs.asdict(before)), **found}, Push)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"A push setting is not valid: {error}.") from error
+
+
+def _unmasked(headers: Mapping[str, Any], before: Mapping[str, str]) -> dict[str, Any]:
+    """Headers with the current values of those that are masked."""
+    unknown = [name for name, value in headers.items() if value == HIDDEN and name not in before]
+    if unknown:
+        raise InvalidInput(
+            f"The header {unknown[0]!r} has the value {HIDDEN!r}, which stands for a masked one. Write its value."
+        )
+    return {name: before[name] if value == HIDDEN else value for name, value in headers.items()}
 
 
 def refuse_changes(existing: StreamSpec, wanted: StreamSpec, what: str) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from headrace.embedded.project_file import SAFE_DIRECTORY, nearest_project
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
+from headrace.model.masking import masked
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
@@ -182,6 +183,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     tls_cert: Path | None
     tls_key: Path | None
+
+    def __repr__(self) -> str:
+        """Masks the database's password, since this text may be logged."""
+        shown = msgspec.structs.asdict(self) | {"database": None if self.database is None else masked(self.database)}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def read(

@@ -17,6 +17,7 @@ from headrace.cli.errors import RequestPrinted
 from headrace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, USAGE
 from headrace.cli.tree import build, installed_version
 from headrace.model.errors import HeadraceError
+from headrace.model.printing import printable, printable_lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,7 +57,7 @@ def call(arguments: list[str]) -> int:
         if not errors:
             raise
         for line in dict.fromkeys(f"headrace: {one}" for one in errors):
-            print(line, file=sys.stderr)
+            print(printable_lines(line), file=sys.stderr)
         return errors[0].exit_code
 
 
@@ -72,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _report_usage_error(error: CycloptsError) -> int:
     command = " ".join(("headrace", *(error.command_chain or ())))
-    print(f"headrace: {_sentence(error)} See `{command} --help`.", file=sys.stderr)
+    print(printable(f"headrace: {_sentence(error)} See `{command} --help`."), file=sys.stderr)
     return USAGE
 
 

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.masking import HIDDEN, masked
 
 DEFAULT_URL = "http://localhost:7376"
 
@@ -31,12 +32,17 @@ class Server(msgspec.Struct, frozen=True):
         parts = self._parts()
         if parts.username is not None or parts.query or parts.fragment:
             raise ConfigurationError(
-                f"The server URL {shown(self.url)} is not valid. It may have a scheme, host, port and path only. Pass a token separately."
+                f"The server URL {masked(self.url)} is not valid. It may have a scheme, host, port and path only. Pass a token separately."
             )
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
             raise ConfigurationError(
                 "The token is not valid. It consists of printable ASCII characters without spaces."
             )
+
+    def __repr__(self) -> str:
+        """Masks the token, since this text may be logged."""
+        token = None if self.token is None else HIDDEN
+        return f"Server(url={masked(self.url)!r}, token={token!r}, ca_file={self.ca_file!r})"
 
     @property
     def secure(self) -> bool:
@@ -63,13 +69,6 @@ class Server(msgspec.Struct, frozen=True):
             valid = False
         if not valid or not self.url.isprintable() or " " in self.url or not parts.path.isascii():
             raise ConfigurationError(
-                f"The server URL {shown(self.url)!r} is not valid. Write it like {DEFAULT_URL} or https://example.com/headrace."
+                f"The server URL {masked(self.url)!r} is not valid. Write it like {DEFAULT_URL} or https://example.com/headrace."
             )
         return parts
-
-
-def shown(url: str) -> str:
-    """Return a URL without user name and password, for messages."""
-    authority, at, rest = url.rpartition("@")
-    scheme, slashes, _ = authority.rpartition("//")
-    return f"{scheme}{slashes}…@{rest}" if at else url

@@ -11,6 +11,7 @@ from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.durations import seconds
 from headrace.model.errors import InvalidInput
+from headrace.model.masking import HIDDEN
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
@@ -101,7 +102,7 @@ def consumer_settings(spec: ConsumerSpec) -> dict[str, Any]:
     # Encoded as JSON and decoded, because the stored settings have been through JSON too.
     settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(spec, where=None)))
     if spec.push is not None and spec.push.secret:
-        settings["push"]["secret"] = "…"
+        settings["push"]["secret"] = HIDDEN
     for start in ("deliver_policy", "start_seq", "start_time"):
         del settings[start]
     return {**settings, "where": condition(spec.where), "filters": list(spec.filters)}

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from headrace.model.printing import INDENT, printable, printable_lines
+
 
 class Event:
     """The message of a log record. It becomes text only when a handler formats the record."""
@@ -25,10 +27,12 @@ class Event:
 
     def __str__(self) -> str:
         """The event, followed by its fields: `leases lost: consumer=ship leases=3`. A field `traceback` comes
-        on lines of its own."""
+        on lines of its own, which are indented."""
         fields = {name: value for name, value in self.fields.items() if name != "traceback"}
         line = f"{self.name}: {fields_as_text(fields)}" if fields else self.name
-        return f"{line}\n{self.fields['traceback']}" if "traceback" in self.fields else line
+        if "traceback" not in self.fields:
+            return line
+        return f"{line}\n{INDENT}{printable_lines(str(self.fields['traceback']), INDENT)}"
 
 
 class Log:
@@ -65,10 +69,15 @@ class Log:
 
 
 def fields_as_text(fields: dict[str, Any]) -> str:
-    """Return fields as `name=value`, separated by spaces. Texts with spaces are quoted."""
-    return " ".join(f"{name}={_text(value)}" for name, value in fields.items())
+    """Return fields as `name=value`, separated by spaces."""
+    return " ".join(f"{printable(name)}={field_text(value)}" for name, value in fields.items())
 
 
-def _text(value: Any) -> str:
+def field_text(value: Any) -> str:
+    """Return the value of a field as text on one line. Texts with spaces or quotes are quoted, so that none looks
+    like several fields."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f'"{text}"' if " " in text and '"' not in text else text
+    if " " not in text and '"' not in text:
+        return printable(text)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable(escaped)}"'

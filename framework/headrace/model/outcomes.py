@@ -48,13 +48,20 @@ class Release(HeadraceError):
     """Raise this in an adapter to release the delivery, because something that it needs is missing and no
     message is at fault.
 
-    The attempt doesn't count, and a batch is not bisected. The messages may be delivered again at once, so
-    wait for what is missing before you raise this.
+    The attempt doesn't count, and a batch is not bisected. Without `after` the messages may be delivered again at
+    once, so wait for what is missing before you raise this. With `after`, in seconds or as text such as "30s", they
+    are delivered again after it, and the circuit breaker counts a failure.
     """
+
+    def __init__(self, reason: str = "the handler released the message", *, after: Duration | None = None) -> None:
+        super().__init__(reason)
+        self.after = None if after is None else seconds(after, "after")
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry at once."""
+    """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry at once.
+    A release has an error if something that the consumer needs is missing.
+    """
 
     kind: Kind
     delay: float | None = None

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
+from ipaddress import IPv6Address
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.masking import masked_push
 from headrace.model.settings import Setting, check
 
 LONGEST_TIMEOUT = 300.0
 MOST_CONCURRENCY = 1000
 LONGEST_URL = 2_000
+LONGEST_HOST, LONGEST_LABEL = 253, 63
 MOST_HEADERS = 50
 LONGEST_HEADER = 8_000
 SECRET = "whsec_"
@@ -25,7 +28,8 @@ SMALLEST_KEY, LARGEST_KEY = 24, 64
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f]")
+_BRACKETED = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]*)?")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII | re.IGNORECASE)
 
 RESERVED = frozenset(
     ("webhook-id", "webhook-timestamp", "webhook-signature", "host", "content-length", "transfer-encoding", "connection",
@@ -38,11 +42,13 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a push consumer's messages are sent."""
 
     url: Annotated[str, Setting(
-        "The URL to which messages are POSTed, with `http` or `https`. Put a user or a password into a header instead.",
+        "The URL to which messages are POSTed, with `http` or `https`. Put a user or a password into a header instead."
+        " Answers show its path only to `admin`.",
         example="https://example.com/hook",
     )]  # fmt: skip
     headers: Annotated[dict[str, str], Setting(
-        "Headers of each request. Those of the signature, and those that determine where a request ends, can't be set.",
+        "Headers of each request. Those of the signature, and those that determine where a request ends, can't be set."
+        " Answers show their values only to `admin`.",
         otherwise="none", example="x-team:shop",
     )] = {}  # fmt: skip
     secret: Annotated[str | None, Setting(
@@ -75,10 +81,8 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def __repr__(self) -> str:
-        """Leaves the secret out, since this text may be logged."""
-        shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        if self.secret is not None:
-            shown["secret"] = "…"
+        """Masks the credentials, since this text may be logged."""
+        shown = masked_push({name: getattr(self, name) for name in self.__struct_fields__})
         return f"Push({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
@@ -95,13 +99,31 @@ def _check_url(url: str) -> None:
         reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # brackets that don't match, or an invalid port
         reachable = None
-    if not reachable or _NOT_IN_URLS.search(url):
-        raise ConfigurationError(f"The push URL {url!r} can't be: write http://host/path, or https.")
+    if not reachable or " " in url or "\\" in url or not url.isprintable():
+        raise ConfigurationError(  # does not contain the URL, since its path may be a secret
+            "The push URL is invalid. Write http://host/path, or https, without spaces, backslashes and control characters."
+        )
     if parts.username is not None or parts.password is not None:
         raise ConfigurationError(
             "The push URL has a user or a password in it, where everybody would see them: put them into a header,"
             ' such as {"authorization": "Basic …"}.'
         )
+    if not _is_host(parts.hostname or "", parts.netloc):
+        raise ConfigurationError(
+            f"The host {parts.hostname!r} of the push URL is invalid. Write a name of at most {LONGEST_HOST} characters, with"
+            f" labels of at most {LONGEST_LABEL}, or an IP address without a zone."
+        )
+
+
+def _is_host(host: str, authority: str) -> bool:
+    """Whether it is a host name, which may be internationalized, or an IP address."""
+    try:
+        if "[" in authority:
+            return bool(_BRACKETED.fullmatch(authority) and IPv6Address(host))
+        labels = host.encode("idna").decode().removesuffix(".").split(".")
+    except ValueError:  # an invalid address, or a label that IDNA can't encode
+        return False
+    return sum(map(len, labels)) + len(labels) - 1 <= LONGEST_HOST and all(map(_LABEL.fullmatch, labels))
 
 
 def _check_headers(headers: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from headrace import store
 from headrace.admin import Admin
 from headrace.app.app import App
 from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
-from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
+from headrace.model.errors import InvalidInput, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.data_plane.background_tasks import BackgroundTasks
@@ -34,6 +34,7 @@ from headrace.server.data_plane.receive_request import Gone, Share
 from headrace.server.data_plane.receiving import Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream, Registry
 from headrace.server.data_plane.settle_batching import SettleBatcher
+from headrace.server.errors import unavailable
 from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -396,7 +397,7 @@ class Engine:
 
     def _running(self) -> Shared:
         if self._shared is None:
-            raise StoreUnavailable("The server is starting or stopping. Try again.")
+            raise unavailable("The server is starting or stopping. Try again.")
         return self._shared
 
     async def _remove_unused(self) -> None:

@@ -1,16 +1,23 @@
 """HTTP error responses: a sentence about what is wrong and how to correct it, a code for
-programs, and the invalid fields."""
+programs, and the invalid fields.
+
+No answer contains words of the database or its driver, nor its address, user or name: an error about them has a
+sentence of its own for callers (`HeadraceError.public`), and the log has the original.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from headrace.model.errors import (
     ConfigurationError,
+    DatabaseRefused,
     FilterTooSlow,
     HeadraceError,
     InUse,
@@ -85,6 +92,47 @@ class StaleAckIds(Problem):
         )
 
 
+def unavailable(sentence: str) -> StoreUnavailable:
+    """Return an error about the server itself, such as that it is stopping. Callers get the sentence."""
+    return StoreUnavailable(sentence).with_public(sentence)
+
+
+MAX_LOGGED = 10
+"""Refusals that are logged per second. More are only counted, since callers cause them."""
+
+MAX_LOGGED_TEXT = 2_000
+"""Largest number of characters of a logged refusal, which may repeat a value of the request."""
+
+
+class RefusalLog:
+    """Logs the originals of errors whose answers don't have them.
+
+    Args:
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = float("-inf")
+        self._logged = self._skipped = 0
+
+    def refused(self, error: HeadraceError) -> None:
+        """Log an error, or count it."""
+        now = self._clock()
+        if now - self._since >= 1.0:
+            if self._skipped:
+                log.warning("more requests refused by the database", requests=self._skipped)
+            self._since, self._logged, self._skipped = now, 0, 0
+        if self._logged >= MAX_LOGGED:
+            self._skipped += 1
+            return
+        self._logged += 1
+        log.warning("request refused by the database", error=f"{type(error).__name__}: {error}"[:MAX_LOGGED_TEXT])
+
+
+_refusals = RefusalLog()
+
+
 def error_response(error: Exception) -> Response:
     """Convert an error to a response. Unexpected errors are logged and returned as a generic 500."""
     problem = problem_of(error)
@@ -96,20 +144,38 @@ def error_response(error: Exception) -> Response:
 
 
 def problem_of(error: Exception) -> Problem:
-    """Convert an error to the API's `Problem`."""
+    """Convert an error to the API's `Problem`, and log what its answer leaves out."""
     match error:
         case Problem():
             return error
-        case Unauthorized():
-            return Problem(401, _code(error), str(error), headers={"www-authenticate": "Bearer"})
-        case Forbidden():
-            return Problem(403, _code(error), str(error))
-        case UnknownStream() | UnknownConsumer() | UnknownSource() | UnknownToken():
-            return Problem(404, _code(error), str(error))
-        case FilterTooSlow():
-            return Problem(422, _code(error), str(error))
-        case InUse() | LeaseLost() | SourceExists() | TokenExists():
-            return Problem(409, _code(error), str(error))
+        case StoreError():
+            return Problem(500, _code(error), f"{error.public} Its id is {_logged(error)}.")
+        case HeadraceError():
+            if error.public not in (None, str(error)):
+                _refusals.refused(error)
+            return _refusal(error, error.public or str(error))
+        case msgspec.ValidationError():
+            return validation_problem(error)
+        case msgspec.DecodeError() | UnicodeDecodeError():
+            return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")
+        case RecursionError():
+            return Problem(400, "malformed", "The body is nested too deeply.")
+    return Problem(
+        500, "internal", f"The server failed unexpectedly. Its log has the error, with the id {_logged(error)}."
+    )
+
+
+def _logged(error: Exception) -> str:
+    """Log an unexpected error. Returns the id by which an operator finds it."""
+    error_id = secrets.token_hex(6)
+    log.error("request failed unexpectedly", id=error_id, error=str(error) or type(error).__name__, exc_info=error)
+    return error_id
+
+
+def _refusal(error: HeadraceError, sentence: str) -> Problem:
+    """Return the answer for an error that Headrace raises deliberately."""
+    code = _code(error)
+    match error:
         case NotConnected():
             return Problem(
                 503,
@@ -117,23 +183,21 @@ def problem_of(error: Exception) -> Problem:
                 "The server is not connected to its database, because it starts or stops. Try again.",
                 headers={"retry-after": RETRY_AFTER},
             )
+        case Unauthorized():
+            return Problem(401, code, sentence, headers={"www-authenticate": "Bearer"})
+        case Forbidden():
+            return Problem(403, code, sentence)
+        case UnknownStream() | UnknownConsumer() | UnknownSource() | UnknownToken():
+            return Problem(404, code, sentence)
+        case FilterTooSlow():
+            return Problem(422, code, sentence)
+        case InUse() | LeaseLost() | SourceExists() | TokenExists():
+            return Problem(409, code, sentence)
+        case StoreUnavailable() | SchemaError() | DatabaseRefused():
+            return Problem(503, code, sentence, headers={"retry-after": RETRY_AFTER})
         case InvalidInput() | ConfigurationError():
-            return Problem(422, _code(error), str(error))
-        case StoreError():
-            log.error("request failed, unknown database error", error=error, exc_info=error)
-            return Problem(500, _code(error), str(error))
-        case StoreUnavailable() | SchemaError():
-            return Problem(503, _code(error), str(error), headers={"retry-after": RETRY_AFTER})
-        case HeadraceError():
-            return Problem(400, _code(error), str(error))
-        case msgspec.ValidationError():
-            return validation_problem(error)
-        case msgspec.DecodeError() | UnicodeDecodeError():
-            return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")
-        case RecursionError():
-            return Problem(400, "malformed", "The body is nested too deeply.")
-    log.error("request failed unexpectedly", error=error, exc_info=error)
-    return Problem(500, "internal", "The server failed unexpectedly. Its log has the error.")
+            return Problem(422, code, sentence)
+    return Problem(400, code, sentence)
 
 
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")

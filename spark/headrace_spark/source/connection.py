@@ -30,6 +30,7 @@ from headrace.model.errors import (
     UnknownConsumer,
     UnknownStream,
 )
+from headrace.model.masking import masked, masked_text
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
@@ -184,7 +185,7 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except Error as error:
-        headrace_error = _headrace_error(error, without_password(url))
+        headrace_error = _headrace_error(error, masked(url))
         if headrace_error is None:
             raise
         # libpq repeats parts of a URL that it can't parse, and a traceback would show them.
@@ -230,14 +231,8 @@ def _server_message(error: Any) -> str:
             return _text(value).strip().rstrip(".")
     text = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", " ".join(str(error).split()))
     text = re.sub(r"(percent-encoded token): .*", r"\1", text)  # the token may be part of a password
-    return without_password(text).rstrip(". ")
+    return masked_text(text).rstrip(". ")
 
 
 def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def without_password(url: str) -> str:
-    """The URL with its passwords removed."""
-    url = re.sub(r"(://[^:/@]*):.*@", r"\1:…@", url)
-    return re.sub(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", url, flags=re.IGNORECASE)

@@ -120,11 +120,11 @@ class Connections(web.Server):  # type: ignore[type-arg]
 
 
 @asynccontextmanager
-async def listening(endpoint: Endpoint) -> AsyncIterator[Endpoint]:
-    """Run the endpoint. At the end it does not wait for unfinished answers."""
+async def listening(endpoint: Endpoint, port: int = 0) -> AsyncIterator[Endpoint]:
+    """Run the endpoint, on any free port by default. At the end it does not wait for unfinished answers."""
     runner = web.ServerRunner(Connections(endpoint), handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     endpoint.url = f"{site.name}/hook"
     try:

@@ -22,6 +22,9 @@ NAT64 = ip_network("64:ff9b::/96")
 
 SPECIAL_4 = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "0.0.0.0/8",
              "224.0.0.0/4", "240.0.0.0/4", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"]  # fmt: skip
+PLATFORM_4 = ["169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32", "161.26.0.0/16",
+              "166.8.0.0/14"]  # fmt: skip
+PLATFORM_6 = ["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fe80::a9fe:a9fe%eth0"]
 SPECIAL_6 = [
     "::1/128",
     "::/128",
@@ -75,6 +78,22 @@ def test_a_special_address_is_denied_in_whatever_form(address: str) -> None:
     assert "--push-allow" in why
 
 
+@given(inside(PLATFORM_4), st.sampled_from([None, *sorted(WRAPPINGS)]))
+@example("168.63.129.16", None)
+def test_an_address_of_a_cloud_platform_must_be_allowed_by_itself(address: str, form: str | None) -> None:
+    text = address if form is None else str(WRAPPINGS[form](int(IPv4Address(address))))
+    for allow in ([], ["private", "loopback"], ["100.64.0.0/10", "169.254.0.0/16", "0.0.0.0/0", "192.0.0.0/24"]):
+        assert AllowedAddresses(allow).refusal(text) is not None
+    assert AllowedAddresses([f"{address}/32"]).refusal(address) is None
+
+
+@pytest.mark.parametrize("address", PLATFORM_6)
+def test_so_must_one_of_version_6(address: str) -> None:
+    for allow in ([], ["private", "loopback"], ["fc00::/7", "fe80::/10", "::/0"]):
+        assert AllowedAddresses(allow).refusal(address) is not None
+    assert AllowedAddresses([address.partition("%")[0]]).refusal(address) is None
+
+
 @given(st.one_of(v4, st.ip_addresses(v=6).map(str), inside(["2000::/3"])))
 def test_nothing_is_open_that_the_standard_library_calls_special(address: str) -> None:
     known: IPv4Address | IPv6Address = ipaddress.ip_address(address)
@@ -87,7 +106,11 @@ def test_nothing_is_open_that_the_standard_library_calls_special(address: str) -
 @given(st.ip_addresses(v=4))
 @example(IPv4Address("8.8.8.8"))
 def test_a_public_address_is_open_also_behind_nat64_and_6to4(address: IPv4Address) -> None:
-    assume(not any(address in ip_network(network) for network in [*SPECIAL_4, "192.0.0.0/24", "192.88.99.0/24"]))
+    assume(
+        not any(
+            address in ip_network(network) for network in [*SPECIAL_4, *PLATFORM_4, "192.0.0.0/24", "192.88.99.0/24"]
+        )
+    )
     for text in (str(address), *(str(WRAPPINGS[name](int(address))) for name in ("mapped", "6to4", "NAT64"))):
         assert NOTHING.refusal(text) is None
 

@@ -15,7 +15,8 @@ from headrace import store
 from headrace.model.specs import Backoff
 from headrace.server.push import responses
 from tests.runtime.running import Gate, dead_letters, eventually
-from tests.server.push.endpoints import Endpoint, PushApp, Request, always
+from tests.server.push.endpoints import Endpoint, PushApp, Request, always, listening
+from tests.support.logs import logged
 
 HOUR = 3600.0
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -176,16 +177,23 @@ async def test_an_endless_answer_is_read_only_so_far(push_app: PushApp, endpoint
 
 
 @pytest.mark.asyncio
-async def test_an_endpoint_that_is_not_there_is_a_nack(push_app: PushApp) -> None:
+@pytest.mark.parametrize("batch", [None, 10])
+async def test_an_endpoint_that_is_not_there_costs_no_attempt(
+    push_app: PushApp, endpoint: Endpoint, batch: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     await listener.aclose()
-    await push_app.declare(f"http://127.0.0.1:{port}/", max_deliver=1)
+    await push_app.declare(f"http://127.0.0.1:{port}/", max_deliver=1, batch=batch)
     await push_app.app.publish("orders", "k", 1)
-    await push_app.done()
-    (dead_letter,) = await dead_letters(push_app.app, "ship")
-    assert dead_letter.error is not None
-    assert dead_letter.error.startswith(f"127.0.0.1:{port} can't be reached: ")
+    await push_app.parked(attempts=0)
+    (released, *_) = logged(caplog, "message released", consumer="ship", key="k", retry_in=1.0)
+    assert str(released.error).startswith(f"127.0.0.1:{port} can't be reached: ")  # type: ignore[attr-defined]
+    async with listening(Endpoint(), port) as appeared:
+        (request,) = await appeared.until(1)
+        info = await push_app.done()
+    assert (request.message if batch is None else request.messages[0])["attempt"] == 1
+    assert info.dead_letters == 0
 
 
 @pytest.mark.asyncio

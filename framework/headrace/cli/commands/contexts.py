@@ -14,11 +14,10 @@ from headrace.cli.errors import UnreadableInput, UsageError
 from headrace.cli.options.common import JsonOption, flag
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.stderr import print_notice
-from headrace.client.address import Server, shown
+from headrace.client.address import Server
+from headrace.model.masking import HIDDEN, masked
 
 ContextName = Annotated[str, Parameter(help="The context's name.")]
-
-_HIDDEN = "…"
 
 
 def add(
@@ -87,8 +86,8 @@ def ls(*, json: JsonOption = False) -> None:
     if json:
         print_json(
             [
-                {"name": name, "current": current, "server": one.server, "token": one.token and _HIDDEN,
-                 "ca_file": one.ca_file, "database": one.database and shown(one.database)}
+                {"name": name, "current": current, "server": one.server, "token": one.token and HIDDEN,
+                 "ca_file": one.ca_file, "database": one.database and masked(one.database)}
                 for name, one, current in rows
             ]
         )  # fmt: skip
@@ -99,7 +98,7 @@ def ls(*, json: JsonOption = False) -> None:
 
         print_table(
             ("", "context", "server or database", "token"),
-            (("*" if current else "", name, shown(one.server or one.database or ""), _HIDDEN if one.token else "")
+            (("*" if current else "", name, masked(one.server or one.database or ""), HIDDEN if one.token else "")
              for name, one, current in rows),
         )  # fmt: skip
 

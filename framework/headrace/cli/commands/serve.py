@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 log = Log("headrace")
 
-RESERVED_FILES = 256
-"""Open files that a server needs in addition to its clients' connections."""
+RESERVED_FILES = 1256
+"""Open files that a server needs in addition to its clients' connections: those of push consumers, of the database, and
+others.
+"""
 
 
 def serve(
@@ -257,7 +259,7 @@ def _limit_connections(options: Options) -> Options:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return options
-    limit = max(soft - RESERVED_FILES, 16)
+    limit = max(soft - RESERVED_FILES, soft // 2, 16)
     log.warning(
         "connections limited by open files", open_files=soft, connections=limit, hint="raise the limit with `ulimit -n`"
     )

@@ -46,13 +46,13 @@ def observe(
 def _describe_backend(backend: Backend) -> str:
     """Describe the server or the database, for the title."""
     from headrace.app import settings
-    from headrace.store.database.errors import safe
+    from headrace.model.masking import masked
 
     found = backend.resolve()
     if isinstance(found, Server):
         return found.url
     database = found or settings.read({}).database
-    return "the embedded Postgres" if database is None else safe(database)
+    return "the embedded Postgres" if database is None else masked(database)
 
 
 async def _observe(admin: Administration, title: str, interval: float) -> None:

@@ -22,6 +22,7 @@ from headrace.cli.observe.display.totals import totals
 from headrace.cli.observe.history import History
 from headrace.cli.observe.snapshot import Snapshot
 from headrace.model.errors import HeadraceError
+from headrace.model.printing import printable, printable_lines
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -125,14 +126,14 @@ class LiveApp(App[None]):
             for name, value, style in totals(snapshot):
                 text.append(f" {name} ", FAINT).append(value, style)
             text.append(f"  {snapshot.at:%H:%M:%S}Z", FAINT)
-        return text.append(f"  {self._description}", FAINT)
+        return text.append(f"  {printable(self._description)}", FAINT)
 
     def _error_text(self) -> Text:
         if self._updated_at is None:
             age = "nothing received yet"
         else:
             age = f"last update {format_duration(self._clock() - self._updated_at)} ago"
-        return Text(f" Unreachable, {age}: {self.update_error}", f"bold {BAD}")
+        return Text(printable(f" Unreachable, {age}: {self.update_error}"), f"bold {BAD}")
 
     # --- calls
 
@@ -151,11 +152,11 @@ class LiveApp(App[None]):
         except HeadraceError as error:
             self._show_error(error)
             return False
-        self.notify(done if isinstance(done, str) else done(result), markup=False)
+        self.notify(printable_lines(done if isinstance(done, str) else done(result)), markup=False)
         return True
 
     def _show_error(self, error: HeadraceError) -> None:
-        self.notify(str(error), severity="error", timeout=10, markup=False)
+        self.notify(printable_lines(str(error)), severity="error", timeout=10, markup=False)
 
 
 def pause_after(interval: float, took: float) -> float:

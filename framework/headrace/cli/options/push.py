@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from headrace.cli.errors import UsageError
 from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option
 from headrace.cli.options.times import lasting
+from headrace.model.masking import HIDDEN
 from headrace.model.push import Push
 
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
@@ -30,7 +31,7 @@ def _headers(given: list[str], _: str) -> dict[str, str]:
 
 
 def _secret(text: str, _: str) -> str:
-    if text == "…":  # a server would take it to mean: keep the current secret
+    if text == HIDDEN:  # a server would take it to mean: keep the current secret
         raise UsageError("The secret '…' stands for a hidden one. Leave it out to keep that one.")
     return text
 

@@ -12,15 +12,6 @@ def count(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def printable(text: str) -> str:
-    """Escape every character that controls a terminal, is invisible or breaks a line."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
-    )
-
-
 def one_line_json(data: Any) -> str:
     """Format data as JSON on one line. Returns an empty text for no headers."""
     return "" if data is None else msgspec.json.encode(data).decode()

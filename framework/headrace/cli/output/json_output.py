@@ -6,7 +6,9 @@ import sys
 
 import msgspec
 
+from headrace.model.printing import printable_json
+
 
 def print_json(value: object) -> None:
     """Print `value` as indented JSON."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.write(printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")

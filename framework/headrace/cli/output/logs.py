@@ -20,7 +20,8 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.app.settings import LogFormat, LogLevel
-from headrace.model.log import fields_as_text
+from headrace.model.log import field_text, fields_as_text
+from headrace.model.printing import INDENT, printable, printable_json, printable_lines
 from headrace.runtime.log_context import LogContext
 
 LogLevelOption = Annotated[
@@ -115,13 +116,14 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             fields["stack"] = self.formatStack(record.stack_info)
         try:
-            return msgspec.json.encode(fields, enc_hook=str).decode()
+            return printable_json(msgspec.json.encode(fields, enc_hook=str).decode())
         except (
             TypeError,
             ValueError,
             UnicodeError,
         ):  # a key is not a string, or a lone surrogate: encode as text
-            return msgspec.json.encode({name: _as_valid_text(value) for name, value in fields.items()}).decode()
+            valid = {name: _as_valid_text(value) for name, value in fields.items()}
+            return printable_json(msgspec.json.encode(valid).decode())
 
 
 def _as_valid_text(value: Any) -> Any:
@@ -130,12 +132,19 @@ def _as_valid_text(value: Any) -> Any:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as a line of text, in local time: the event, the message being handled, and all other fields."""
+    """Formats a record as a line of text, in local time: the event, the message being handled, and all other fields.
+    Further lines, such as those of a traceback, are indented, and control characters are escaped.
+    """
 
     def __init__(self, number: int | None = None, *, colors: bool = False) -> None:
         super().__init__()
         self._prefix = "" if number is None else f"[{number}] "
         self._colors = colors
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record, with tracebacks."""
+        line, *others = super().format(record).split("\n")
+        return "\n".join((line, *(INDENT + printable_lines(other) for other in others)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Format the line without tracebacks. `logging.Formatter` appends these."""
@@ -144,9 +153,8 @@ class TextFormatter(logging.Formatter):
         if self._colors and record.levelno in _COLORS:
             level = f"{_COLORS[record.levelno]}{level}{_RESET}"
         fields = " ".join(filter(None, [_describe_message(record), fields_as_text(dict(_other_fields(record)))]))
-        fields = fields.replace("\n", "\\n")  # the record stays on one line
         first, newline, rest = _event_or_message(record).partition("\n")
-        line = f"{clock}.{int(record.msecs):03} {level} {self._prefix}{record.name}: {first}"
+        line = f"{clock}.{int(record.msecs):03} {level} {self._prefix}{printable(record.name)}: {printable(first)}"
         if fields:
             line += f"  {_COLORS[logging.DEBUG]}{fields}{_RESET}" if self._colors else f"  {fields}"
         traceback = getattr(record, "traceback", None)
@@ -173,7 +181,11 @@ def _describe_message(record: logging.LogRecord) -> str:
     stream, consumer, key, seq, attempt, messages = (getattr(record, name, None) for name in _MESSAGE_FIELDS)
     if consumer is None:
         return ""
-    words = [f"{stream}/{consumer}", key, None if seq is None else f"#{seq}"]
+    words = [
+        field_text(f"{stream}/{consumer}"),
+        None if key is None else field_text(key),
+        None if seq is None else f"#{seq}",
+    ]
     if isinstance(attempt, int) and attempt > 1:
         words.append(f"attempt {attempt}")
     if messages is not None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headrace.model.printing import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -21,7 +23,7 @@ class Progress:
 
     def print_line(self, line: str) -> None:
         """Print a line on standard error."""
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
 
 
 class _ProgressBar(Progress):

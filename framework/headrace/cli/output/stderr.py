@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 
 from headrace.cli.errors import UsageError
+from headrace.model.printing import printable_lines
 
 
 def print_notice(message: str) -> None:
     """Print a message on standard error."""
-    print(f"headrace: {message}", file=sys.stderr)
+    print(printable_lines(f"headrace: {message}"), file=sys.stderr)
 
 
 def print_hint(message: str) -> None:
     """Print what to do next, if standard output is a terminal."""
     if sys.stdout.isatty():
-        print(message, file=sys.stderr)
+        print(printable_lines(message), file=sys.stderr)
 
 
 async def confirm(question: str) -> bool:
@@ -27,7 +28,7 @@ async def confirm(question: str) -> bool:
         raise UsageError(f"{question} There is no terminal to ask. To confirm, give --yes.")
     import anyio
 
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(printable_lines(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
     await anyio.wait_readable(sys.stdin)  # waits here, because Ctrl-C would not end readline
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True

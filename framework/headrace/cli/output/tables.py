@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.cli.output.formats import printable
+from headrace.model.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -57,7 +57,7 @@ class FailureHandler:
         if not message.settled:
             message.settled = True
             self._acknowledger.fail(message, failure)
-            if failure.kind != "release":
+            if failure.kind != "release" or failure.error is not None:
                 self._log.failed(message, failure, self._acknowledger.max_deliver)
 
 

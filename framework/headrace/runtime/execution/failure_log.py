@@ -38,6 +38,12 @@ class FailureLog:
             self._skipped += 1
             return
         self._logged += 1
+        if failure.kind == "release":
+            log.warning(
+                "message released", consumer=message.consumer, key=message.key, seq=message.seq,
+                retry_in=failure.delay, error=failure.error,
+            )  # fmt: skip
+            return
         failed = failure.kind == "retry"
         exhausted = failed and -1 != max_deliver <= message.attempt
         log.warning(

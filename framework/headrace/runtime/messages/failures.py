@@ -18,7 +18,7 @@ def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
     if isinstance(error, LeaseLost):
         return RELEASE  # this process may not settle it any more
     if isinstance(error, Release):
-        return RELEASE
+        return RELEASE if error.after is None else Failure("release", min(error.after, MAX_DELAY), text_of(error))
     text, trace = error_text(error)
     if isinstance(error, Reject):
         return Failure("invalid" if isinstance(error, Unfit) else "reject", None, text, trace)

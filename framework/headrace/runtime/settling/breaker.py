@@ -53,7 +53,7 @@ class PipelineBreaker:
 
     def judge(self, message: Message, failure: Failure) -> Failure:
         """Count a failure of a message. Returns the failure to record, which may be a release."""
-        if failure.kind != "retry":
+        if failure.kind != "retry" and not (failure.kind == "release" and failure.error is not None):
             return failure
         if not self.closed:
             if message is self.probe:

@@ -8,8 +8,9 @@ from typing import Any
 
 import anyio
 
-from headrace.model.errors import HeadraceError, StoreUnavailable
+from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
+from headrace.server.errors import unavailable
 
 log = Log("headrace")
 
@@ -32,7 +33,7 @@ class BackgroundTasks:
     def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Start a task. Raises `StoreUnavailable` unless tasks are accepted."""
         if not self.is_open:
-            raise StoreUnavailable("The server is starting or stopping. Try again.")
+            raise unavailable("The server is starting or stopping. Try again.")
         task = asyncio.ensure_future(_run(function, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

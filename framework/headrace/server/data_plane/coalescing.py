@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.model.errors import StoreUnavailable
+from headrace.server.errors import unavailable
 
 MIN_WAIT, MAX_WAIT = 0.005, 0.05
 """Default bounds of the time that a call waits for others, in seconds."""
@@ -83,7 +83,7 @@ def fail(answers: Iterable[asyncio.Future[Any]], error: BaseException) -> None:
     A cancellation becomes `StoreUnavailable`, since it is unknown how far the call came.
     """
     if not isinstance(error, Exception):
-        error = StoreUnavailable("The server stops, so it is unknown whether this was done. Try again.")
+        error = unavailable("The server stops, so it is unknown whether this was done. Try again.")
     for answer in answers:
         if not answer.done():
             answer.set_exception(error)

@@ -10,9 +10,10 @@ from datetime import datetime
 import msgspec
 
 from headrace import store
-from headrace.model.errors import InvalidInput, StoreUnavailable
+from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
 from headrace.server.data_plane.coalescing import fail
+from headrace.server.errors import unavailable
 from headrace.store.messages.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
 
 MAX_TRANSACTIONS = 2
@@ -102,7 +103,7 @@ class PublishBatcher:
         finally:
             self._workers -= 1
             remaining, self._queue = self._queue, []  # empty unless cancelled
-            fail([one.answer for one in remaining], StoreUnavailable("The server is stopping. Try again."))
+            fail([one.answer for one in remaining], unavailable("The server is stopping. Try again."))
 
     def _next(self) -> list[_PendingPublish]:
         """Take the requests that fit into one statement.

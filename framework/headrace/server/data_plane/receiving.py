@@ -27,7 +27,7 @@ from headrace.server.data_plane.coalescing import Coalescer, fail
 from headrace.server.data_plane.message_cache import CachedMessage, MessageCache, MessageCaches, complete
 from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.errors import TooManyWaiting
+from headrace.server.errors import TooManyWaiting, unavailable
 from headrace.store.messages.lease import MAX_LOOK
 
 MOST = 1000
@@ -194,7 +194,7 @@ class Receivers:
         finally:
             self._at_work = False
             self.calls.leave()
-            self._fail(StoreUnavailable("The server stops. Try again."))  # those left after a cancellation
+            self._fail(unavailable("The server stops. Try again."))  # those left after a cancellation
 
     async def _call(self) -> Batch:
         """Make one lease call for the first requests in the queue."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from headrace import store
 from headrace.model.ack_ids import AckId
-from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
 from headrace.server.data_plane.coalescing import Coalescer, fail
+from headrace.server.errors import unavailable
 
 MAX_MESSAGES = 5000
 """Largest number of messages in one settle call, unless a single request has more."""
@@ -92,7 +92,7 @@ class SettleBatcher:
         finally:
             self._working = False
             remaining, self._queue = self._queue, []  # empty unless cancelled
-            fail([one.answer for one in remaining], StoreUnavailable("The server is stopping. Try again."))
+            fail([one.answer for one in remaining], unavailable("The server is stopping. Try again."))
 
     def _next(self) -> list[_PendingSettle]:
         """Take requests for one call. If two name the same message, the second waits for the next call."""

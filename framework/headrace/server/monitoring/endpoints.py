@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from asyncio import gather
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import parse_qs
 
@@ -11,7 +12,7 @@ import msgspec
 
 from headrace import store
 from headrace.model.capture import BackfillInfo
-from headrace.model.errors import FilterTooSlow, StoreUnavailable
+from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Access, authorization_of
@@ -109,8 +110,17 @@ class Monitoring:
         excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
         if unknown := set(excluded) - {"sources"}:
             raise Problem(400, "malformed", f"exclude={min(unknown)!r} is invalid. Only 'sources' can be excluded.")
-        found = await self.health.readiness(sources=not excluded)
-        return 200 if found.ready else 503, _JSON, msgspec.json.encode(found)
+        found, detailed = await gather(self.health.readiness(sources=not excluded), self._is_admin(scope))
+        body = found if detailed else {"ready": found.ready}  # reasons name the database, sources and tables
+        return 200 if found.ready else 503, _JSON, msgspec.json.encode(body)
+
+    async def _is_admin(self, scope: Scope) -> bool:
+        """Return whether the caller has `admin` for all streams. False while that can't be found out."""
+        try:
+            await self._access.check(authorization_of(scope["headers"]), "admin", None)
+        except HeadraceError:
+            return False
+        return True
 
     async def _metrics(self, scope: Scope) -> Page:
         if not self._access.open:

@@ -109,7 +109,7 @@ PATHS: dict[str, Any] = {
         "get": {
             "operationId": "ready",
             "summary": "Check that the server is ready",
-            "description": "Checks that the database can be reached, that its schema is current, and that no source has stopped. The answer contains the reasons against it.",
+            "description": "Checks that the database can be reached, that its schema is current, and that no source has stopped. `ready` is whether that is so. The reasons against it are only in the answer to a token with `admin` for all streams, and while no token was ever created.",
             "tags": ["Health"],
             "security": [{}],
             "parameters": [

@@ -7,7 +7,9 @@ check applies to the address that is connected to, since the owner of a name can
 addresses at any time.
 
 The kinds follow the registries of special-purpose addresses,
-https://www.iana.org/assignments/iana-ipv4-special-registry and -ipv6-.
+https://www.iana.org/assignments/iana-ipv4-special-registry and -ipv6-. Clouds have further addresses at which
+their machines get credentials or configuration. Some of them look public, and some are in networks that an
+operator allows for other reasons, so each of them must be allowed by itself.
 """
 
 from __future__ import annotations
@@ -33,6 +35,26 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
          "2001::/23", "2001:db8::/32", "3fff::/20"),
     ),
 )  # fmt: skip
+_PLATFORM = tuple(
+    ip_network(text)
+    for text in (
+        "169.254.169.254/32",  # the metadata of most clouds
+        "169.254.170.2/32", "169.254.170.23/32", "fd00:ec2::23/128",  # AWS: credentials of containers
+        "fd00:ec2::254/128",  # AWS
+        "168.63.129.16/32",  # Azure
+        "fd20:ce::254/128",  # Google
+        "100.100.100.200/32",  # Alibaba
+        "192.0.0.192/32", "fd00:c1::a9fe:a9fe/128",  # Oracle
+        "169.254.42.42/32", "fd00:42::42/128",  # Scaleway
+        "169.254.0.23/32",  # Tencent
+        "fe80::a9fe:a9fe/128",  # OpenStack
+        "161.26.0.0/16", "166.8.0.0/14",  # IBM: services inside its network
+    )
+)  # fmt: skip
+"""Addresses of cloud platforms. Their kind comes before the others."""
+
+_METADATA = "cloud platform's"
+
 _SPECIAL = tuple((kind, ip_network(text)) for kind, texts in _KINDS for text in texts)
 _BY_NAME = {kind: tuple(map(ip_network, texts)) for kind, texts in _KINDS if kind in ("loopback", "private")}
 
@@ -62,7 +84,7 @@ class AllowedAddresses:
         would allow it. None if it is allowed. `verb` says what the server would do."""
         for address in forms(ip_address(text)):
             kind = special(address)
-            if kind is not None and not any(address in network for network in self._networks):
+            if kind is not None and not self._allows(address, kind):
                 allow = kind if kind in _BY_NAME else f"{address}/{address.max_prefixlen}"
                 return (
                     f"{text} is a {kind} address, to which this server may not {verb}. Its operator can allow that with"
@@ -70,9 +92,16 @@ class AllowedAddresses:
                 )
         return None
 
+    def _allows(self, address: Address, kind: str) -> bool:
+        """Whether the operator allows an address that is not public. One of a cloud platform must be given by itself."""
+        networks = (one for one in self._networks if kind != _METADATA or one.num_addresses == 1)
+        return any(address in network for network in networks)
+
 
 def special(address: Address) -> str | None:
     """Return the kind of a special address. None for a public one."""
+    if any(address in network for network in _PLATFORM):
+        return _METADATA
     for kind, network in _SPECIAL:
         if address in network:
             return kind

@@ -10,12 +10,12 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from headrace.model.outcomes import Retry
+from headrace.model.outcomes import Release, Retry
 from headrace.model.push import Push
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.server.push import responses
-from headrace.server.push.http_client import AddressNotAllowed, timeout
+from headrace.server.push.http_client import AddressNotAllowed, Exchange, PushClient, connection_of, timeout
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
 
@@ -32,6 +32,14 @@ class BatchFailed(Retry):
     __traceback__ = None
 
 
+UNSENT_DELAY = 1.0
+"""Seconds before a message that could not be sent is tried again, until the circuit breaker opens."""
+
+
+class Unsent(Release):
+    """Nothing was sent, because there is no connection to the endpoint. That is no attempt."""
+
+
 class DeliveryFailure(msgspec.Struct, frozen=True):
     """Why messages are delivered again. `after` is the delay in seconds, or None to use the backoff."""
 
@@ -46,13 +54,13 @@ class PushHandler:
         push: the URL and settings.
         bodies: makes the bodies.
         signer: makes the headers with id, time and signature.
-        session: the HTTP client that all consumers share.
+        client: the consumer's HTTP client.
         agent: the User-Agent.
         now: returns the current time.
     """
 
     def __init__(
-        self, push: Push, bodies: RequestBodies, signer: RequestSigner, session: aiohttp.ClientSession, agent: str,
+        self, push: Push, bodies: RequestBodies, signer: RequestSigner, client: PushClient, agent: str,
         now: Callable[[], datetime],
     ) -> None:  # fmt: skip
         self._url = URL(push.url)
@@ -65,7 +73,7 @@ class PushHandler:
         self._timeout = timeout(push.timeout)
         self._bodies = bodies
         self._signer = signer
-        self._session = session
+        self._client = client
         self._now = now
 
     async def send_message(self, message: Message) -> Retry | None:
@@ -81,22 +89,37 @@ class PushHandler:
             raise BatchFailed(failure.reason, after=failure.after)
 
     async def _send(self, seqs: tuple[int, ...] | list[int], body: bytes) -> DeliveryFailure | None:
+        async with connection_of(self._client, self._seconds) as connection:
+            if not connection:
+                raise Unsent(f"None of the consumer's connections became free within {self._seconds:g} s")
+            return await self._post(seqs, body)
+
+    async def _post(self, seqs: tuple[int, ...] | list[int], body: bytes) -> DeliveryFailure | None:
         now = int(self._now().timestamp())
         headers = {**self._headers, **self._signer.headers(self._signer.id(seqs), now, body)}
+        exchange = Exchange()
         try:
-            async with self._session.post(
-                self._url, data=body, headers=headers, timeout=self._timeout, allow_redirects=False
-            ) as response:
+            async with self._client.session.post(
+                self._url, data=body, headers=headers, timeout=self._timeout, allow_redirects=False,
+                trace_request_ctx=exchange,
+            ) as response:  # fmt: skip
                 if responses.is_ack(response.status):
                     await self._read_rest(response)
                     return None
                 return await self._failure(response)
-        except TimeoutError:
-            return DeliveryFailure(f"The endpoint did not respond within {self._seconds:g} s")
-        except aiohttp.ClientConnectorError as error:
-            return DeliveryFailure(self._unreachable(error))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return DeliveryFailure(f"The request failed: {responses.one_line(str(error) or type(error).__name__)}")
+            reason = self._reason(error, exchange)
+            if exchange.connected or not isinstance(error, OSError) or _refused_here(error):
+                return DeliveryFailure(reason)
+            raise Unsent(reason, after=UNSENT_DELAY) from None
+
+    def _reason(self, error: Exception, exchange: Exchange) -> str:
+        if isinstance(error, TimeoutError):
+            done = "respond" if exchange.connected else "accept a connection"
+            return f"The endpoint did not {done} within {self._seconds:g} s"
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return self._unreachable(error)
+        return f"The request failed: {responses.one_line(str(error) or type(error).__name__)}"
 
     async def _failure(self, response: aiohttp.ClientResponse) -> DeliveryFailure:
         status, headers = response.status, response.headers
@@ -125,6 +148,11 @@ class PushHandler:
         if isinstance(cause, AddressNotAllowed):
             return text
         return f"{self._url.host}:{self._url.port} can't be reached: {responses.one_line(text)}"
+
+
+def _refused_here(error: Exception) -> bool:
+    """Whether this server may not push to the address, which trying again doesn't change."""
+    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, AddressNotAllowed)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import aiohttp
 import anyio
 import anyio.abc
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from headrace import store
 from headrace.flow.priority import Priorities
 from headrace.model.ack_ids import AckIds
-from headrace.model.errors import StoreUnavailable, UnknownConsumer
+from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Breaker, Handling
 from headrace.model.log import Log
 from headrace.model.push import Push
@@ -28,7 +27,7 @@ from headrace.runtime.pipeline.pipeline import Pipeline
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.push.addresses import AllowedAddresses
 from headrace.server.push.handler import PushHandler
-from headrace.server.push.http_client import session
+from headrace.server.push.http_client import PushClient, PushClients
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
 from headrace.store import PushConsumer
@@ -43,7 +42,8 @@ RESTART_DELAY = 30.0
 """Seconds before a consumer is started again after its pipeline failed unexpectedly."""
 
 TIMEOUT_MARGIN = 5.0
-"""Seconds that the handler's timeout exceeds the request's, which normally ends first."""
+"""Seconds that the handler's timeout exceeds those of a request and of the wait for its connection, which
+normally end first."""
 
 BREAKER = Breaker(failures=20, pause=5.0, longest=60.0)
 """Circuit breaker. An endpoint that only returns errors is probed with one message at a time, so
@@ -53,7 +53,8 @@ that an outage of an hour exhausts no messages."""
 class _RunningConsumer:
     """A push consumer with a running pipeline."""
 
-    def __init__(self, consumer: PushConsumer, push: Push, pipeline: Pipeline) -> None:
+    def __init__(self, consumer: PushConsumer, push: Push, pipeline: Pipeline, client: PushClient) -> None:
+        self.client = client
         self.consumer = consumer
         self.push = push
         self.pipeline = pipeline
@@ -88,11 +89,12 @@ class PushConsumers:
         # Middleware and priorities only apply to the app's own handlers.
         self._shared = shared = msgspec.structs.replace(shared, middleware=(), priorities=Priorities())
         try:
-            async with session(self._allowed) as client, anyio.create_task_group() as group:
+            self._clients = PushClients(self._allowed)
+            async with anyio.create_task_group() as group:
                 with anyio.CancelScope() as self._look_up_scope:
                     if not self._draining:  # `drain` may come before `run`
                         await run_with_retry(
-                            "push consumers", lambda database_retry: self._look_up(database_retry, client, group)
+                            "push consumers", lambda database_retry: self._look_up(database_retry, group)
                         )
         finally:
             self._look_up_scope = None
@@ -105,9 +107,7 @@ class PushConsumers:
 
     # --- look-up
 
-    async def _look_up(
-        self, database_retry: DatabaseRetry, client: aiohttp.ClientSession, group: anyio.abc.TaskGroup
-    ) -> None:
+    async def _look_up(self, database_retry: DatabaseRetry, group: anyio.abc.TaskGroup) -> None:
         """Look for push consumers until cancelled. Raises `StoreUnavailable`."""
         database = self._shared.database
         ack_ids = AckIds(await store.secret(database, "ack_ids"))
@@ -117,14 +117,12 @@ class PushConsumers:
             for number in self._running.keys() - found.keys():
                 self._end(self._running[number], "push consumer removed")
             for consumer in found.values():
-                await self._update(consumer, client, ack_ids, group)
+                await self._update(consumer, ack_ids, group)
             database_retry.cleared()
             with anyio.move_on_after(self._refresh_interval):
                 await self._changed.wait()
 
-    async def _update(
-        self, consumer: PushConsumer, client: aiohttp.ClientSession, ack_ids: AckIds, group: anyio.abc.TaskGroup
-    ) -> None:
+    async def _update(self, consumer: PushConsumer, ack_ids: AckIds, group: anyio.abc.TaskGroup) -> None:
         """Start a consumer, or leave it running, or stop it so that it starts again with its new settings."""
         running = self._running.get(consumer.number)
         if running is not None and running.consumer.version == consumer.version:
@@ -137,7 +135,7 @@ class PushConsumers:
             if spec.push is None or self._draining:  # changed just now
                 return
             if running is None:
-                self._begin(consumer, spec, spec.push, client, ack_ids, group)
+                self._begin(consumer, spec, spec.push, ack_ids, group)
             elif running.push == spec.push:
                 running.consumer = consumer  # the pipeline applies other settings itself
             else:
@@ -158,7 +156,7 @@ class PushConsumers:
             error=error,
             seconds=RESTART_DELAY,
             hint="it starts again after these seconds",
-            exc_info=error,
+            exc_info=None if isinstance(error, HeadraceError) else error,  # a sentence about the settings is enough
         )
         self._restart_at[consumer.number] = self._shared.time.clock() + RESTART_DELAY
 
@@ -168,9 +166,9 @@ class PushConsumers:
     # --- one consumer
 
     def _begin(
-        self, consumer: PushConsumer, spec: ConsumerSpec, push: Push, client: aiohttp.ClientSession, ack_ids: AckIds,
-        group: anyio.abc.TaskGroup,
+        self, consumer: PushConsumer, spec: ConsumerSpec, push: Push, ack_ids: AckIds, group: anyio.abc.TaskGroup,
     ) -> None:  # fmt: skip
+        client = self._clients.open()
         push_handler = PushHandler(
             push,
             RequestBodies(consumer.number, consumer.stream_id, ack_ids),
@@ -181,7 +179,7 @@ class PushConsumers:
         )
         pipeline = Pipeline(consumer.number, spec, _handler(push_handler, push), _handling(push), self._shared)
         pipeline.fetcher.calls.polling = self._polling
-        self._running[consumer.number] = running = _RunningConsumer(consumer, push, pipeline)
+        self._running[consumer.number] = running = _RunningConsumer(consumer, push, pipeline, client)
         pipeline.on_gone.connect(lambda: self._log_end(running, "push consumer removed"))
         group.start_soon(self._run, running)
 
@@ -203,6 +201,7 @@ class PushConsumers:
         finally:
             del self._running[running.consumer.number]
             self._changed.set()
+            await self._clients.close(running.client)
 
     # --- events from the app
 
@@ -274,7 +273,7 @@ def _undecoded(payload: str) -> str:
 def _handling(push: Push) -> Handling:
     return Handling(
         concurrency=push.concurrency,
-        timeout=push.timeout + TIMEOUT_MARGIN,
+        timeout=2 * push.timeout + TIMEOUT_MARGIN,
         batch=push.batch,
         runner="async",
         breaker=BREAKER,

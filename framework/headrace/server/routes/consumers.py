@@ -40,19 +40,22 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
         """Returns consumers by stream and name."""
         await context.check_all_streams(request, "consume")
-        return Listed([Consumer.of(info) for info in await context.admin.consumers()])
+        return Listed([Consumer.of(await context.visible(request, info)) for info in await context.admin.consumers()])
 
     @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
     async def list_consumers(request: AnyRequest, stream: StreamRef) -> Listed[Consumer]:
         """Returns consumers by name."""
         cached = await context.stream(request, stream, "consume")
-        return Listed([Consumer.of(info) for info in await context.admin.consumers(cached.name)])
+        return Listed(
+            [Consumer.of(await context.visible(request, info)) for info in await context.admin.consumers(cached.name)]
+        )
 
     @get(_PATH, summary="Read a consumer", tags=["Consumers"])
     async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
         """Returns the consumer's settings, its position and its backlog."""
         cached = await context.consumer(request, stream, consumer, "consume")
-        return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
+        info = await context.admin.consumer(cached.stream.name, cached.name)
+        return Consumer.of(await context.visible(request, info))
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consumers"],
            status_code=200)  # fmt: skip

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from litestar import Request
 
 from headrace.admin import Admin
 from headrace.model.errors import UnknownConsumer, UnknownSource, UnknownStream
+from headrace.model.masking import masked_push
+from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
-from headrace.server.access.scopes import Access, Need
+from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.routes.raw_messages import RawMessages
@@ -73,6 +76,17 @@ class RouteContext:
             raise
         await self.check_stream(request, consumer.stream.name, need)
         return consumer
+
+    async def visible(self, request: AnyRequest, info: ConsumerInfo) -> ConsumerInfo:
+        """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""
+        push = info.settings["push"]
+        if push is None:
+            return info
+        try:
+            await self.check_stream(request, info.stream, "admin")
+        except Forbidden:
+            return msgspec.structs.replace(info, settings={**info.settings, "push": masked_push(push)})
+        return info
 
     async def source(self, request: AnyRequest, ref: str) -> SourceInfo:
         """Look up a source by its id or name. A caller without access to all streams gets an access

@@ -48,13 +48,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
         """Returns the consumers of all streams."""
         await context.check_all_streams(request, "consume")
-        return Listed([HttpConsumer.of(info) for info in await context.admin.consumers()])
+        return Listed(
+            [HttpConsumer.of(await context.visible(request, info)) for info in await context.admin.consumers()]
+        )
 
     @get(_PATH, summary="Read a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:
         """Returns the consumer's settings. Filters that were `*` are left out."""
         cached = await context.consumer_anywhere(request, consumer, "consume")
-        return HttpConsumer.of(await context.admin.consumer(cached.stream.name, cached.name))
+        info = await context.admin.consumer(cached.stream.name, cached.name)
+        return HttpConsumer.of(await context.visible(request, info))
 
     @route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consume API"],
            status_code=200)  # fmt: skip

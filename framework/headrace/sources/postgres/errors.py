@@ -12,6 +12,8 @@ from headrace.model.errors import HeadraceError, StoreUnavailable
 class SourceUnavailable(StoreUnavailable):
     """The captured database can't be reached, or dropped the connection. Trying again may succeed."""
 
+    public = "The captured database is not available now. The server's log says why. Try again in a moment."
+
 
 class StreamingFailed(SourceUnavailable):
     """The server can't stream a transaction while it is open, but probably can send it once it has

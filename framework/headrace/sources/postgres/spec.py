@@ -10,12 +10,12 @@ from msgspec.structs import force_setattr
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError, InvalidFilter
+from headrace.model.masking import masked
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import RowKeyTemplate
 from headrace.sources.postgres.settings import ACTIONS, PostgresSettings
-from headrace.store.database.errors import without_password
 
 MOST_TABLES = 1000
 MOST_COLUMNS = 1600  # Postgres's limit
@@ -196,7 +196,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         # Without the password, since a repr ends up in logs and tracebacks.
-        given = self.given() | ({} if self.database is None else {"database": without_password(self.database)})
+        given = self.given() | ({} if self.database is None else {"database": masked(self.database)})
         shown = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"PostgresSpec(name={self.name!r}, stream={self.stream!r}{shown})"
 

@@ -9,8 +9,8 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.masking import masked_push
 from headrace.model.specs import ConsumerSpec, StreamSpec
-from headrace.store.catalog.states import HIDDEN
 from headrace.store.database.pool import Database, Executor
 from headrace.store.messages.peek import encoded
 
@@ -82,8 +82,8 @@ def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any,
 
 
 def _plain(setting: str, value: Any) -> Any:
-    """A value for logs and errors. Hides the secret of a push consumer."""
-    return {**value, "secret": HIDDEN} if setting == "push" and value and value.get("secret") else value
+    """A value for logs and errors. Hides the credentials of a push consumer."""
+    return masked_push(value) if setting == "push" and value else value
 
 
 async def consumer_id(executor: Executor, stream: str, name: str) -> int:

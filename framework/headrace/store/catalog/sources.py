@@ -9,9 +9,8 @@ import msgspec
 
 from headrace.model.capture import CaptureInfo
 from headrace.model.errors import UnknownSource
+from headrace.model.masking import HIDDEN, masked
 from headrace.model.sources import SourceInfo
-from headrace.store.catalog.states import HIDDEN
-from headrace.store.database.errors import without_password
 from headrace.store.database.pool import Executor
 
 
@@ -95,5 +94,5 @@ def without_secrets(source: SourceInfo) -> SourceInfo:
     if settings.get("secrets"):
         settings["secrets"] = [HIDDEN] * len(settings["secrets"])
     if settings.get("database"):
-        settings["database"] = without_password(settings["database"])
+        settings["database"] = masked(settings["database"])
     return msgspec.structs.replace(source, settings=settings)

@@ -9,14 +9,12 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.masking import HIDDEN
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.store.database.pool import Executor
 
 # How many messages above a consumer's position are examined at most, to count its pending messages.
 MAX_LOOK = 10_000
-
-HIDDEN = "…"
-"""Replaces a secret in results."""
 
 
 async def streams(executor: Executor) -> list[StreamInfo]:

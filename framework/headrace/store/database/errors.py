@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ import asyncpg
 
 from headrace.model.errors import (
     ConfigurationError,
+    DatabaseRefused,
     HeadraceError,
     InUse,
     InvalidData,
@@ -27,6 +27,7 @@ from headrace.model.errors import (
     UnknownSource,
     UnknownStream,
 )
+from headrace.model.masking import masked
 
 _CONSTRAINTS: dict[str, HeadraceError] = {
     "valid_key": InvalidKey(
@@ -43,6 +44,20 @@ _CONSTRAINTS: dict[str, HeadraceError] = {
     "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
 }
 
+_INVALID_JSON = (
+    "The data is not JSON that Postgres can store. It must be valid JSON in UTF-8, without \\u0000 and without halves of"
+    " surrogate pairs."
+)
+
+_INVALID_VALUES = {
+    "22001": "A text of the request is too long.",
+    "22003": "A number of the request is out of range.",
+    "22007": "A time of the request is invalid.",
+    "22008": "A time of the request is out of range.",
+    "22021": "A text of the request has a NUL character, or is not UTF-8.",
+}
+"""Sentences for callers over HTTP, by SQLSTATE."""
+
 _NUMBERED = frozenset(
     f"{table}_pkey"
     for table in ("streams", "consumers", "sources", "backfills", "scheduled", "capture_positions", "capture_failures")
@@ -55,7 +70,7 @@ def translated(dsn: str, *, ours: bool = False) -> Iterator[None]:
     """Raise Headrace's errors for the driver's.
 
     Args:
-        dsn: named in the message, without its password.
+        dsn: named in the message, with its secrets masked.
         ours: whether all the statements are Headrace's own. Then an unknown error of the server becomes a
             `StoreError`. Otherwise it passes unchanged, because the caller's own code may handle it.
     """
@@ -69,7 +84,20 @@ def translated(dsn: str, *, ours: bool = False) -> Iterator[None]:
             known = _unknown(error, dsn)
         if known is None:
             raise
-        raise known from error
+        # What the driver says of a URL that it can't parse may contain a part of the password.
+        unreadable = isinstance(error, asyncpg.ClientConfigurationError) or type(error) is ValueError
+        raise known from (None if unreadable else error)
+
+
+@contextmanager
+def readable(dsn: str) -> Iterator[None]:
+    """Raise `DatabaseRefused` for a URL that can't be parsed. Any other error passes unchanged."""
+    try:
+        yield
+    except ValueError as error:
+        if type(error) not in (ValueError, UnicodeError, UnicodeEncodeError, UnicodeDecodeError):
+            raise
+        raise _unreadable(dsn) from None
 
 
 def translate(error: Exception, dsn: str) -> HeadraceError | None:
@@ -79,20 +107,24 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error, dsn)
     if isinstance(error, asyncpg.ClientConfigurationError):
-        return ConfigurationError(
-            f"The database URL {safe(dsn)!r} can't be parsed ({error}). Write postgresql://user:password@host:5432/database."
-        )
+        return _unreadable(dsn)
     if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
         detail = str(error) or type(error).__name__
-        return StoreUnavailable(f"The database at {safe(dsn)} can't be reached: {detail}.")
+        return StoreUnavailable(f"The database at {masked(dsn)} can't be reached: {detail}.")
     if isinstance(error, asyncpg.InternalClientError):
         # The driver was still reading the server's last messages when it got a new statement.
-        return StoreUnavailable(f"The connection to the database at {safe(dsn)} broke: {error}.")
+        return StoreUnavailable(f"The connection to the database at {masked(dsn)} broke: {error}.")
     if isinstance(error, ValueError) and "int()" in str(error):
-        return ConfigurationError(
-            f"The database URL {safe(dsn)!r} can't be parsed, since its port is not a number ({error})."
-        )
+        return _unreadable(dsn)
     return None
+
+
+def _unreadable(dsn: str) -> ConfigurationError:
+    """The error for a URL that the driver can't parse. The driver's words may contain a part of the password."""
+    return DatabaseRefused(
+        f"The database URL {masked(dsn)!r} can't be parsed. Write postgresql://user:password@host:5432/database. In a user and a"
+        " password, write %2F for /, %40 for @ and %3A for a colon."
+    )
 
 
 def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None:
@@ -120,7 +152,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return _taken(error)
         case "53100":
             return StoreFull(
-                f"The disk of the database at {safe(dsn)} is full ({first_line(error)}). Nothing was written. Free some space."
+                f"The disk of the database at {masked(dsn)} is full ({first_line(error)}). Nothing was written. Free some space."
             )
         case "23514":
             if "no partition of relation" in str(error) and getattr(error, "schema_name", None) == "headrace_streams":
@@ -129,13 +161,15 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
         case "23503" if getattr(error, "schema_name", None) == "headrace_internal":
             return _deleted_meanwhile(error)
         case "22P02" | "22P05" | "22021":
-            return InvalidData(f"The data is not JSON that Postgres can store: {first_line(error)}.")
+            return InvalidData(f"The data is not JSON that Postgres can store: {first_line(error)}.").with_public(
+                _INVALID_VALUES.get(state, _INVALID_JSON)
+            )
         case "3D000" | "28P01" | "28000":
-            return ConfigurationError(
-                f"The server at {safe(dsn)} refuses the connection: {first_line(error)}. Correct the database URL."
+            return DatabaseRefused(
+                f"The server at {masked(dsn)} refuses the connection: {first_line(error)}. Correct the database URL."
             )
         case "42501":
-            return ConfigurationError(
+            return DatabaseRefused(
                 f"The database user lacks a privilege: {first_line(error)}. Grant it, or use another user."
             )
         case "42P01" if "headrace_streams." in str(
@@ -143,23 +177,25 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
         ):  # in the caller's own transaction, otherwise the call is repeated
             return UnknownStream(
                 f"The stream was just deleted ({first_line(error)}). Create it again, or correct the name."
-            )
+            ).with_public("The stream was just deleted. Create it again, or correct the name.")
         case "3F000" | "42P01" | "42883" | "42704":
             return SchemaError(f"The database has no Headrace schema ({first_line(error)}). Run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
-            return StoreUnavailable(f"The database at {safe(dsn)} could not run the statement: {first_line(error)}.")
+            return StoreUnavailable(f"The database at {masked(dsn)} could not run the statement: {first_line(error)}.")
     if state[:2] == "22":  # including the driver's own errors about arguments
-        return InvalidData(f"The database can't store the value: {first_line(error)}.")
+        return InvalidData(f"The database can't store the value: {first_line(error)}.").with_public(
+            _INVALID_VALUES.get(state, "The database can't store a value of the request.")
+        )
     # Connections (08), resources (53), shutdowns (57P), I/O errors (58).
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
-        return StoreUnavailable(f"The database at {safe(dsn)} is not available: {first_line(error)}.")
+        return StoreUnavailable(f"The database at {masked(dsn)} is not available: {first_line(error)}.")
     return None
 
 
 def _unknown(error: asyncpg.PostgresError, dsn: str) -> StoreError:
     hint = f" The server's hint: {hint}" if (hint := getattr(error, "hint", None)) else ""
     return StoreError(
-        f"The database at {safe(dsn)} rejected a statement of Headrace with an unknown error:"
+        f"The database at {masked(dsn)} rejected a statement of Headrace with an unknown error:"
         f" {first_line(error)} (SQLSTATE {error.sqlstate}).{hint}"
     )
 
@@ -197,17 +233,6 @@ def sqlstate(error: BaseException) -> str | None:
             return str(state)
         inner = getattr(inner, "orig", None) or inner.__cause__
     return None
-
-
-def safe(dsn: str) -> str:
-    """The DSN without its password."""
-    return re.sub(r"(://[^:/@]*):.*@", r"\1:…@", dsn)
-
-
-def without_password(dsn: str) -> str:
-    """As `safe`, also if the password is a parameter, or the DSN consists of `name=value` pairs."""
-    dsn = re.sub(r"(\bpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", safe(dsn), flags=re.IGNORECASE)
-    return re.sub(r"(\bsslpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", r"\1…", dsn, flags=re.IGNORECASE)
 
 
 def first_line(error: Exception) -> str:

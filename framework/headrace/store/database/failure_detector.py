@@ -19,8 +19,9 @@ import anyio
 import asyncpg
 
 from headrace.model.log import Log
+from headrace.model.masking import masked
 from headrace.store.database.addresses import Addresses
-from headrace.store.database.errors import first_line, safe
+from headrace.store.database.errors import first_line
 from headrace.store.database.keepalive import quiet_for
 from headrace.store.database.lost_calls import (
     BACKENDS,
@@ -80,7 +81,7 @@ class FailureDetector:
         self.pooled = False
         self.lookups = 0
         self.ended = 0
-        self._address = safe(dsn)
+        self._address = masked(dsn)
         self._connect = connect
         self._expire = expire
         self._addresses = addresses

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from headrace.model.errors import SchemaError
-from headrace.store.database.errors import safe
+from headrace.model.masking import masked
 from headrace.store.database.pool import Database
 
 _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
@@ -63,7 +63,7 @@ async def migrate(database: Database) -> list[str]:
         version, installed = await _state(connection)
         if version > known[-1].version:
             raise SchemaError(
-                f"The schema in {safe(database.dsn)} has version {version}, and this Headrace supports versions up to"
+                f"The schema in {masked(database.dsn)} has version {version}, and this Headrace supports versions up to"
                 f" {known[-1].version}. Upgrade Headrace: pip install --upgrade headrace."
             )
         done = []
@@ -121,7 +121,7 @@ async def _refuse_foreign_tables(connection: asyncpg.Connection[Any], database: 
     table = await connection.fetchval("select min(tablename) from pg_tables where schemaname = 'headrace'")
     if table is not None:
         raise SchemaError(
-            f"The database schema headrace in {safe(database.dsn)} has tables already, such as headrace.{table}. Other"
+            f"The database schema headrace in {masked(database.dsn)} has tables already, such as headrace.{table}. Other"
             " software or a version of Headrace before 0.1.0 created them. Use another database, or remove the schema"
             " with all its data: drop schema headrace cascade."
         )

@@ -18,9 +18,10 @@ import anyio
 import asyncpg
 
 from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable, UnknownConsumer
+from headrace.model.masking import masked
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
-from headrace.store.database.errors import first_line, safe, translated
+from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 from headrace.store.database.keepalive import SERVER_SETTINGS
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
@@ -101,7 +102,7 @@ class Database:
         if self._pool is not None:
             return
         self._settings = {}
-        with translated(self.dsn):
+        with translated(self.dsn), readable(self.dsn):
             probe = await self.connect(statement_cache_size=0)
             try:
                 await self._inspect_server(probe)
@@ -209,7 +210,7 @@ class Database:
         with translated(self.dsn):
             if await self._call("fetchval", "select pg_is_in_recovery()", ()):
                 raise StoreUnavailable(
-                    f"The database at {safe(self.dsn)} is in recovery, and may not have everything yet. Try again later."
+                    f"The database at {masked(self.dsn)} is in recovery, and may not have everything yet. Try again later."
                 )
 
     async def _call(self, method: str, query: str, args: tuple[Any, ...]) -> Any:

@@ -19,6 +19,7 @@ from headrace.cli.output.results import print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
+from headrace.model.printing import printable
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -55,7 +56,7 @@ def start(
         print_json([_as_json(one) for one in started])
         return
     for one in started:
-        print(f"Queued a backfill of {one.table}: {one.id}")
+        print(printable(f"Queued a backfill of {one.table}: {one.id}"))
     print_notice(f"See the progress with `headrace source backfill ls {source}`.")
 
 

@@ -20,6 +20,7 @@ from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, UnknownStream
+from headrace.model.printing import printable, printable_lines
 from headrace.model.sources import SourceInfo
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def check(
     if fixes:
         print("\nTo fix it:")
         for statement in fixes:
-            print(f"  {statement}")
+            print(f"  {printable_lines(statement)}")
     if errors:
         print_notice(f"The source can't be captured because of {count(errors, 'error')}.")
     return NOT_DONE if errors else 0
@@ -218,4 +219,4 @@ def resume(
 
 def _tables(source: SourceInfo) -> str:
     tables: list[Any] = source.settings["tables"]
-    return tables[0] if len(tables) == 1 else f"{len(tables):,} tables"
+    return printable(tables[0]) if len(tables) == 1 else f"{len(tables):,} tables"

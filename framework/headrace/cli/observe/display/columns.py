@@ -19,7 +19,7 @@ from headrace.cli.observe.display.formats import (
     sparkline,
 )
 from headrace.cli.observe.snapshot import ConsumerRow, ConsumerState, StreamRow, WorkerRow
-from headrace.cli.output.formats import printable
+from headrace.model.printing import printable
 
 Row = TypeVar("Row")
 

@@ -13,6 +13,7 @@ from textual.widgets import DataTable
 
 from headrace.cli.observe.display.columns import Column, fit_columns
 from headrace.cli.observe.display.formats import fit_cell
+from headrace.model.printing import printable
 
 Row = TypeVar("Row")
 
@@ -143,4 +144,4 @@ class LiveTable(DataTable[Text], Generic[Row]):
             self.note,
             f"filter “{self.filter_text}”" if self.filter_text else "",
         ]
-        self.border_title = Text("  ".join(part for part in parts if part)).markup
+        self.border_title = Text(printable("  ".join(part for part in parts if part))).markup

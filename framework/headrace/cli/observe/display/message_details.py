@@ -10,7 +10,8 @@ from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, STRONG
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import indented_json, printable
+from headrace.cli.output.formats import indented_json
+from headrace.model.printing import printable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 
 MAX_CHARACTERS = 200_000

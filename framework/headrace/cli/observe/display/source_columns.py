@@ -11,8 +11,8 @@ from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, 
 from headrace.cli.observe.display.columns import Column, count_cell, rate_cell, sparkline_cell
 from headrace.cli.observe.display.formats import format_bytes, format_duration
 from headrace.cli.observe.snapshot import SourceRow, SourceState
-from headrace.cli.output.formats import printable
 from headrace.model.capture import BackfillInfo
+from headrace.model.printing import printable
 
 SOURCE_STATES: dict[SourceState, tuple[str, str]] = {
     "": ("webhook", FAINT),

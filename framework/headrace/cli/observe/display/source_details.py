@@ -13,8 +13,8 @@ from headrace.cli.observe.display.message_details import add_section, json_text,
 from headrace.cli.observe.display.source_columns import SOURCE_STATES
 from headrace.cli.observe.snapshot import SourceRow
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import printable
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo, FailedChange
+from headrace.model.printing import printable
 
 _SLOT_COLORS = {"reserved": "", "extended": "", "unreserved": BAD, "lost": BAD}
 

@@ -14,6 +14,7 @@ from textual.widgets import Button, Footer, Input, Static
 
 from headrace.cli.errors import UsageError
 from headrace.cli.options.times import Place, parse_place
+from headrace.model.printing import printable, printable_lines
 
 T = TypeVar("T")
 
@@ -23,8 +24,10 @@ class Dialog(ModalScreen[T]):
 
     def __init__(self, title: str, text: RenderableType) -> None:
         super().__init__()
-        self._title = title
-        self._text = Text(text) if isinstance(text, str) else text  # names in a text may look like markup
+        self._title = printable(title)
+        self._text = (
+            Text(printable_lines(text)) if isinstance(text, str) else text
+        )  # names in a text may look like markup
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -81,7 +84,7 @@ class AskPlace(Dialog[Place | None]):
         try:
             found = parse_place(event.value.strip(), "The place")
         except UsageError as problem:
-            self.query_one(".error", Static).update(Text(str(problem)))
+            self.query_one(".error", Static).update(Text(printable(str(problem))))
             return
         self.dismiss(found)
 

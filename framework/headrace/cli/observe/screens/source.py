@@ -23,8 +23,8 @@ from headrace.cli.observe.screens import source_actions
 from headrace.cli.observe.screens.base import DetailsScreen
 from headrace.cli.observe.screens.dialogs import TextPage
 from headrace.cli.observe.snapshot import Snapshot, SourceRow
-from headrace.cli.output.formats import printable
 from headrace.model.capture import BackfillInfo, FailedChange
+from headrace.model.printing import printable
 
 _STATE_COLORS = {"queued": WARN, "running": GOOD, "done": FAINT, "cancelled": HELD, "failed": BAD}
 
@@ -91,7 +91,7 @@ class SourceScreen(DetailsScreen):
         """Show the current snapshot."""
         row = snapshot.source(self._row.info.id)
         if row is None:
-            self.notify(f"The source {self._row.info.name} was removed.", severity="warning")
+            self.notify(printable(f"The source {self._row.info.name} was removed."), severity="warning")
             self.dismiss(None)
             return
         self._row = row
