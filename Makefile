@@ -4,12 +4,13 @@ PYTHON ?= python3
 JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
+LOWEST := .venv/lowest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit torture bench lint format lock clean
+.PHONY: help demo test test-unit test-lowest torture bench lint format lock clean
 
 help:  ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Stream this repository's history through a pool of actors, and check the tree that results
 	$(BIN)/headrace demo
@@ -24,6 +25,13 @@ endif
 
 test-unit: $(READY)  ## Run the tests that need neither Postgres nor other processes
 	$(BIN)/python -m pytest -n $(JOBS) -m unit --ignore tests/spark $(ARGS)
+
+test-lowest: $(READY)  ## Run the tests on the lowest versions of the dependencies
+	$(PYTHON) -m venv $(LOWEST)
+	$(BIN)/python -m tests.support.lowest test > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(LOWEST)/bin/python -m pytest -n $(JOBS) --ignore tests/spark $(ARGS)
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)

@@ -60,6 +60,25 @@ def test_no_token_yet(operator: Operator) -> None:
     assert (ended.out, "needs none" in ended.err) == ("", True)
 
 
+def test_open_deletes_all_tokens_of_the_database(operator: Operator) -> None:
+    operator.call("token", "add", "ci", "--scope", "consume")
+    operator.call("token", "add", "lock-out", "--scope", "admin")
+    operator.call("token", "revoke", "ci")
+    assert "--yes" in operator.refused(64, "token", "open")
+    assert len(operator.json("token", "ls")) == 2
+    assert "Deleted 2 tokens" in operator.out("token", "open", "--yes")
+    assert operator.json("token", "ls") == []
+    assert operator.json("token", "open", "--yes") == {"deleted": 0}
+    operator.call("token", "add", "ci", "--scope", "consume")  # its name is free
+
+
+@pytest.mark.parametrize("operator", ["server"], indirect=True)
+def test_open_never_goes_through_a_server(operator: Operator) -> None:
+    assert "--database" in operator.refused(64, "token", "open", "--yes")
+    operator.call("token", "add", "ci", "--scope", "admin")
+    assert "Deleted 1 token" in operator.out("token", "open", "--yes", "--database", operator.dsn)
+
+
 @pytest.mark.parametrize(("code", "command", "expected"), REFUSED)
 def test_invalid_input_is_refused_in_one_sentence(operator: Operator, code: int, command: str, expected: str) -> None:
     operator.call("token", "add", "taken", "--scope", "consume")

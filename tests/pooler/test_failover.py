@@ -94,7 +94,7 @@ async def test_contents_that_a_failover_took_back_are_never_delivered_for_the_ne
         app = App(pooler.url(primary.url()), streams=["orders"])
         server = Server(app)
         transport = httpx.ASGITransport(app=server)
-        async with app.running(), httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+        async with app.running(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             assert app.database.pooled
             failing = Failing(Api(client, server), pooler, primary, other)
             for name in ("ship", "bill"):

@@ -13,6 +13,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.server.asgi import Server
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
+from headrace.server.options import Options
 from tests.server.calling import Api
 from tests.support import servers
 from tests.torture.http_servers import ServerProcess
@@ -45,7 +46,7 @@ async def consume(engine: Engine) -> Consume:
 async def api(dsn: str) -> AsyncIterator[Api]:
     """A server in this process, called under both prefixes in turn."""
     app = App(dsn)
-    server = Server(app)
+    server = Server(app, Options(allowed_hosts=("headrace",)))
     async with app.running():
         transport = httpx.ASGITransport(app=server)
         async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:

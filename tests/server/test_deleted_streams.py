@@ -43,7 +43,7 @@ async def test_a_stream_that_is_deleted_at_work_goes_as_a_whole_and_a_new_one_of
         listening(Endpoint()) as endpoint,
         asyncio.timeout(WITHIN),
         app.running(),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app=server), base_url="http://headrace") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=server), base_url="http://localhost") as client,
     ):
         api = Api(client, server)
         await declare(app, endpoint)

@@ -42,7 +42,7 @@ async def server(dsn: str) -> AsyncIterator[Server]:
 
 @pytest_asyncio.fixture
 async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://a") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         yield client
 
 
@@ -83,7 +83,7 @@ async def test_a_server_that_drains_is_healthy_and_not_ready(server: Server, cli
 
 async def test_an_app_that_does_not_run_is_not_ready(dsn: str) -> None:
     server = Server(App(dsn))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://a") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         answer = await client.get("/ready")
         assert answer.status_code == 503
         assert answer.json() == {

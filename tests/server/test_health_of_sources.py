@@ -33,7 +33,7 @@ async def server(dsn: str) -> AsyncIterator[Server]:
 
 @pytest_asyncio.fixture
 async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://a") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         yield client
 
 

@@ -112,7 +112,7 @@ async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
     async with app.running():
         await app.admin.create_consumer(ConsumerSpec(stream="orders", name="ship"))
         transport = httpx.ASGITransport(app=server)
-        async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             created = await client.post("/v1/sources", json={"kind": "webhook", "name": "shop", "stream": "orders"})
             assert created.status_code == 201, created.text
             yield client

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from headrace import App, store
 from headrace.model.errors import UnknownSource
+from headrace.server.access.scopes import Access
 from headrace.server.asgi import Server
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
@@ -219,7 +220,7 @@ async def test_a_body_is_never_larger_than_the_server_allows(dsn: str) -> None:
     app = App(dsn, streams=["orders"])
     server = Server(app, Options(max_body=100))
     transport = httpx.ASGITransport(app=server)
-    async with app.running(), httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+    async with app.running(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         api = Api(client, server)
         await source(api, max_body=1000)
         assert (await deliver(api, b"1" * 100)).status_code == 200
@@ -293,10 +294,12 @@ class Hooks:
         self.now = 0.0
         self.date = NOW
         self.engine = engine
-        self.webhooks = Webhooks(engine, clock=lambda: self.now, date=lambda: self.date)
+        self.webhooks = Webhooks(
+            engine, Access(lambda: engine.app.database), clock=lambda: self.now, date=lambda: self.date
+        )
 
     async def deliver(self, body: bytes, headers: Mapping[str, str] | None = None, name: str = "hook") -> int:
-        raw = [(key.encode(), value.encode()) for key, value in (headers or {}).items()]
+        raw = [(b"host", b"localhost"), *((key.encode(), value.encode()) for key, value in (headers or {}).items())]
         call = Request({"headers": raw, "query_string": b""}, _nothing, (name,), body)
         try:
             return (await self.webhooks.deliver(call)).status

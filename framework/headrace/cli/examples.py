@@ -47,6 +47,7 @@ headrace spark check --master spark://cluster:7077 --json""",
 headrace token add ops --scope admin
 headrace token add shop --scope publish:orders --expires 30d""",
     "token revoke": "headrace token revoke shop",
+    "token open": "headrace token open --database postgresql://localhost/shop",
 }
 """Examples by command. They fit a terminal of 80 columns. A test parses them like the command line."""
 

@@ -153,10 +153,11 @@ source.command(postgres)
 
 token = _group(
     "token",
-    "Create, list and revoke the access tokens of the server.",
+    "Create, list, revoke and delete the access tokens of the server.",
     {
         "add": (tokens.add, "NAME --scope SCOPE..."),
         "ls": (tokens.ls, ""),
         "revoke": (tokens.revoke, "TOKEN"),
+        "open": (tokens.open_servers, ""),
     },
 )

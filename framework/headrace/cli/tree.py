@@ -30,7 +30,7 @@ _COMMANDS = {
         "headrace.cli.groups:source",
         "Create, show, change and remove sources: webhooks and captured tables.",
     ),
-    "token": ("headrace.cli.groups:token", "Create, list and revoke the access tokens of the server."),
+    "token": ("headrace.cli.groups:token", "Create, list, revoke and delete the access tokens of the server."),
     "context": ("headrace.cli.groups:context", "Name servers and databases, and select the one that commands use."),
     "observe": (
         "headrace.cli.observe.command:observe",

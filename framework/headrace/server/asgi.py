@@ -9,12 +9,14 @@ from time import perf_counter
 from typing import Any
 
 from headrace.app.app import App
+from headrace.model.errors import StoreUnavailable
+from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import error_response
-from headrace.server.http import SEND_RESPONSE, Receive, Request, Scope, Send
+from headrace.server.http import NO_STORE, SEND_RESPONSE, Receive, Request, Scope, Send
 from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
@@ -37,7 +39,8 @@ class Server:
 
     Args:
         app: the app.
-        options: the limits, and the networks that push consumers may reach.
+        options: the limits, the hosts that clients may name, and the networks that push consumers
+            may reach.
         access: checks the callers. By default, every call needs a token once a token has been
             created.
     """
@@ -48,10 +51,11 @@ class Server:
         allowed = AllowedAddresses(self.options.push_allow)
         self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"))
         self.access = access or Access(lambda: app.database)
+        self._origins = OriginPolicy(self.options.allowed_hosts)
         self.limits = Limits(self.options)
         self.data_plane = DataPlane(self.engine, self.access, self.limits)
         self._management = management(self.engine, self.access, self.data_plane, self.options)
-        self._webhooks = Webhooks(self.engine)
+        self._webhooks = Webhooks(self.engine, self.access, self._origins)
         self.monitoring = Monitoring(self.engine, self.access, self.limits)
         self._limited = self.limits.around(self._respond)
         self.engine.requests = self._request_counts
@@ -68,10 +72,26 @@ class Server:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._management(scope, receive, send)  # type: ignore[arg-type]
+        elif (violation := self._origins.violation(scope)) is not None and await self._refuses(scope):
+            await error_response(self.limits.refuse(violation)).send(send)
         elif not scope["path"].rstrip("/").endswith(PATHS) or not await self.monitoring.answer(
             _path(scope), scope, send
         ):
             await self._limited(scope, receive, send)
+
+    async def _refuses(self, scope: Scope) -> bool:
+        """Return whether a request is refused that a web page may have caused.
+
+        With tokens it isn't, since a page has none. Webhooks check for themselves, since signatures
+        prove most of them. `/health` says the same to everyone.
+        """
+        path = _path(scope)
+        if path == "/health" or self._webhooks.find(scope["method"], path) is not None:
+            return False
+        try:
+            return await self.access.is_open()
+        except StoreUnavailable:
+            return path not in PATHS  # those report this themselves
 
     def _request_counts(self) -> dict[str, int]:
         return {"requests": self.monitoring.requests.count, "in_flight": self.limits.under_way}
@@ -104,7 +124,10 @@ class Server:
 
         async def observe(message: MutableMapping[str, Any]) -> None:
             nonlocal status
-            status = message.get("status", status)
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = message.get("headers", ())
+                message = {**message, "headers": [*(one for one in headers if one != NO_STORE), NO_STORE]}
             await send(message)
 
         try:

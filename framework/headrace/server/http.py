@@ -24,6 +24,9 @@ SEND_RESPONSE = "headrace.send_response"
 """Key in the scope of Headrace's own web server. Its function sends a response in one write. ASGI
 needs two, and each wakes the client."""
 
+NO_STORE = (b"cache-control", b"no-store")
+"""Header of every response. Responses are for one caller and one moment."""
+
 _JSON = (b"content-type", b"application/json")
 
 
@@ -37,7 +40,9 @@ class Response(msgspec.Struct, frozen=True):
     async def send(self, send: Send) -> None:
         """Send the response."""
         length = (b"content-length", b"%d" % len(self.body))
-        await send({"type": "http.response.start", "status": self.status, "headers": [_JSON, length, *self.headers]})
+        await send(
+            {"type": "http.response.start", "status": self.status, "headers": [_JSON, length, NO_STORE, *self.headers]}
+        )
         await send({"type": "http.response.body", "body": self.body})
 
 
@@ -56,6 +61,11 @@ class Request:
         self._receive = receive
         self.names = names
         self.body = body
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of ASGI."""
+        return self._scope
 
     @property
     def authorization(self) -> str | None:

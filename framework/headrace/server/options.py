@@ -16,6 +16,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         body_timeout: the longest wait for the next piece of a body.
         push_allow: networks that push consumers and captured databases may be in though they are not public: CIDRs,
             "private" or "loopback".
+        allowed_hosts: hosts under which clients reach the server in addition to loopback, without
+            ports. They count while no token protects the server.
         capture: whether to capture the tables of all sources that no other process captures.
 
     The rest is for `headrace serve`, which handles the connections itself:
@@ -45,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_held: int = 256_000_000
     body_timeout: float = 10.0
     push_allow: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     capture: bool = True
 
     max_connections: int = 10_000

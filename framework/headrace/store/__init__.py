@@ -72,7 +72,7 @@ from headrace.store.catalog.sources import (
     webhook_sources,
 )
 from headrace.store.catalog.states import consumer, consumers, stream, streams
-from headrace.store.catalog.tokens import add_token, any_token, revoke_token, tokens, tokens_of
+from headrace.store.catalog.tokens import add_token, any_token, delete_tokens, revoke_token, tokens, tokens_of
 from headrace.store.catalog.workers import delete_heartbeat, forget_workers, record_heartbeat, workers
 from headrace.store.database.listener import listen
 from headrace.store.database.migrations import migrate, schema_version
@@ -170,6 +170,7 @@ __all__ = [
     "delete_old_message_ids",
     "delete_source",
     "delete_stream",
+    "delete_tokens",
     "discard",
     "drop_capture_failures",
     "drop_segments",

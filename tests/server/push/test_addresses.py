@@ -161,7 +161,7 @@ async def test_a_denied_address_gets_no_connection_however_it_is_written(
         (dead_letter,) = await dead_letters(push_app.app, "ship")
     assert dead_letter.error is not None
     # The client refuses it without a DNS lookup.
-    refused_as_no_address = "not a canonical IPv4 address" in dead_letter.error
+    refused_as_no_address = "IPv4" in dead_letter.error
     assert "--push-allow" in dead_letter.error or refused_as_no_address
     assert endpoint.connections == 0
 

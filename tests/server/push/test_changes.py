@@ -52,7 +52,7 @@ async def test_changes_over_http_take_effect_at_once_in_the_same_server(dsn: str
     async with (
         listening(Endpoint()) as elsewhere,
         app.running(),
-        httpx.AsyncClient(transport=transport, base_url="http://headrace") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         api = Api(client, server)
         await api.stream()

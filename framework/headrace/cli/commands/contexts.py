@@ -37,7 +37,13 @@ def add(
         str | None,
         Parameter(show_default=False, help="A PEM file with the certificate authorities to trust for https."),
     ] = None,
-    database: Annotated[str | None, Parameter(show_default=False, help="A Postgres URL, instead of a server.")] = None,
+    database: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help="A Postgres URL, instead of a server. Other users of the machine can see a password in it while the command runs.",
+        ),
+    ] = None,
 ) -> None:
     """Add a context: a name for a server or a database.
 

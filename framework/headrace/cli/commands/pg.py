@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 from cyclopts import App, Parameter
 
@@ -97,9 +99,20 @@ def psql(
         # SIG_IGN.
         previous = signal.signal(signal.SIGINT, lambda *_: None)
         try:
-            return subprocess.call([server.program("psql"), handle.url, *arguments])
+            url, password = _without_password(handle.url)
+            environment = os.environ if password is None else {**os.environ, "PGPASSWORD": password}
+            return subprocess.call([server.program("psql"), url, *arguments], env=environment)
         finally:
             signal.signal(signal.SIGINT, previous)
+
+
+def _without_password(url: str) -> tuple[str, str | None]:
+    """Return a URL without its password, and the password. Every user of the machine could see it as an argument."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url, None
+    login, _, place = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{login.partition(':')[0]}@{place}").geturl(), unquote(parts.password)
 
 
 def _server(data: Path | None, port: int | None = None) -> EmbeddedPostgres:

@@ -50,7 +50,8 @@ def run(
         str | None,
         Parameter(
             show_default=False,
-            help="A Postgres URL. Default: that of the app, then HEADRACE_DATABASE, then the embedded Postgres.",
+            help="A Postgres URL. Default: that of the app, then HEADRACE_DATABASE, then the embedded Postgres. Other users of the"
+            " machine can see a password in it, but not in HEADRACE_DATABASE.",
         ),
     ] = None,
     ready_file: Annotated[

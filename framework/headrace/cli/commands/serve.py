@@ -61,7 +61,7 @@ def serve(
     ] = None,
     database: Annotated[
         str | None,
-        Parameter(show_default=False, help="A Postgres URL. Default: HEADRACE_DATABASE, then the embedded Postgres."),
+        Parameter(show_default=False, help="A Postgres URL. Default: HEADRACE_DATABASE, then the embedded Postgres. Other users of the machine can see a password in it, but not in HEADRACE_DATABASE."),
     ] = None,
     tls_cert: Annotated[
         Path | None, Parameter(name="--tls-cert", show_default=False, help="A certificate file in PEM. Enables HTTPS.")
@@ -86,6 +86,14 @@ def serve(
             name="--push-allow", negative="", show_default=False,
             help="Allow push consumers and sources to reach addresses that are not public: a network such as 10.0.0.0/8, private, or"
             " loopback. Repeat for several.",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--allowed-host", negative="", show_default=False,
+            help="A name or address of the server, besides loopback, that requests may name in their Host header while no"
+            " token exists. Repeat for several.",
         ),
     ] = None,
     no_capture: Annotated[bool, flag("Don't capture tables in this server.")] = False,
@@ -116,17 +124,23 @@ def serve(
         "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
         "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
     })  # fmt: skip
-    options = _options(max_body, max_requests, push_allow, capture=not no_capture)
+    options = _options(max_body, max_requests, push_allow, allowed_host, settings.host, capture=not no_capture)
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
     return ServeCommand(settings, options, child, insecure=insecure, database=database).run()
 
 
-def _options(max_body: str | None, max_requests: int | None, push_allow: list[str] | None, *, capture: bool) -> Options:
+def _options(
+    max_body: str | None, max_requests: int | None, push_allow: list[str] | None, allowed_hosts: list[str] | None, host: str,
+    *, capture: bool,
+) -> Options:  # fmt: skip
+    from headrace.server.access.origins import OriginPolicy
     from headrace.server.options import Options
     from headrace.server.push.addresses import AllowedAddresses
 
-    options = Options(push_allow=tuple(push_allow or ()), capture=capture)
+    hosts = [*(allowed_hosts or ()), host.partition("%")[0]]  # clients may name the address that it listens on
+    options = Options(push_allow=tuple(push_allow or ()), allowed_hosts=tuple(dict.fromkeys(hosts)), capture=capture)
     AllowedAddresses(options.push_allow)  # raises at once if a network is invalid
+    OriginPolicy(allowed_hosts or ())  # or a host
     if max_body is not None:
         options = msgspec.structs.replace(options, max_body=size_in_bytes(max_body, "--max-body"))
     if max_requests is not None:
@@ -165,11 +179,13 @@ class ServeCommand:
             listening.close()
 
     async def _serve(self, listening: socket.socket) -> int:
+        from headrace.server.access.scopes import Access
         from headrace.server.asgi import Server
         from headrace.server.serve import ServerRunner
 
         set_process_kind("serve")
-        server = Server(self._app, _limit_connections(self._options))
+        access = Access(lambda: self._app.database, always_closed=not (self._insecure or self._address.loopback))
+        server = Server(self._app, _limit_connections(self._options), access)
         background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._expose_metrics(server, background)
         serving = ServerRunner(
@@ -230,6 +246,8 @@ class ServeCommand:
             words += [] if path is None else [option, str(path)]
         for network in options.push_allow:
             words += ["--push-allow", network]
+        for host in options.allowed_hosts:
+            words += ["--allowed-host", host]
         words += [] if options.capture else ["--no-capture"]
         return tuple(child_command(settings, *words, *(["--insecure"] if self._insecure else [])))
 

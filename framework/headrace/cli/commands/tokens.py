@@ -1,4 +1,4 @@
-"""`headrace token add|ls|revoke`: the access tokens of the server."""
+"""`headrace token add|ls|revoke|open`: the access tokens of the server."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headrace.cli.connection.backend import Backend
-from headrace.cli.connection.connect import administer
-from headrace.cli.options.common import JsonOption
+from headrace.cli.connection.connect import administer, open_database
+from headrace.cli.errors import UsageError
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import DatabaseOption, JsonOption, YesOption
 from headrace.cli.options.times import duration, time_or_dash
+from headrace.cli.output.formats import count
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
-from headrace.cli.output.stderr import print_notice
+from headrace.cli.output.stderr import confirm, print_notice
+from headrace.cli.processes.event_loop import run_async
+from headrace.client.address import Server
 from headrace.model.tokens import TokenInfo
 
 ScopeOption = Annotated[
@@ -81,6 +86,36 @@ def revoke(
     print_result(
         revoked, json, f"The token {revoked.name!r} ({revoked.id}) was revoked at {time_or_dash(revoked.revoked_at)}."
     )
+
+
+def open_servers(*, database: DatabaseOption = None, yes: YesOption = False, json: JsonOption = False) -> int:
+    """Delete all tokens, so that servers on this database need none.
+
+    It works on the database only, never through a server. Servers on loopback
+    apply it within two seconds. Servers that other machines can reach refuse
+    every request until there is a token, unless they run with --insecure.
+    """
+    target = Backend(database=database).resolve()
+    if isinstance(target, Server):
+        raise UsageError(f"`headrace token open` needs the database of the server {target.url}. Give --database.")
+    deleted = run_async(_open, target, yes)
+    if deleted is None:
+        return NOT_DONE
+    if json:
+        print_json({"deleted": deleted})
+    else:
+        print(f"Deleted {count(deleted, 'token')}. Servers on this database need no token.")
+    return 0
+
+
+async def _open(url: str | None, yes: bool) -> int | None:
+    from headrace import store
+
+    async with open_database(url) as database:
+        found = len(await store.tokens(database))
+        if not yes and not await confirm(f"Delete {count(found, 'token')} and let requests without a token in?"):
+            return None
+        return await store.delete_tokens(database)
 
 
 def _state(token: TokenInfo, now: datetime) -> str:

@@ -56,7 +56,8 @@ class Backend:
             name="--database",
             show_default=False,
             help="A Postgres URL, instead of a server, such as postgresql://user:password@host:5432/database. Default:"
-            " HEADRACE_DATABASE, then the context in use, then the embedded Postgres.",
+            " HEADRACE_DATABASE, then the context in use, then the embedded Postgres. Other users of the machine can see a"
+            " password in it, but not in HEADRACE_DATABASE.",
         ),
     ] = None
     as_curl: Annotated[bool, flag("Only print the request to a server, as a curl command.")] = False

@@ -16,7 +16,8 @@ DatabaseOption = Annotated[
         name="--database",
         env_var="HEADRACE_DATABASE",
         show_default=False,
-        help="A Postgres URL, such as postgresql://user:password@host:5432/database. Default: the embedded Postgres.",
+        help="A Postgres URL, such as postgresql://user:password@host:5432/database. Default: the embedded Postgres."
+        " Other users of the machine can see a password in it, but not in HEADRACE_DATABASE.",
     ),
 ]
 

@@ -1,7 +1,8 @@
 """Access control by tokens and scopes.
 
-A server is open until the first token is created, by the command line or by the API. From then on
-each call needs a token with a matching scope.
+A server is open while no token exists. Once one is created, by the command line or by the API, each
+call needs a token with a matching scope. Revoked tokens still exist, so only `headrace token open`
+on the database, which deletes all tokens, opens the server again.
 
 | calls | scope | of |
 | --- | --- | --- |
@@ -46,6 +47,8 @@ class Access:
         clock: monotonic time in seconds.
         date: seconds since 1970, for the expiry of tokens.
         max_tokens, timeout: see `TokenCache`.
+        always_closed: whether calls need a token even if none exists, because other machines can
+            reach the server.
     """
 
     def __init__(
@@ -56,18 +59,25 @@ class Access:
         date: Callable[[], float] = time.time,
         max_tokens: int = MAX_TOKENS,
         timeout: float = TIMEOUT,
+        always_closed: bool = False,
     ) -> None:
+        self._always_closed = always_closed
         self._cache = TokenCache(database, clock, max_tokens=max_tokens, timeout=timeout)
         self._date = date
 
     @property
     def open(self) -> bool:
-        """Whether every call may pass without `check`, because no token was ever created. The
-        information is at most a second old.
+        """Whether every call may pass without `check`, because no token exists. The information is
+        at most a second old.
 
         It is False while that is unknown. `check` then looks it up.
         """
-        return self._cache.known_empty
+        return self._cache.known_empty and not self._always_closed
+
+    async def is_open(self) -> bool:
+        """Return whether every call may pass, because no token exists. Raises `StoreUnavailable` if
+        that is unknown."""
+        return not self._always_closed and await self._cache.empty()
 
     async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Authenticate a request before its body is read or a name in it is looked up. Any valid
@@ -113,13 +123,17 @@ class Access:
         Raises:
             Unauthorized, StoreUnavailable: as `check`.
         """
-        if await self._cache.empty():
+        if self.open:
             return None
         match = _BEARER.fullmatch(authorization or "")
         if match is None:
+            if await self.is_open():
+                return None
             raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
         text, token_id = match.groups()
         token = await self._cache.find(token_id)
+        if token is None and await self.is_open():
+            return None
         # Compare even if the token is unknown, so that the comparison takes equally long. The
         # look-up may not, but an id is no secret.
         same = hmac.compare_digest(digest(text), _NO_DIGEST if token is None else token.digest)

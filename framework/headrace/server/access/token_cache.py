@@ -74,8 +74,8 @@ class TokenCache:
         self._max_tokens = max_tokens
         self._timeout = timeout
         self._tokens: dict[str, CachedToken] = {}  # in the order of their reads
-        self._any = False  # a token was created, which stays true since rows are never deleted
-        self._none_at = -math.inf  # the last time that no token had been created
+        self._any = False  # a token existed at the last read, perhaps a revoked one
+        self._any_read_at = -math.inf  # the time of that read
         self._next = _SharedRead()
         self._lock = anyio.Lock()
         self._failed_at = -math.inf
@@ -83,14 +83,21 @@ class TokenCache:
 
     @property
     def known_empty(self) -> bool:
-        """Whether no token was ever created, as of a second ago at most. False if that is unknown."""
-        return not self._any and self._clock() - self._none_at < REFRESH_AFTER
+        """Whether no token exists, as of a second ago at most. False if that is unknown."""
+        return not self._any and self._clock() - self._any_read_at < REFRESH_AFTER
 
     async def empty(self) -> bool:
-        """Return whether no token was ever created. Raises `StoreUnavailable` if the last
-        successful read was over a minute ago."""
-        if not self._any:
-            await self._refresh(None, self._none_at)
+        """Return whether no token exists. A server that had a token stays closed while the database
+        doesn't answer.
+
+        Raises:
+            StoreUnavailable: none existed at the last successful read, which was over a minute ago.
+        """
+        try:
+            await self._refresh(None, self._any_read_at)
+        except StoreUnavailable:
+            if not self._any:
+                raise
         return not self._any
 
     async def find(self, token_id: str) -> CachedToken | None:
@@ -105,7 +112,7 @@ class TokenCache:
     def changed(self, token_id: str) -> None:
         """Drop a token that this process has created or revoked, and the result of any running read."""
         self._changes += 1
-        self._any = True
+        self._any, self._any_read_at = True, self._clock()
         self._tokens.pop(token_id, None)
 
     async def _refresh(self, token_id: str | None, read_at: float) -> None:
@@ -151,12 +158,13 @@ class TokenCache:
         database = self._database()
         while True:
             changes, read_at = self._changes, self._clock()
-            any_token = self._any or await store.any_token(database)
-            found = await store.tokens_of(database, ids) if any_token and ids else []
+            found = await store.tokens_of(database, ids) if self._any and ids else []
+            any_token = bool(found) or await store.any_token(database)
+            if any_token and ids and not self._any:
+                found = await store.tokens_of(database, ids)
             if changes == self._changes:
                 break
-        self._any = self._any or any_token
-        self._none_at = read_at
+        self._any, self._any_read_at = any_token, read_at
         self._failed_at = -math.inf
         for token_id in ids:
             self._tokens.pop(token_id, None)

@@ -10,6 +10,7 @@ import msgspec
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
+from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Access, Need
 from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_of, delay_in_seconds
 from headrace.server.data_plane.receive_request import ClientGone, Share
@@ -59,6 +60,8 @@ class Operations:
     ) -> Share | None:
         """Lease messages for a client. None if it disconnects before the answer. The messages
         are then released."""
+        if (violation := consuming_get(request.scope)) is not None and await self._access.is_open():
+            raise self._limits.refuse(violation)
         try:
             with self._limits.wait():
                 share = await self.engine.receive(consumer, batch_size, wait_for, request.wait_for_disconnect)

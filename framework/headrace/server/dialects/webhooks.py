@@ -1,6 +1,7 @@
 """Webhook endpoint, `POST …/webhook/{name}`. It verifies, deduplicates and publishes deliveries.
 
-Senders have no tokens. Signatures authenticate them.
+Senders have no tokens. Signatures authenticate them. A source that checks no signature accepts
+nothing that a web page of another site may have sent.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import time
 from collections.abc import Callable
 
 from headrace.model import payloads
-from headrace.model.errors import UnknownStream
+from headrace.model.errors import UnknownSource, UnknownStream
+from headrace.server.access.origins import OriginPolicy
+from headrace.server.access.scopes import Access
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.dialects.webhook_sources import WebhookSources
 from headrace.server.engine import Engine
@@ -27,14 +30,19 @@ class Webhooks:
 
     Args:
         engine: publishes.
+        access: knows whether the server is open.
+        origins: finds the requests of web pages.
         clock: monotonic time in seconds.
         date: seconds since 1970, against which signatures are checked.
     """
 
     def __init__(
-        self, engine: Engine, *, clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time
-    ) -> None:
+        self, engine: Engine, access: Access, origins: OriginPolicy | None = None, *, clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._engine = engine
+        self._access = access
+        self._origins = origins or OriginPolicy()
         self._date = date
         self._sources = WebhookSources(lambda: engine.app.database, clock)
         engine.on_clear_caches(self._sources.clear)
@@ -48,8 +56,14 @@ class Webhooks:
 
     async def deliver(self, request: Request) -> Response:
         """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
-        source = await self._sources.find(request.names[0])
+        try:
+            source = await self._sources.find(request.names[0])
+        except UnknownSource:
+            await self._check_origin(request)  # a page doesn't learn which sources exist
+            raise
         spec = source.spec
+        if spec.signature is None:
+            await self._check_origin(request)
         if spec.max_body is not None and len(request.body) > spec.max_body:
             raise Problem(
                 413,
@@ -68,6 +82,13 @@ class Webhooks:
             self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
         return _SUCCESS
+
+    async def _check_origin(self, request: Request) -> None:
+        violation = self._origins.cross_site(request.scope)
+        if violation is None and await self._access.is_open():
+            violation = self._origins.foreign_host(request.scope)
+        if violation is not None:
+            raise violation
 
 
 async def not_by_post(request: Request) -> Response:

@@ -18,7 +18,7 @@ from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Access, authorization_of
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, error_response
-from headrace.server.http import Scope, Send
+from headrace.server.http import NO_STORE, Scope, Send
 from headrace.server.monitoring.health import Health
 from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
 from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
@@ -98,7 +98,7 @@ class Monitoring:
         except Exception as error:
             await error_response(error).send(send)
             return True
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), NO_STORE]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
         return True

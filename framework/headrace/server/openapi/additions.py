@@ -8,10 +8,17 @@ from typing import Any
 ANSWERS: dict[str, tuple[str, str]] = {
     "Malformed": ("The body is not JSON.", "400"),
     "Unauthorized": ("The token is missing or invalid.", "401"),
-    "Forbidden": ("The token lacks the required scope.", "403"),
+    "Forbidden": (
+        "The token lacks the required scope. Without tokens, the host is not allowed, or a web page of another origin has sent the request.",
+        "403",
+    ),
     "Unknown": ("The object does not exist.", "404"),
     "Conflict": ("The object exists already or is in use, or a strict settle has lost leases.", "409"),
     "TooLarge": ("The body is too large.", "413"),
+    "UnsupportedMediaType": (
+        "Without tokens, the body has a content type that a form of a web page can send. Send `application/json`.",
+        "415",
+    ),
     "Invalid": ("The request is invalid. `validation_errors` names the fields.", "422"),
     "TooManyWaiting": ("The consumer's `max_waiting` is reached.", "429"),
     "Unavailable": ("The database is unavailable, or the server is at a limit. Try again after `Retry-After`.", "503"),

@@ -28,7 +28,8 @@ filters, in order per key, and acks them.
 Every route exists under `/v1` and under `/api`. Streams and consumers are given by their ids or names. Lists are
 `{"data": […]}`, errors are `{"summary", "code", "validation_errors"?}`.
 
-Once a token was created, every call needs `Authorization: Bearer TOKEN`.
+Once a token was created, every call needs `Authorization: Bearer TOKEN`. Until then, the server takes requests for loopback
+hosts and for hosts that it was started with, and refuses those that web pages of other origins cause.
 """
 
 _TAGS = {
@@ -47,7 +48,7 @@ _TAGS = {
 }
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
-_ERRORS_OF_A_BODY = ("400", "413", "422")
+_ERRORS_OF_A_BODY = ("400", "413", "415", "422")
 
 
 class _Json(OpenAPIRenderPlugin):

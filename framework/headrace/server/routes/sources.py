@@ -90,7 +90,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         edit_source,
         delete_source,
         *captures.routes(context),
-        _deliver(Webhooks(engine)),
+        _deliver(Webhooks(engine, access)),
     ]
 
 

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
-from headrace.server.http import SEND_RESPONSE, Response
+from headrace.server.http import NO_STORE, SEND_RESPONSE, Response
 from headrace.server.transport.limits import Limits
 
 REFUSED_CONNECTIONS = 100
@@ -44,6 +44,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head = 0  # bytes of the head after its first piece
         self._piece = self._first = 0  # bytes of the last piece, and of the one in which the head began
+        self._framing = 0  # bytes since the body's last byte, such as trailers
         self._ignore_input = False
         self._refusal: Problem | None = None
         self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
@@ -106,7 +107,10 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._refusal or Problem(400, "malformed", "The request is not HTTP/1.1."))
             return
         except httptools.HttpParserUpgrade:
-            pass  # the upgrade is ignored, and the request answered as usual
+            # The upgrade is ignored and the request answered as usual. What follows may be of the other
+            # protocol, so it is not read as HTTP.
+            self._ignore_input = True
+            return
         cycle = self.cycle
         if self._in_head:
             if self._head > self._options.max_head or self._is_too_large():
@@ -115,6 +119,10 @@ class Connection(HttpToolsProtocol):
                 self._wait_for_head()
         elif cycle is None or (cycle.response_complete and not cycle.more_body):
             self._wait_for_head()  # empty lines are no request
+        elif cycle.more_body:
+            self._framing += self._piece
+            if self._framing > self._options.max_head + self._piece:
+                self._refuse(_head_too_large(self._options.max_head))
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -122,6 +130,16 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head = 0
         self._first = self._piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Trailers are discarded, since the request has begun without them."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._framing = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Check the complete headers of a request. Raises to refuse them."""
@@ -140,13 +158,44 @@ class Connection(HttpToolsProtocol):
                 "malformed",
                 f"The client pipelines too many requests. Send at most {MAX_PIPELINED} ahead of their responses.",
             )
+        elif (reason := self._ambiguity()) is not None:
+            self._refusal = Problem(400, "malformed", reason)
         if self._refusal is not None:
             raise self._refusal
         self._in_head = False
+        self._framing = 0
         if self._deadline is not None:
             self._cancel_deadline()
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
         self.scope[SEND_RESPONSE] = partial(_send, self.cycle)  # type: ignore[literal-required]  # its task has not begun
+
+    def _ambiguity(self) -> str | None:
+        """Return why the request must be refused, because a proxy may read it as another one, or as several."""
+        version, hosts, codings, body = self.parser.get_http_version(), [], 0, False
+        for name, value in self.headers:
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"transfer-encoding":
+                codings += 1
+                body = True
+                if value.strip().lower() != b"chunked" or codings > 1 or version != "1.1":
+                    return "The only transfer encoding that the server supports is a single `chunked`, in HTTP/1.1."
+            elif name == b"content-length":
+                body = body or value != b"0"
+        if version not in ("1.0", "1.1"):
+            return f"The HTTP version {version} is not supported on this connection. Use HTTP/1.1."
+        if len(hosts) > 1 or (not hosts and version == "1.1"):
+            return f"The request has {len(hosts) or 'no'} Host headers. Send exactly one."
+        if self.parser.should_upgrade() and (body or self.parser.get_method() == b"CONNECT"):
+            return "The server supports no other protocol than HTTP/1.1. Leave out the header Upgrade, and don't use CONNECT."
+        if self.url[:1] != b"/":
+            scheme, _, rest = self.url.partition(b"://")
+            authority = rest.partition(b"/")[0]
+            if scheme.lower() not in (b"http", b"https") or [authority.lower()] != [host.lower() for host in hosts]:
+                return "The request's target is not a path on the host of its Host header. Send a target such as /v1/streams."
+        return None
 
     def _is_too_large(self) -> bool:
         """Return whether the known part of the head is too large.
@@ -198,7 +247,7 @@ class Connection(HttpToolsProtocol):
             STATUS_LINE[response.status],
             b"content-type: application/json\r\nconnection: close\r\n",
             b"content-length: %d\r\n" % len(response.body),
-            *(b"%b: %b\r\n" % header for header in response.headers),
+            *(b"%b: %b\r\n" % header for header in (NO_STORE, *response.headers)),
             b"\r\n",
             response.body,
         ]
@@ -245,7 +294,7 @@ def _send(cycle: RequestResponseCycle, response: Response) -> bool:
         return True
     if cycle.flow.write_paused:
         return False
-    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *response.headers)]
+    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, NO_STORE, *response.headers)]
     end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
     length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(response.body)
     cycle.response_started = cycle.response_complete = True

@@ -1,4 +1,5 @@
-"""Access tokens: create, find and revoke them. Rows are never deleted, so a revoked token stays revoked."""
+"""Access tokens: create, find and revoke them. A revoked token keeps its row, so that revoking the last one
+doesn't open the servers. Only `delete_tokens` does."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _INFO = "id, name, scopes, created_at, expires_at, revoked_at"
 
 
 async def any_token(executor: Executor) -> bool:
-    """Whether a token was ever created, including expired and revoked ones."""
+    """Whether a token exists, including expired and revoked ones."""
     return bool(await executor.fetchval("select exists (select from headrace_internal.tokens)"))
 
 
@@ -75,6 +76,11 @@ async def revoke_token(executor: Executor, ref: str, now: datetime | None = None
     if row is None:
         raise UnknownToken(f"The token {ref[:80]!r} does not exist. `headrace token ls` lists the tokens.")
     return _info(row)
+
+
+async def delete_tokens(executor: Executor) -> int:
+    """Delete all tokens, so that servers need none. Returns their number."""
+    return len(await executor.fetch("delete from headrace_internal.tokens returning id"))
 
 
 def _storable(ref: str) -> str:
