@@ -5,16 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.client.errors import AlreadyExists, Busy, NotFound, StaleAckIds, error_of
-from headrace.model import errors
+from headrace.client.errors import Busy, NotFound, StaleAckIds, error_of
 from headrace.model.errors import (
+    ERROR_CODES,
+    AlreadyExists,
     ConfigurationError,
+    Forbidden,
     HeadraceError,
     InvalidInput,
     StoreUnavailable,
+    Unauthorized,
 )
-from headrace.model.sources import SourceExists
-from headrace.model.tokens import TokenExists, UnknownToken
 from headrace.server.errors import Problem, TooManyWaiting, error_response
 from headrace.server.errors import StaleAckIds as Stale
 
@@ -28,9 +29,9 @@ def _raised_for(error: Exception) -> HeadraceError:
 
 
 _KINDS = [
-    kind
-    for kind in (*vars(errors).values(), SourceExists, TokenExists, UnknownToken)
-    if isinstance(kind, type) and issubclass(kind, HeadraceError) and kind is not HeadraceError
+    code.kind
+    for code in ERROR_CODES.values()
+    if code.kind is not None and not issubclass(code.kind, (Unauthorized, Forbidden))
 ]
 
 
@@ -45,7 +46,7 @@ def test_an_error_has_the_same_class_on_both_sides(kind: type[HeadraceError]) ->
     ("error", "kind"),
     [
         (TooManyWaiting("ship", 20), Busy),
-        (Problem(503, "busy", "Too many requests."), StoreUnavailable),
+        (Problem(503, "too_many_requests_under_way", "Too many requests."), StoreUnavailable),
         (Problem(409, "exists", "There is one."), AlreadyExists),
         (Problem(409, "ambiguous", "Which?"), InvalidInput),
         (Problem(404, "unknown_key", "None."), NotFound),

@@ -529,7 +529,7 @@ def test_the_page_has_the_table_that_routes_apply() -> None:
         (Unauthorized("No."), 401, "unauthorized"),
         (Forbidden("No."), 403, "forbidden"),
         (UnknownToken("No."), 404, "unknown_token"),
-        (TokenExists("No."), 409, "token_exists"),
+        (TokenExists("No."), 409, "exists"),
     ],
 )
 def test_each_refusal_has_its_status(error: Exception, status: int, code: str) -> None:

@@ -72,7 +72,7 @@ async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.
 async def test_making_it_again_and_sending_back_what_was_returned(shop: store.Database, api: Api) -> None:
     created = await _made(api, database=NOWHERE)
     settings = {name: created[name] for name in (*ORDERS, "database", "where", "columns", "heartbeat", "alarm")}
-    assert (await api.post("/sources", settings))["id"] == created["id"]
+    assert "validation_errors" not in await api.refused("POST", "/sources", settings, status=409)
     for method in ("PATCH", "PUT"):
         changed = await api.call(method, "/sources/orders", {"database": created["database"], "rate": 7})
         assert changed["rate"] == 7
@@ -139,7 +139,7 @@ async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, ap
     )
     assert (backfill["done"], backfill["time_left"]) == (None, None)
     assert (await api.get("/backfills")) == (await api.get("/sources/orders/backfills")) == {"data": [backfill]}
-    await api.refused("POST", "/sources/orders/backfills", status=409)
+    assert (await api.refused("POST", "/sources/orders/backfills", status=409))["code"] == "exists"
     for wrong in (
         {"tables": ["public.nope"]},
         {"where": "data.record.nope = 1", "tables": ["public.orders"]},

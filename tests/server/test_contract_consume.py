@@ -143,3 +143,33 @@ async def test_filters_are_returned_as_they_were_sent() -> None:
     assert filters_of(None) == {}
     for where in ("data.n > 1", "data.a.b = 1", "key = 'a'", "data.a = 1 or data.b = 2", "data.a = 1 and data.a = 2"):
         assert filters_of(where) is None
+
+
+async def test_filters_match_what_the_answer_shows(api: Api) -> None:
+    await api.stream()
+    messages: list[tuple[str, object]] = [
+        ("a.1", {"id": "x1", "collection_id": "crm", "resource_id": "r1", "data": 1}),
+        ("a.2", {"data": 2}), ("a.3", {"product": "Shoes"}), ("a.4", "text"), ("a.5", {"collection_id": "orders", "x": 1}),
+        ("a.6", {"collection_id": None, "resource_id": None, "data": 6}), ("a.7", {"resource_id": 7, "data": 7}),
+        ("a.8", {"collection_id": "crm"}),
+    ]  # fmt: skip
+    await api.publish(*messages)
+    await api.post("/http-consumers", {"name": "all"}, 201)
+    shown = [one["record"] for one in (await api.get("/http-consumers/all/next", batch_size=100))["data"]]
+    assert len(shown) == len(messages)
+    wanted: list[dict[str, object]] = [
+        {"collection_id": "orders"}, {"collection_id": "crm"}, {"collection_id": ["crm", "orders"]}, {"collection_id": "none"},
+        {"resource_id": "a.2"}, {"resource_id": "r1"}, {"resource_id": 7}, {"resource_id": ["a.3", "r1", 7]}, {"id": "2"},
+        {"id": "x1"}, {"id": "02"}, {"collection_id": "orders", "resource_id": "a.4"},
+        {"upstream_updated_at": shown[3]["upstream_updated_at"]}, {"upstream_updated_at": "never"},
+    ]  # fmt: skip
+    for number, filters in enumerate(wanted):
+        created = await api.post("/http-consumers", {"name": f"c{number}", "filters": filters}, 201)
+        assert created["filters"] == (await api.get(f"/http-consumers/c{number}"))["filters"] == filters
+        found = [one["record"] for one in (await api.get(f"/http-consumers/c{number}/next", batch_size=100))["data"]]
+        assert found == [record for record in shown if _matches(record, filters)], filters
+    assert len([record for record in shown if _matches(record, wanted[0])]) == 6
+
+
+def _matches(record: dict[str, object], filters: dict[str, object]) -> bool:
+    return all(record[name] in (value if isinstance(value, list) else [value]) for name, value in filters.items())

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.errors
 import jsonschema_rs
 import pytest
-import requests
-import schemathesis
 from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from tests.server.calling import Api
+from tests.server.described import ask, operations_of
 from tests.support import servers
 from tests.torture.http_servers import ServerProcess
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 5
 """Number of generated requests for each operation, valid and invalid ones each."""
 
@@ -108,59 +96,8 @@ async def test_the_page_to_read_it_needs_nothing_from_elsewhere(api: Api) -> Non
 
 
 def test_the_server_answers_as_it_is_described_whatever_is_asked(url: str) -> None:
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    operations = operations_of(url)
     assert len(operations) > 55
-    # Once a token exists, all later calls need one.
-    operations.sort(key=lambda operation: "/tokens" in operation.path)
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            _ask(url, operation, mode)
-
-
-def _ask(url: str, operation: Any, mode: GenerationMode) -> None:
-    given = {"key": "a", "data": 1}
-    with requests.Session() as session:
-        for path, body in (
-            ("/v1/streams", {"name": "mystream"}),
-            ("/v1/streams/mystream/consumers", {"name": "us_orders"}),
-            ("/v1/streams/mystream/messages", given),
-        ):
-            session.post(url + path, data=json.dumps(body))
-
-        @hypothesis.settings(
-            max_examples=EXAMPLES,
-            database=None,
-            derandomize=True,
-            deadline=None,
-            suppress_health_check=list(hypothesis.HealthCheck),
-            phases=[hypothesis.Phase.generate],
-        )
-        @hypothesis.given(case=operation.as_strategy(generation_mode=mode), real=hypothesis.strategies.booleans())
-        def ask(case: Any, real: bool) -> None:
-            if real:
-                _aim(case)
-            _hurry(case)
-            response = case.call(base_url=url, session=session)
-            case.validate_response(response, checks=CHECKS)
-
-        try:
-            ask()
-        except hypothesis.errors.Unsatisfiable:
-            assert mode == GenerationMode.NEGATIVE, operation  # an operation without input has no invalid input
-
-
-def _aim(case: Any) -> None:
-    """Replace generated names by those of objects that exist."""
-    existing = {"stream": "mystream", "consumer": "us_orders", "key": "a", "seq": 1}
-    for name in case.path_parameters or {}:
-        if name in existing:
-            case.path_parameters[name] = existing[name]
-
-
-def _hurry(case: Any) -> None:
-    """Do not wait for messages, and push to no endpoint."""
-    for place in (case.query, case.body):
-        if isinstance(place, dict):
-            for name in ("wait_for", "url", "push"):
-                place.pop(name, None)
+            ask(url, operation, mode, EXAMPLES)

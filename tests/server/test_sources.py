@@ -33,7 +33,8 @@ async def test_a_source_is_returned_with_its_settings_but_for_its_secret(api: Ap
         assert await api.get(f"/sources/{ref}") == created
     assert await api.get("/sources") == {"data": [created]}
     again = {name: created[name] for name in ("kind", "name", "stream", "key", "signature", "keep_headers", "max_body")}
-    assert await api.post("/sources", {**again, "secret": "hush"}) == created
+    answer = await api.refused("POST", "/sources", {**again, "secret": "hush"}, status=409)
+    assert (answer["code"], "validation_errors" in answer) == ("exists", False)
 
 
 async def test_a_change_leaves_what_it_does_not_name(api: Api) -> None:

@@ -84,7 +84,7 @@ async def test_invalid_settings_make_no_token(ops: Api, body: dict[str, Any], fi
 
 async def test_a_name_that_is_taken_and_one_that_is_not_there(ops: Api) -> None:
     answer = await ops.refused("POST", "/tokens", {"name": "ops", "scopes": ["consume"]}, status=409)
-    assert answer["code"] == "token_exists"
+    assert answer["code"] == "exists"
     assert (await ops.refused("DELETE", "/tokens/nobody", status=404))["code"] == "unknown_token"
 
 

@@ -49,7 +49,8 @@ class Base:
         what = "Reading the messages" if where is None else f"The condition {conditions.describe(where)!r}"
         return FilterTooSlow(
             f"{what} took longer than {self._judging:g} s. Nothing was changed. Simplify the condition, above all its regular"
-            " expressions, or narrow the range of seqs or times."
+            " expressions, or narrow the range of seqs or times.",
+            field="where",
         )
 
 

@@ -11,7 +11,7 @@ from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import Where, check_limit, condition_of
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
-from headrace.model.errors import InUse, InvalidInput, UnknownSource
+from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
 from headrace.model.sources import SourceInfo
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
@@ -126,7 +126,7 @@ class Captures(Base):
             UnknownSource.
             InvalidFilter: an invalid condition.
             InvalidInput: a table that the source doesn't capture.
-            InUse: a table has an unfinished backfill. Then none is started.
+            BackfillExists: a table has an unfinished backfill. Then none is started.
         """
         source, spec = await self._capture(ref)
         condition = condition_of(where)
@@ -145,7 +145,7 @@ class Captures(Base):
             ids = {table: await store.start_backfill(connection, source.id, table, text, rate) for table in chosen}
             unfinished = [table for table, id_ in ids.items() if id_ is None]
             if unfinished and (tables is not None or len(unfinished) == len(chosen)):
-                raise InUse(
+                raise BackfillExists(
                     f"A backfill of {', '.join(unfinished)} is queued or running. Wait until it is done, or cancel it with"
                     f" `headrace source backfill cancel {source.name}`."
                 )

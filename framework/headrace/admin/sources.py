@@ -14,10 +14,10 @@ from headrace.admin.source_settings import (
     stored_spec,
     with_password,
 )
-from headrace.admin.validation import exists_otherwise
+from headrace.admin.validation import refuse
 from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
 from headrace.model.masking import HIDDEN
-from headrace.model.sources import SlotRemains, SourceExists, SourceInfo
+from headrace.model.sources import SlotRemains, SourceInfo
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
@@ -143,9 +143,7 @@ async def make_source(executor: store.Executor, spec: Spec) -> bool:
         spec = with_password(spec, await _known(executor, spec.name))
     if await store.create_source(executor, spec.name, kind_of(spec), spec.stream, spec.settings()):
         return True
-    differences = differing(await store.source_with_secrets(executor, spec.name), spec)
-    if differences:
-        raise SourceExists(exists_otherwise(differences, f"The source {spec.name!r}"))
+    refuse(differing(await store.source_with_secrets(executor, spec.name), spec), f"The source {spec.name!r}")
     return False
 
 

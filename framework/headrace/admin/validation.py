@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -11,7 +13,7 @@ import msgspec
 from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
-from headrace.model.errors import InvalidInput
+from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
 from headrace.model.masking import HIDDEN, masked_push_url
 from headrace.model.push import Push
@@ -29,12 +31,24 @@ _LARGEST = 2**63
 
 def filters_of(filter_: Filter) -> tuple[str, ...] | None:
     """Parse key filters. Raises `InvalidFilter`."""
-    return None if filter_ is None else check_filters(filter_)
+    with argument("filter"):
+        return None if filter_ is None else check_filters(filter_)
 
 
 def condition_of(where: Where) -> Condition | None:
     """Parse a condition on the content. Raises `InvalidFilter`."""
-    return None if where is None else conditions.parse(where)
+    with argument("where"):
+        return None if where is None else conditions.parse(where)
+
+
+@contextmanager
+def argument(name: str) -> Iterator[None]:
+    """Name the argument in errors about its value."""
+    try:
+        yield
+    except (InvalidInput, ConfigurationError) as error:
+        error.field = name
+        raise
 
 
 def utc(time: datetime | None) -> datetime | None:
@@ -45,13 +59,13 @@ def utc(time: datetime | None) -> datetime | None:
 def check_seq(name: str, seq: int | None) -> None:
     """Raise `InvalidInput` unless it is a seq or None. `name` is that of the argument."""
     if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq < _LARGEST):
-        raise InvalidInput(f"{name}={seq!r} is not a seq. A seq is a whole number, and the first is 1.")
+        raise InvalidInput(f"{name}={seq!r} is not a seq. A seq is a whole number, and the first is 1.", field=name)
 
 
 def check_limit(limit: int) -> None:
     """Raise `InvalidInput` unless it is from 1 to the maximum."""
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        raise InvalidInput(f"limit={limit!r} must be from 1 to {MAX_LIMIT:,}.")
+        raise InvalidInput(f"limit={limit!r} must be from 1 to {MAX_LIMIT:,}.", field="limit")
 
 
 def selection_of(
@@ -62,9 +76,9 @@ def selection_of(
     check_seq("end_seq", end_seq)
     start_time, end_time = utc(start_time), utc(end_time)
     if start_seq is not None and end_seq is not None and start_seq > end_seq:
-        raise InvalidInput(f"start_seq={start_seq} must not be greater than end_seq={end_seq}.")
+        raise InvalidInput(f"start_seq={start_seq} must not be greater than end_seq={end_seq}.", field="end_seq")
     if start_time is not None and end_time is not None and start_time > end_time:
-        raise InvalidInput(f"start_time={start_time} must not be later than end_time={end_time}.")
+        raise InvalidInput(f"start_time={start_time} must not be later than end_time={end_time}.", field="end_time")
     return store.Selection(
         filters=filters_of(filter_), where=condition_of(where),
         start_seq=start_seq, end_seq=end_seq, start_time=start_time, end_time=end_time,
@@ -79,7 +93,7 @@ def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     for name in settings:
         if name not in editable:
             wrong = f"{name} can't be changed" if name in known else f"There is no setting {name!r}"
-            raise InvalidInput(f"{wrong}. You can change {', '.join(editable)}.")
+            raise InvalidInput(f"{wrong}. You can change {', '.join(editable)}.", field=name)
     settings = parsed(type(spec), settings)
     try:
         # msgspec.convert validates the types, except for the condition, which is parsed already.
@@ -88,7 +102,7 @@ def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
         made = msgspec.convert(plain, type(spec))
         return made if condition is None else msgspec.structs.replace(made, where=condition)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"A setting is not valid: {error}.") from error
+        raise InvalidInput(f"A setting is not valid: {error}.", field=_field(error)) from error
 
 
 def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
@@ -115,7 +129,13 @@ def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
     try:
         return msgspec.convert({**({} if before is None else msgspec.structs.asdict(before)), **found}, Push)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"A push setting is not valid: {error}.") from error
+        raise InvalidInput(f"A push setting is not valid: {error}.", field=_field(error)) from error
+
+
+def _field(error: msgspec.ValidationError) -> str | None:
+    """Return the name of the setting in an error of msgspec."""
+    found = re.search(r"at `\$\.(\w+)", str(error))
+    return found[1] if found else None
 
 
 def _unmasked(headers: Mapping[str, Any], before: Mapping[str, str]) -> dict[str, Any]:
@@ -129,18 +149,22 @@ def _unmasked(headers: Mapping[str, Any], before: Mapping[str, str]) -> dict[str
 
 
 def refuse_changes(existing: StreamSpec, wanted: StreamSpec, what: str) -> None:
-    """Raise `InvalidInput` if an existing stream has other settings than the one to be created."""
+    """Raise `AlreadyExists` if an existing stream has other settings than the one to be created."""
     old, new = msgspec.structs.asdict(existing), msgspec.structs.asdict(wanted)
     refuse({name: (value, new[name]) for name, value in old.items() if value != new[name]}, what)
 
 
 def refuse(differing: Mapping[str, tuple[Any, Any]], what: str) -> None:
-    """Raise `InvalidInput` if settings differ: {setting: (existing, wanted)}."""
+    """Raise `AlreadyExists` if settings differ: {setting: (existing, wanted)}."""
     if differing:
-        raise InvalidInput(exists_otherwise(differing, what))
+        raise already_exists(what, differing)
 
 
-def exists_otherwise(differing: Mapping[str, tuple[Any, Any]], what: str) -> str:
-    """The error message about an object that exists with other settings: {setting: (existing, wanted)}."""
+def already_exists(what: str, differing: Mapping[str, tuple[Any, Any]]) -> AlreadyExists:
+    """The error about an object that exists, and the settings that differ: {setting: (existing, wanted)}."""
+    if not differing:
+        return AlreadyExists(f"{what} exists already, with these settings. Edit it, or choose another name.")
     settings = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
-    return f"{what} exists with other settings ({settings}). Edit it, or choose another name."
+    return AlreadyExists(
+        f"{what} exists with other settings ({settings}). Edit it, or choose another name.", differing=tuple(differing)
+    )

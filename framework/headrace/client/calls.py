@@ -29,7 +29,7 @@ from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
-from headrace.model.errors import InvalidInput
+from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
 from headrace.model.records import BlockedKey, ConsumerInfo, Overview, StoredMessage, StreamInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
@@ -91,6 +91,17 @@ def _is_created(response: Response) -> bool:
     return response.status == 201
 
 
+def _is_new(error: AlreadyExists) -> bool:
+    """Return False for a source that exists with equal settings. Raises the error for other settings."""
+    if error.differing:
+        raise error
+    return False
+
+
+def _backfill_exists(error: AlreadyExists) -> None:
+    raise BackfillExists(str(error))
+
+
 # --- requests of calls that have their code in `Remote`
 
 CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream))
@@ -119,7 +130,7 @@ class Calls:
     messages = Call(
         "GET", STREAM + "/messages", _limit(10),
         Argument("newest", False, sent_as="sort", convert=lambda newest: "seq_desc" if newest else None),
-        Argument("filter", None, sent_as="key_pattern", convert=specs.filters), WHERE, Argument("start_seq", None),
+        FILTER, WHERE, Argument("start_seq", None),
         answer=_by_seq, extra_time=CONDITION_TIME,
     )  # fmt: skip
     message = Call("GET", STREAM + "/messages/{key}", answer=record(Message), on_error=(NotFound, lambda _: None))
@@ -188,7 +199,9 @@ class Calls:
 
     sources = Call("GET", "/v1/sources", answer=records(Info[SourceInfo]))
     source = Call("GET", SOURCE, answer=record(Info[SourceInfo]))
-    create_source = Call("POST", "/v1/sources", Body("spec", specs.new_source), answer=_is_created)
+    create_source = Call(
+        "POST", "/v1/sources", Body("spec", specs.new_source), answer=_is_created, on_error=(AlreadyExists, _is_new)
+    )
     edit_source = Call("PATCH", SOURCE, Body("changes", specs.source_changes), answer=record(Info[SourceInfo]))
     delete_source = Call(
         "DELETE", SOURCE, FORCE, answer=record(dict[str, object], lambda deleted: deleted.get("left")), extra_time=CAPTURE_TIME
@@ -205,7 +218,7 @@ class Calls:
     backfills = Call("GET", SOURCE + "/backfills", path_for_all="/v1/backfills", answer=records(BackfillInfo))
     start_backfill = Call(
         "POST", SOURCE + "/backfills", Argument("tables", None), WHERE, Argument("rate", None),
-        answer=records(BackfillInfo), extra_time=CAPTURE_TIME,
+        answer=records(BackfillInfo), extra_time=CAPTURE_TIME, on_error=(AlreadyExists, _backfill_exists),
     )  # fmt: skip
     cancel_backfills = Call("POST", SOURCE + "/backfills/cancel", Argument("id", None), answer=count("cancelled"))
     failures = Call("GET", SOURCE + "/failures", ABOVE, _limit(100), answer=records(FailedChange))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from typing import Any
 
 import msgspec
 
 from headrace.model.errors import (
+    ERROR_CODES,
+    AlreadyExists,
     ConfigurationError,
     HeadraceError,
     InvalidInput,
@@ -21,10 +21,6 @@ class NotFound(HeadraceError, LookupError):
     """The server has no such message, token or source."""
 
     exit_code = 66  # EX_NOINPUT
-
-
-class AlreadyExists(InvalidInput):
-    """The object to be created exists."""
 
 
 class Busy(HeadraceError):
@@ -51,6 +47,7 @@ class ErrorBody(msgspec.Struct):
     summary: str
     code: str = ""
     stale: list[str] = []
+    validation_errors: dict[str, list[str]] = {}
 
 
 def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceError:
@@ -70,7 +67,9 @@ def error_of(server: str, status: int, reason: str, body: bytes) -> HeadraceErro
         )
     if problem.stale:
         return StaleAckIds(problem.summary, problem.stale)
-    kind = _by_code().get(problem.code) or _BY_STATUS.get(status, HeadraceError)
+    kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status, HeadraceError)
+    if issubclass(kind, AlreadyExists):
+        return kind(problem.summary, differing=tuple(problem.validation_errors))
     if issubclass(kind, (StoreUnavailable, Busy)) or status >= 500:
         return kind(f"The server {server}: {problem.summary}")
     return kind(problem.summary)
@@ -107,28 +106,13 @@ def _error_of_another_program(server: str, status: int, reason: str) -> Headrace
     return not_headrace(server, f"It responded with {answer}.")
 
 
-@cache
-def _by_code() -> dict[str, type[Any]]:
-    """Return the exceptions by their API codes.
-
-    A server derives a code from an exception's name. The last four codes exist only on servers.
-    """
-    from headrace.model import errors, sources, tokens
-
-    kinds = [kind for module in (errors, sources, tokens) for kind in vars(module).values()]
-    known = {_code(kind): kind for kind in kinds if isinstance(kind, type) and issubclass(kind, HeadraceError)}
-    return {
-        **known,
-        "exists": AlreadyExists,
-        "ambiguous": InvalidInput,
-        "unknown_dead_letter": InvalidInput,
-        "max_waiting": Busy,
-    }
-
-
-def _code(kind: type) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
-
+_BY_CODE: dict[str, type[Any]] = {
+    **{name: code.kind for name, code in ERROR_CODES.items() if code.kind is not None},
+    "ambiguous": InvalidInput,
+    "unknown_dead_letter": InvalidInput,
+    "max_waiting": Busy,
+}
+"""The exceptions by the codes of the API. The last three codes exist only on servers."""
 
 _BY_STATUS: dict[int, type[HeadraceError]] = {
     400: InvalidInput,

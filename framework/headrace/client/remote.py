@@ -10,8 +10,8 @@ import msgspec
 
 from headrace.client.address import DEFAULT_URL, Server
 from headrace.client.calls import CREATE_CONSUMER, CREATE_STREAM, PUBLISH_MANY, STANDING
-from headrace.client.errors import AlreadyExists
 from headrace.client.specs import consumer_settings, refuse_changes, stream_spec
+from headrace.model.errors import AlreadyExists
 from headrace.model.records import Standing
 from headrace.model.specs import ConsumerSpec, StreamSpec
 

@@ -10,7 +10,7 @@ import msgspec
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.durations import seconds
-from headrace.model.errors import InvalidInput
+from headrace.model.errors import AlreadyExists
 from headrace.model.masking import HIDDEN
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo, StreamInfo
@@ -129,15 +129,12 @@ def source_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_changes(existing: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
-    """Raise `InvalidInput` if an existing object has other settings than the one to be created."""
-    differing = [
-        f"{name} is {old!r} and not {wanted[name]!r}"
-        for name, old in existing.items()
-        if name in wanted and old != wanted[name]
-    ]
+    """Raise `AlreadyExists` if an existing object has other settings than the one to be created."""
+    differing = [name for name, old in existing.items() if name in wanted and old != wanted[name]]
     if differing:
-        raise InvalidInput(
-            f"{what} exists with other settings ({', '.join(differing)}). Edit it, or choose another name."
+        settings = ", ".join(f"{name} is {existing[name]!r} and not {wanted[name]!r}" for name in differing)
+        raise AlreadyExists(
+            f"{what} exists with other settings ({settings}). Edit it, or choose another name.", differing=differing
         )
 
 

@@ -9,7 +9,8 @@ read: the address of the database, or the database's own words.
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
 
 
 class HeadraceError(Exception):
@@ -26,9 +27,17 @@ class HeadraceError(Exception):
 
 
 class InvalidInput(HeadraceError, ValueError):
-    """An argument is invalid: a key, a filter, data or a setting."""
+    """An argument is invalid: a key, a filter, data or a setting.
+
+    Attributes:
+        field: the name of the argument, if it is known.
+    """
 
     exit_code = 65  # EX_DATAERR
+
+    def __init__(self, *args: object, field: str | None = None) -> None:
+        super().__init__(*args)
+        self.field = field
 
 
 class InvalidKey(InvalidInput):
@@ -48,9 +57,29 @@ class InvalidData(InvalidInput):
 
 
 class ConfigurationError(HeadraceError):
-    """The application is misconfigured: two handlers of one name, an impossible annotation, a wrong DSN."""
+    """The application is misconfigured: two handlers of one name, an impossible annotation, a wrong DSN.
+
+    Attributes:
+        field: the name of the setting, if it is known.
+    """
 
     exit_code = 78  # EX_CONFIG
+
+    def __init__(self, *args: object, field: str | None = None) -> None:
+        super().__init__(*args)
+        self.field = field
+
+
+class AlreadyExists(InvalidInput):
+    """The object to create exists already.
+
+    Attributes:
+        differing: the names of the settings in which the existing one differs. Empty if none does.
+    """
+
+    def __init__(self, *args: object, differing: Sequence[str] = ()) -> None:
+        super().__init__(*args)
+        self.differing = tuple(differing)
 
 
 class DatabaseRefused(ConfigurationError):
@@ -154,6 +183,12 @@ class InUse(HeadraceError):
     exit_code = 75  # EX_TEMPFAIL
 
 
+class BackfillExists(AlreadyExists, InUse):
+    """A table to backfill has a backfill that is queued or running."""
+
+    exit_code = 75  # EX_TEMPFAIL
+
+
 class EmbeddedPostgresError(HeadraceError):
     """The embedded Postgres can't be found, started or stopped."""
 
@@ -166,3 +201,106 @@ class TimelineChanged(HeadraceError):
 
 class LeaseLost(HeadraceError):
     """The lease that the settle named is no longer held. It expired, or the consumer was moved."""
+
+
+class SlotRemains(InUse):
+    """The source can't be removed, because its replication slot or publication at the captured database can't
+    be dropped.
+    """
+
+
+class Unauthorized(HeadraceError):
+    """The call has no token, or its token is not valid."""
+
+    exit_code = 78  # EX_CONFIG, like all errors about tokens
+
+
+class Forbidden(HeadraceError):
+    """The token is valid, but lacks the scope that the call requires."""
+
+    exit_code = 78
+
+
+class UnknownToken(HeadraceError, LookupError):
+    """There is no token with that id or name."""
+
+    exit_code = 66  # EX_NOINPUT
+
+
+class ErrorCode(NamedTuple):
+    """The description of an error code of the HTTP API, by which programs tell errors apart.
+
+    A code is part of the API's contract and independent of the names of the classes. Servers derive statuses
+    from the table of codes, clients derive exceptions, and the API's description and `docs/http.md` list it.
+
+    Args:
+        status: the HTTP status of its errors.
+        meaning: what is wrong, as a sentence.
+        kind: the exception that it stands for. None if only servers raise it.
+    """
+
+    status: int
+    meaning: str
+    kind: type[HeadraceError] | None = None
+
+
+ERROR_CODES: Mapping[str, ErrorCode] = {
+    "malformed": ErrorCode(400, "The body is not JSON, or the request is not HTTP."),
+    "incomplete": ErrorCode(400, "The client disconnected before the end of the body."),
+    "unauthorized": ErrorCode(401, "The token is missing, unknown, revoked or expired.", Unauthorized),
+    "invalid_signature": ErrorCode(401, "The signature of a webhook's delivery is missing or invalid."),
+    "forbidden": ErrorCode(403, "The token lacks the scope, or what it names does not exist.", Forbidden),
+    "host_not_allowed": ErrorCode(403, "Without tokens, the request must name a host that is allowed."),
+    "cross_origin": ErrorCode(403, "Without tokens, pages of other origins may send nothing."),
+    "not_found": ErrorCode(404, "The API has no such path."),
+    "unknown_stream": ErrorCode(404, "The stream does not exist.", UnknownStream),
+    "unknown_consumer": ErrorCode(404, "The consumer does not exist.", UnknownConsumer),
+    "unknown_source": ErrorCode(404, "The source does not exist.", UnknownSource),
+    "unknown_token": ErrorCode(404, "The token does not exist.", UnknownToken),
+    "unknown_key": ErrorCode(404, "The stream has no message with this key."),
+    "unknown_dead_letter": ErrorCode(404, "The consumer has no such dead letter."),
+    "method_not_allowed": ErrorCode(405, "The path does not support this method."),
+    "too_slow": ErrorCode(408, "The headers or the body arrived too slowly."),
+    "exists": ErrorCode(409, "The object to create exists already.", AlreadyExists),
+    "ambiguous": ErrorCode(409, "Several streams have a consumer of this name."),
+    "in_use": ErrorCode(409, "The object to delete is in use.", InUse),
+    "slot_remains": ErrorCode(409, "The replication slot of the source to delete can't be dropped.", SlotRemains),
+    "lease_lost": ErrorCode(409, "A strict settle has ack ids with lost leases.", LeaseLost),
+    "timeline_changed": ErrorCode(409, "The database failed over or was restored, so leases are void.", TimelineChanged),
+    "too_large": ErrorCode(413, "The body is too large."),
+    "unsupported_media_type": ErrorCode(415, "Without tokens, the body must not have a content type of forms."),
+    "invalid": ErrorCode(422, "A field or a parameter is invalid.", InvalidInput),
+    "invalid_settings": ErrorCode(422, "The settings contradict each other, or are out of range.", ConfigurationError),
+    "invalid_key": ErrorCode(422, "A key breaks the grammar of keys.", InvalidKey),
+    "invalid_filter": ErrorCode(422, "A filter or a condition can't be parsed.", InvalidFilter),
+    "invalid_data": ErrorCode(422, "Data or headers are not JSON that Postgres can store.", InvalidData),
+    "filter_too_slow": ErrorCode(422, "Evaluating a condition took too long.", FilterTooSlow),
+    "max_waiting": ErrorCode(429, "As many requests wait for messages as the consumer's `max_waiting` allows."),
+    "headers_too_large": ErrorCode(431, "The headers are too many or too large."),
+    "internal": ErrorCode(500, "The server failed unexpectedly. Its log has the error."),
+    "store_error": ErrorCode(500, "The database returned an unknown error. The server's log has it.", StoreError),
+    "store_unavailable": ErrorCode(503, "The database can't be reached.", StoreUnavailable),
+    "database_refused": ErrorCode(503, "The database refuses the server's access.", DatabaseRefused),
+    "store_full": ErrorCode(503, "The database's disk or quota is full.", StoreFull),
+    "stream_full": ErrorCode(503, "The stream has reached its `max_storage`.", StreamFull),
+    "in_doubt": ErrorCode(503, "The connection to the database broke at the commit.", InDoubt),
+    "sequence_behind": ErrorCode(503, "A sequence of the database is behind its table.", SequenceBehind),
+    "schema_error": ErrorCode(503, "The database's schema is missing or newer than the server.", SchemaError),
+    "too_many_connections": ErrorCode(503, "The server has reached its limit of connections."),
+    "too_many_requests_under_way": ErrorCode(503, "The server has reached its limit of requests."),
+    "too_much_under_way": ErrorCode(503, "The server has reached its limit of memory for bodies."),
+}  # fmt: skip
+"""All codes of the HTTP API, by status."""
+
+_BY_KIND = {code.kind: name for name, code in ERROR_CODES.items() if code.kind is not None}
+
+
+def code_of(error: HeadraceError) -> str:
+    """Return the code of an exception, which is that of its nearest class with a code. `internal` if none has one."""
+    return next((_BY_KIND[kind] for kind in type(error).__mro__ if kind in _BY_KIND), "internal")
+
+
+def codes_table() -> str:
+    """Return all codes as a Markdown table. For the documentation."""
+    rows = [f"| {code.status} | `{name}` | {code.meaning} |\n" for name, code in ERROR_CODES.items()]
+    return "".join(["| status | code | description |\n", "| --- | --- | --- |\n", *rows])

@@ -1,4 +1,4 @@
-"""Keys and filters, with the grammar of NATS subjects.
+"""Keys and filters, with the grammar of NATS subjects, and names that look like ids.
 
 A key consists of tokens separated by dots, such as `orders.us.42`. No token is empty, and no token is
 exactly `*` or `>`. Inside a longer token these are ordinary characters. Neither blanks nor control
@@ -7,12 +7,15 @@ token `>` matches one or more. See https://docs.nats.io/nats-concepts/subjects.
 
 The database applies the same grammar: the constraint `valid_key` of each table of messages, and
 `headrace_internal.check_filters`.
+
+The HTTP API takes an id wherever it takes a name, so no name of a stream or a consumer may look like an id.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from uuid import UUID
 
 from headrace.model.errors import InvalidFilter, InvalidKey
 
@@ -21,6 +24,10 @@ MAX_KEY_BYTES = 1024
 REFUSED = r"\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """The characters that no key and no filter has, as the inside of a regular expression's brackets: the control
 characters (C0, DEL and C1) and all white space of Unicode."""
+
+_ID_PREFIX = re.compile(r"urn:|uuid:")
+_ID_PUNCTUATION = re.compile(r"[{}()_+\s-]")
+_ID_DIGITS = re.compile(r"[0-9a-f]{32}")
 
 _BAD_TOKEN = re.compile(r"(?:\A|\.)([*>])(?:\.|\Z)")
 _BAD_CHARACTER = re.compile(f"[{REFUSED}]")
@@ -69,6 +76,19 @@ def matches(filter_: str, key: str) -> bool:
             return False
         tokens = tokens[: len(wanted)]
     return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+
+
+def looks_like_id(name: str) -> bool:
+    """Return whether a name is a UUID in any spelling that Postgres or Python reads: with or without
+    dashes, braces and `urn:uuid:`, in upper or lower case. `headrace_internal.looks_like_id` in SQL agrees.
+    """
+    if _ID_DIGITS.fullmatch(_ID_PUNCTUATION.sub("", _ID_PREFIX.sub("", name.lower()))):
+        return True
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_text(text: str, kind: str, error: type[InvalidKey] | type[InvalidFilter]) -> None:

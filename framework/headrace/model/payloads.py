@@ -10,6 +10,9 @@ import msgspec
 
 from headrace.model.errors import InvalidData
 
+MAX_MESSAGE_ID_BYTES = 256
+"""Largest size of a message id in bytes of UTF-8."""
+
 _encoder = msgspec.json.Encoder()
 _NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
 

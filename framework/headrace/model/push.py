@@ -44,12 +44,12 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     url: Annotated[str, Setting(
         "The URL to which messages are POSTed, with `http` or `https`. Put a user or a password into a header instead."
         " Answers show its path only to `admin`.",
-        example="https://example.com/hook",
+        length=(1, LONGEST_URL), example="https://example.com/hook",
     )]  # fmt: skip
     headers: Annotated[dict[str, str], Setting(
         "Headers of each request. Those of the signature, and those that determine where a request ends, can't be set."
         " Answers show their values only to `admin`.",
-        otherwise="none", example="x-team:shop",
+        length=(0, MOST_HEADERS), otherwise="none", example="x-team:shop",
     )] = {}  # fmt: skip
     secret: Annotated[str | None, Setting(
         "The key that signs requests as in Standard Webhooks: `whsec_` and 24 to 64 random bytes in base64. Answers"

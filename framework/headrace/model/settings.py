@@ -61,6 +61,8 @@ class Setting(msgspec.Struct, frozen=True):
         unit: the unit of its number.
         limits: the lowest and the highest number that it can be.
         exclusive: whether the lowest limit itself is excluded.
+        length: the lowest and the highest number of characters of a text, or of elements of a list or a
+            mapping. The spec checks it.
         unlimited: a number outside of the limits that means no limit.
         otherwise: the default in words, where the value is not clear, such as None.
         example: an example, as text.
@@ -79,6 +81,7 @@ class Setting(msgspec.Struct, frozen=True):
     unit: Unit | None = None
     limits: tuple[float, float] | None = None
     exclusive: bool = False
+    length: tuple[int, int] | None = None
     unlimited: int | None = None
     otherwise: str | None = None
     example: str | None = None
@@ -135,6 +138,18 @@ class Setting(msgspec.Struct, frozen=True):
             return f"{number:,}" if self.unit is None or until is not None else f"{number:,} {self.unit}"
         size, name = next((one for one in scale if number and number % one[0] == 0), scale[-1])
         return f"{number / size:,g} {name}{'s' if number != size and name.islower() else ''}"
+
+    def bounds(self, scale: int = 1) -> dict[str, Any]:
+        """The limits as JSON Schema, for a number in a unit that is `scale` times smaller."""
+        if self.length is not None:
+            mapping = (get_origin(self.kind) or self.kind) is dict
+            what = "Properties" if mapping else "Items" if self.many else "Length"
+            return {f"min{what}": self.length[0], f"max{what}": self.length[1]}
+        if self.limits is None:
+            return {}
+        low, high = (number * scale for number in self.limits)
+        found: dict[str, Any] = {"exclusiveMinimum" if self.exclusive else "minimum": low, "maximum": high}
+        return found if self.unlimited is None else {"anyOf": [found, {"const": self.unlimited}]}
 
     def requirement(self, value: Any) -> str | None:
         """What a value must be, if it is not valid."""
@@ -197,7 +212,7 @@ def check(spec: msgspec.Struct, owner: str) -> None:
         value = getattr(spec, name)
         requirement = setting.requirement(value)
         if requirement is not None:
-            raise ConfigurationError(f"`{name}` of {owner} must {requirement}, not {value!r:.60}.")
+            raise ConfigurationError(f"`{name}` of {owner} must {requirement}, not {value!r:.60}.", field=name)
 
 
 def table(spec: type[msgspec.Struct]) -> str:

@@ -10,21 +10,16 @@ from typing import Annotated, Any, Self
 import msgspec
 
 from headrace.model.capture import CaptureInfo
-from headrace.model.errors import ConfigurationError, InUse, InvalidInput
+from headrace.model.errors import AlreadyExists, ConfigurationError
+from headrace.model.errors import SlotRemains as SlotRemains
 from headrace.model.settings import Setting, check, settings_of
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a source."""
 
 
-class SourceExists(InvalidInput):
-    """A source of that name exists already, with other settings."""
-
-
-class SlotRemains(InUse):
-    """The source can't be removed, because its replication slot or publication at the captured database can't
-    be dropped.
-    """
+SourceExists = AlreadyExists
+"""A source of that name exists already, with other settings."""
 
 
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration, rate, seconds
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
 from headrace.model.push import Push
 from headrace.model.settings import OlderName, Setting, check, settings_of
@@ -43,11 +43,13 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         for value in (self.base, self.factor, self.limit, *self.delays):
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(
-                    f"{self!r} can't be: its durations and its factor are finite and not negative."
+                    f"{self!r} can't be: its durations and its factor are finite and not negative.",
+                    field="backoff",
                 )
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(
-                f"jitter={self.jitter} of a Backoff must be from 0 to 1: the share that chance may take away."
+                f"jitter={self.jitter} of a Backoff must be from 0 to 1: the share that chance may take away.",
+                field="backoff",
             )
 
     def delay(self, attempt: int, chance: float) -> float:
@@ -82,7 +84,15 @@ def parsed(spec: type[msgspec.Struct], given: Mapping[str, Any]) -> dict[str, An
     Raises `ConfigurationError` or `InvalidFilter`.
     """
     known = settings_of(spec)
-    return {name: _parsed(known[name], value) for name, value in given.items()}
+    return {name: _parsed_field(known[name], value) for name, value in given.items()}
+
+
+def _parsed_field(setting: Setting, value: Any) -> Any:
+    try:
+        return _parsed(setting, value)
+    except (ConfigurationError, InvalidInput) as error:
+        error.field = setting.name
+        raise
 
 
 def _parsed(setting: Setting, value: Any) -> Any:
@@ -257,20 +267,23 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_filters(self.filters)
         if not self.name:
-            raise ConfigurationError("A consumer needs a name.")
+            raise ConfigurationError("A consumer needs a name.", field="name")
         check(self, f"the consumer {self.name!r}")
         for policy, setting in (("by_start_seq", "start_seq"), ("by_start_time", "start_time")):
             given = getattr(self, setting) is not None
             if given != (self.deliver_policy == policy):
                 raise ConfigurationError(
                     f"Consumer {self.name!r}: deliver_policy={policy!r} and {setting} go together;"
-                    f" {setting} is {'given' if given else 'missing'}, and the policy is {self.deliver_policy!r}."
+                    f" {setting} is {'given' if given else 'missing'}, and the policy is {self.deliver_policy!r}.",
+                    field=setting if given else "deliver_policy",
                 )
         if self.start_time is not None and self.start_time.tzinfo is None:
             raise ConfigurationError(
-                f"start_time={self.start_time} of consumer {self.name!r} has no zone: say datetime(…, tzinfo=timezone.utc)."
+                f"start_time={self.start_time} of consumer {self.name!r} has no zone: say datetime(…, tzinfo=timezone.utc).",
+                field="start_time",
             )
         if self.rate_burst is not None and self.rate_limit is None:
             raise ConfigurationError(
-                f"rate_burst of consumer {self.name!r} needs a rate_limit: without it nothing is held back."
+                f"rate_burst of consumer {self.name!r} needs a rate_limit: without it nothing is held back.",
+                field="rate_burst",
             )

@@ -13,12 +13,16 @@ import secrets
 import string
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, get_args
 
 import msgspec
 
 from headrace.model.durations import Duration, seconds
-from headrace.model.errors import HeadraceError, InvalidInput
+from headrace.model.errors import AlreadyExists, InvalidInput
+from headrace.model.errors import Forbidden as Forbidden
+from headrace.model.errors import Unauthorized as Unauthorized
+from headrace.model.errors import UnknownToken as UnknownToken
 
 Need = Literal["publish", "consume", "admin"]
 """The action that a scope allows and a call requires."""
@@ -28,31 +32,15 @@ MOST_SCOPES = 100
 
 _ALPHABET = string.digits + string.ascii_letters
 _ID, _SECRET = 12, 40  # characters, with 5.95 bits of entropy each
-_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,63}")
+NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,63}")
+"""The name of a token."""
+
 _STREAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _LONGEST = 100 * 365 * 86400.0
 
 
-class Unauthorized(HeadraceError):
-    """The call has no token, or its token is not valid."""
-
-    exit_code = 78  # EX_CONFIG, like all errors about tokens
-
-
-class Forbidden(HeadraceError):
-    """The token is valid, but lacks the scope that the call requires."""
-
-    exit_code = 78
-
-
-class UnknownToken(HeadraceError, LookupError):
-    """There is no token with that id or name."""
-
-    exit_code = 66  # EX_NOINPUT
-
-
-class TokenExists(InvalidInput):
-    """There is, or was, a token with that name."""
+TokenExists = AlreadyExists
+"""There is, or was, a token with that name."""
 
 
 class Minted(msgspec.Struct, frozen=True):
@@ -141,9 +129,18 @@ def allows(scopes: Collection[str], need: Need, stream: str | None) -> bool:
     return stream is not None and (f"{need}:{stream}" in scopes or f"admin:{stream}" in scopes)
 
 
+@lru_cache(10_000)
+def streams_of(scopes: frozenset[str], need: Need) -> frozenset[str] | None:
+    """The names of the streams for which the scopes, as `parse_all` returns them, allow an action. None for all."""
+    if allows(scopes, need, None):
+        return None
+    actions = (f"{need}:", "admin:")
+    return frozenset(scope.partition(":")[2] for scope in scopes if scope.startswith(actions))
+
+
 def check_name(name: str) -> str:
     """Return the name unchanged. Raises `InvalidInput` if it is not a valid token name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidInput(
             f"The token name {str(name)[:80]!r} can't be used: take 1 to 64 letters, digits, '.', '_', '@' and '-', the first"
             " one a letter or digit."

@@ -16,6 +16,7 @@ from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import error_response
+from headrace.server.framework_errors import BODY
 from headrace.server.http import NO_STORE, SEND_RESPONSE, Receive, Request, Scope, Send
 from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
@@ -99,7 +100,8 @@ class Server:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = perf_counter()
         method, path = scope["method"], _path(scope)
-        found = self.data_plane.find(method, path) or self._webhooks.find(method, path)
+        plane = self.data_plane.find(method, path)
+        found = plane or self._webhooks.find(method, path)
         if found is None:
             route, status = await self._manage(scope, path, receive, send)
             self.monitoring.requests.add(route, method, status, perf_counter() - began)
@@ -108,7 +110,10 @@ class Server:
         try:
             await self.access.admit(path, scope["headers"])
             body = await self.limits.read_body(scope, receive)
-            response = await endpoint(Request(scope, receive, names, body))
+            request = Request(scope, receive, names, body)
+            if plane is not None:  # webhooks are sent with any parameters
+                self.data_plane.check_query(endpoint, request)
+            response = await endpoint(request)
         except Exception as error:
             response = error_response(error)
         if response is not None:
@@ -139,7 +144,7 @@ class Server:
         # Keys that an outer application has put into the scope are left out. The path is the one
         # below the mount point.
         inner = {name: scope[name] for name in _SCOPE_KEYS if name in scope}
-        inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {}}
+        inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {BODY: body}}
         await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         return inner.get("path_template") or "unknown", status
 

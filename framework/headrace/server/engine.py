@@ -10,7 +10,7 @@ Concurrent requests share database calls. The engine keeps no state that another
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -107,6 +107,15 @@ class Engine:
     async def stream(self, ref: str) -> CachedStream:
         """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._registry.stream(ref)
+
+    async def streams_named(self, names: frozenset[str]) -> Mapping[str, CachedStream]:
+        """Return those of the streams with these names that exist, by their names and ids. Ids win over names."""
+        return await self._registry.streams_named(names)
+
+    async def consumer_among(self, streams: frozenset[str], ref: str) -> CachedConsumer | None:
+        """Return a consumer by its id or name, of one of the streams with these names. None if none
+        of them has it. Raises a `Problem` if several have one of this name."""
+        return await self._registry.consumer_among(streams, ref)
 
     async def consumer(self, stream: str, ref: str) -> CachedConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises

@@ -16,24 +16,17 @@ from typing import Any
 import msgspec
 
 from headrace.model.errors import (
+    ERROR_CODES,
+    AlreadyExists,
     ConfigurationError,
-    DatabaseRefused,
-    FilterTooSlow,
     HeadraceError,
-    InUse,
     InvalidInput,
-    LeaseLost,
     NotConnected,
-    SchemaError,
     StoreError,
     StoreUnavailable,
-    UnknownConsumer,
-    UnknownSource,
-    UnknownStream,
+    code_of,
 )
 from headrace.model.log import Log
-from headrace.model.sources import SourceExists
-from headrace.model.tokens import Forbidden, TokenExists, Unauthorized, UnknownToken
 from headrace.server.http import Response
 
 log = Log("headrace")
@@ -148,18 +141,42 @@ def problem_of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
-        case StoreError():
-            return Problem(500, _code(error), f"{error.public} Its id is {_logged(error)}.")
         case HeadraceError():
-            if error.public not in (None, str(error)):
-                _refusals.refused(error)
-            return _refusal(error, error.public or str(error))
+            return _problem_of_ours(error)
         case msgspec.ValidationError():
             return validation_problem(error)
         case msgspec.DecodeError() | UnicodeDecodeError():
             return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")
         case RecursionError():
             return Problem(400, "malformed", "The body is nested too deeply.")
+    return _unexpected(error)
+
+
+def _problem_of_ours(error: HeadraceError) -> Problem:
+    if isinstance(error, NotConnected):
+        error = unavailable("The server is not connected to its database, because it starts or stops. Try again.")
+    code = code_of(error)
+    status = ERROR_CODES[code].status
+    if code == "internal":
+        return _unexpected(error)
+    if isinstance(error, StoreError):
+        return Problem(status, code, f"{error.public} Its id is {_logged(error)}.")
+    if error.public not in (None, str(error)):
+        _refusals.refused(error)
+    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": RETRY_AFTER}}.get(status)
+    sentence = error.public or str(error)
+    return Problem(status, code, sentence, validation_errors=_fields(error, sentence), headers=headers)
+
+
+def _fields(error: HeadraceError, sentence: str) -> dict[str, list[str]] | None:
+    if isinstance(error, AlreadyExists) and error.differing:
+        return {name: ["The existing one has another value."] for name in error.differing}
+    if isinstance(error, (InvalidInput, ConfigurationError)) and error.field is not None:
+        return {error.field: [sentence]}
+    return None
+
+
+def _unexpected(error: Exception) -> Problem:
     return Problem(
         500, "internal", f"The server failed unexpectedly. Its log has the error, with the id {_logged(error)}."
     )
@@ -170,34 +187,6 @@ def _logged(error: Exception) -> str:
     error_id = secrets.token_hex(6)
     log.error("request failed unexpectedly", id=error_id, error=str(error) or type(error).__name__, exc_info=error)
     return error_id
-
-
-def _refusal(error: HeadraceError, sentence: str) -> Problem:
-    """Return the answer for an error that Headrace raises deliberately."""
-    code = _code(error)
-    match error:
-        case NotConnected():
-            return Problem(
-                503,
-                "store_unavailable",
-                "The server is not connected to its database, because it starts or stops. Try again.",
-                headers={"retry-after": RETRY_AFTER},
-            )
-        case Unauthorized():
-            return Problem(401, code, sentence, headers={"www-authenticate": "Bearer"})
-        case Forbidden():
-            return Problem(403, code, sentence)
-        case UnknownStream() | UnknownConsumer() | UnknownSource() | UnknownToken():
-            return Problem(404, code, sentence)
-        case FilterTooSlow():
-            return Problem(422, code, sentence)
-        case InUse() | LeaseLost() | SourceExists() | TokenExists():
-            return Problem(409, code, sentence)
-        case StoreUnavailable() | SchemaError() | DatabaseRefused():
-            return Problem(503, code, sentence, headers={"retry-after": RETRY_AFTER})
-        case InvalidInput() | ConfigurationError():
-            return Problem(422, code, sentence)
-    return Problem(400, code, sentence)
 
 
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
@@ -219,7 +208,3 @@ def validation_problem(error: msgspec.ValidationError) -> Problem:
         f"The body is invalid: {text.rstrip('.')}.",
         validation_errors={field or "body": [f"{sentence.rstrip('.')}."]},
     )
-
-
-def _code(error: Exception) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()

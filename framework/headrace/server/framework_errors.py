@@ -17,10 +17,18 @@ from litestar.exceptions import (
     ValidationException,
 )
 
+from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.server.errors import Problem, error_response
+from headrace.server.invalid_fields import field_of, names_of
 from headrace.server.routes.context import AnyRequest
+from headrace.server.routes.parameters import parameters_of
 from headrace.server.routes.responses import litestar_response
 from headrace.server.routes.slashes import unmarked
+
+BODY = "headrace_body"
+"""Key of the request's body in the state of the scope. Errors name its fields."""
+
+_NUL = b"\\u0000"
 
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
@@ -33,6 +41,17 @@ def error_handler(request: AnyRequest, error: Exception) -> Response[bytes]:
 
 def _problem(request: AnyRequest, error: Exception) -> Exception:
     match error:
+        case AlreadyExists():
+            sent = _sent(request)
+            names = [names_of(name) for name in error.differing]
+            error.differing = tuple(next((one for one in found if one in sent), found[0]) for found in names)
+            return error
+        case InvalidInput() | ConfigurationError():
+            sent = _sent(request)
+            if error.field is None and "NUL" in str(error):
+                error.field = _field_with_nul(sent)
+            error.field = field_of(error, sent, [*_fields(request, ""), *parameters_of(request)])
+            return error
         case ValidationException():
             return _invalid(request, error)
         case MethodNotAllowedException():
@@ -83,6 +102,23 @@ def _field_error(request: AnyRequest, error: Mapping[str, Any]) -> tuple[str, st
     if not path and sentence == "'data'":  # Litestar's message for a missing body
         return "body", "The body is missing. Send a JSON object."
     return path or "body", f"{sentence}."
+
+
+def _sent(request: AnyRequest) -> dict[str, bytes]:
+    """Return the fields and parameters that the request has, with JSON text in which a NUL would be."""
+    try:
+        body = msgspec.json.decode(request.scope["state"].get(BODY) or b"{}", type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        body = {}
+    parameters = {**request.query_params.dict(), **request.path_params}
+    return {name: bytes(value) for name, value in body.items()} | {
+        name: _NUL if "\0" in str(value) else b"" for name, value in parameters.items()
+    }
+
+
+def _field_with_nul(sent: Mapping[str, bytes]) -> str | None:
+    """Return the field or parameter that has a NUL character."""
+    return next((name for name, text in sent.items() if _NUL in text), None)
 
 
 def _joined(path: str, field: str) -> str:

@@ -25,6 +25,7 @@ from headrace.server.routes import (
     streams,
     tokens,
 )
+from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.routes.slashes import marking
 
 PREFIXES = ("/v1", "/api")
@@ -38,7 +39,15 @@ def management(engine: Engine, access: Access, plane: DataPlane, options: Option
     app = Litestar(
         [
             # The OpenAPI description has one prefix only, since both are equal.
-            *(Router(prefix, route_handlers=handlers, include_in_schema=prefix == "/v1") for prefix in PREFIXES),
+            *(
+                Router(
+                    prefix,
+                    route_handlers=handlers,
+                    before_request=refuse_unknown_parameters,
+                    include_in_schema=prefix == "/v1",
+                )
+                for prefix in PREFIXES
+            ),
             *pages(),
         ],
         openapi_config=config(),

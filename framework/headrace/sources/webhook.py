@@ -35,11 +35,11 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
     )] = None  # fmt: skip
     secrets: Annotated[tuple[str, ...], Setting(
         "The secrets of the signatures. Any of them is accepted, so that you can change a secret without losing a"
-        " delivery. Answers show each as `…`.", otherwise="none", names=("secret", "secrets"),
+        " delivery. Answers show each as `…`.", length=(0, MOST_SECRETS), otherwise="none", names=("secret", "secrets"),
     )] = ()  # fmt: skip
     keep_headers: Annotated[tuple[str, ...], Setting(
         "Request headers to keep with the message, besides `content-type` and `content-encoding`.",
-        otherwise="none", example="x-github-event",
+        length=(0, MOST_KEPT_HEADERS), otherwise="none", example="x-github-event",
     )] = ()  # fmt: skip
     max_body: Annotated[int | None, Setting(
         "The largest body.", "bytes", (1, LARGEST_BODY), otherwise="the server's limit", example="1MB",

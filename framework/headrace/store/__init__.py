@@ -55,6 +55,7 @@ from headrace.store.catalog.declarations import (
     edit_stream,
     find_consumers,
     find_stream,
+    streams_named,
 )
 from headrace.store.catalog.key_states import standing
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
@@ -238,6 +239,7 @@ __all__ = [
     "start_backfill",
     "stream",
     "streams",
+    "streams_named",
     "streams_to_sweep",
     "tables_to_vacuum",
     "take_capture",

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from headrace import store
-from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest
+from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest, streams_of
 from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, CachedToken, TokenCache
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
@@ -114,7 +114,23 @@ class Access:
         token = await self.authenticate(authorization)
         if token is not None and not allows(token.scopes, need, stream):
             scopes = f"{need!r}" if stream is None else f"'{need}:{stream}', or {need!r} for all streams"
-            raise Forbidden(f"The token {token.name!r} lacks a scope for this call. It needs {scopes}.")
+            raise await self.forbidden(authorization, scopes)
+
+    async def streams(self, authorization: str | None, need: Need) -> frozenset[str] | None:
+        """Return the names of the streams for which a call's token has the scope. None for all
+        streams, also while the server is open.
+
+        Raises:
+            Unauthorized, StoreUnavailable: as `check`.
+        """
+        token = await self.authenticate(authorization)
+        return None if token is None else streams_of(token.scopes, need)
+
+    async def forbidden(self, authorization: str | None, scopes: str) -> Forbidden:
+        """Return the error for a call whose token lacks the scopes, given as text."""
+        token = await self.authenticate(authorization)
+        name = "" if token is None else f" {token.name!r}"
+        return Forbidden(f"The token{name} lacks a scope for this call. It needs {scopes}.")
 
     async def authenticate(self, authorization: str | None) -> CachedToken | None:
         """Return the token of a call without checking its scopes. None while the server is open.

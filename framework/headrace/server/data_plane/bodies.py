@@ -10,14 +10,16 @@ import msgspec
 from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.model.keys import check_key
+from headrace.model.payloads import MAX_MESSAGE_ID_BYTES
+from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import Problem
 from headrace.server.http import Request
 
-MAX_DELAY_MS = 365 * 86_400_000
-"""Longest delay of a message in milliseconds."""
+RECEIVE_PARAMETERS = ("batch_size", "wait_for")
+"""Query parameters of a receive request."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _BATCH_SIZES = f"Give a whole number that is at least 1 and at most {MAX_RECEIVED:,}."
@@ -118,14 +120,30 @@ def read_messages(body: bytes) -> Incoming:
     publish = _decode_publish(body)
     incoming = Incoming()
     for number, message in enumerate(_messages(publish)):
+        field = "data"
         try:
-            incoming.add(
-                message.key, payloads.encode(message.data), _headers(message.headers), message.message_id, _due(message)
-            )
+            data = payloads.encode(message.data)
+            field = "headers"
+            incoming.add(message.key, data, _headers(message.headers), message.message_id, _due(message))
         except InvalidInput as error:
-            field = "message" if publish.messages is None else f"messages[{number}]"
-            raise Problem(422, "invalid", str(error), validation_errors={field: [str(error)]}) from error
+            error.field = error.field or field
+            if publish.messages is not None:
+                error.field = f"messages[{number}].{error.field}"
+            raise
     return incoming
+
+
+def invalid_field(messages: Incoming) -> str:
+    """Return the field of a publish request that an error of the store is about."""
+    for number, (key, message_id) in enumerate(zip(messages.keys, messages.message_ids, strict=True)):
+        field = "" if len(messages) == 1 else f"messages[{number}]."
+        try:
+            check_key(key)
+        except InvalidInput:
+            return f"{field}key"
+        if message_id is not None and not 1 <= len(message_id.encode()) <= MAX_MESSAGE_ID_BYTES:
+            return f"{field}message_id"
+    return "data" if len(messages) == 1 else "messages"
 
 
 def _messages(publish: Publish) -> list[NewMessage]:
@@ -157,7 +175,7 @@ def _headers(raw: msgspec.Raw) -> str | None:
 def _due(message: NewMessage) -> datetime | None:
     if message.delay_ms is not None:
         if message.deliver_at is not None:
-            raise InvalidInput("A message has deliver_at and delay_ms. Give one of them.")
+            raise InvalidInput("A message has deliver_at and delay_ms. Give one of them.", field="delay_ms")
         return datetime.now(UTC) + timedelta(seconds=delay_in_seconds(message.delay_ms))
     due = message.deliver_at
     return due.replace(tzinfo=UTC) if due is not None and due.tzinfo is None else due
@@ -198,7 +216,7 @@ def _seconds(wait_for: float | str) -> float:
         raise _invalid(
             "wait_for",
             f"wait_for={wait_for!r} is invalid",
-            'Give 0 to 3,600,000 milliseconds, or a duration such as "60s", "500ms" or "5m".',
+            f'Give 0 to {MAX_WAIT * 1000:,.0f} milliseconds, or a duration such as "60s", "500ms" or "5m".',
         )
     return wait
 
@@ -214,13 +232,18 @@ def _batch_size(text: str) -> int:
     return int(text)
 
 
+def ack_ids_field(body: Settle) -> str:
+    """Return the field in which a settle request has its ids."""
+    return "ack_tokens" if body.ack_tokens and not body.ack_ids else "ack_ids"
+
+
 def ack_ids_of(body: Settle) -> list[str]:
     """Return the ids of a settle request, which may be none. Raises a `Problem` if they are missing or too many."""
     if body.ack_ids is None and body.ack_tokens is None:
         raise _invalid("ack_ids", "ack_ids is missing", "Give the list of the ack_ids that came with the messages.")
     ack_ids = (body.ack_ids or []) + (body.ack_tokens or [])
     if len(ack_ids) > MAX_SETTLED:
-        raise _invalid("ack_ids", f"There are {len(ack_ids):,} ack_ids", f"Give at most {MAX_SETTLED:,}.")
+        raise _invalid(ack_ids_field(body), f"There are {len(ack_ids):,} ack_ids", f"Give at most {MAX_SETTLED:,}.")
     return ack_ids
 
 

@@ -11,3 +11,6 @@ MAX_WAIT = 3600.0
 
 MAX_SETTLED = 10_000
 """Largest number of messages that one request may settle."""
+
+MAX_DELAY_MS = 365 * 86_400_000
+"""Longest delay of a message in milliseconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +22,9 @@ CACHE_TTL = 2.0
 
 MAX_ENTRIES = 10_000
 """Largest number of cached entries of each kind."""
+
+MAX_NAMED = 20
+"""Largest number of consumers that the error about an ambiguous name lists."""
 
 
 class CachedStream(msgspec.Struct, frozen=True):
@@ -56,18 +59,26 @@ class Registry:
         self._database = database
         self._clock = clock
         self._streams: dict[str, tuple[float, CachedStream]] = {}
+        self._named: dict[frozenset[str], tuple[float, dict[str, CachedStream]]] = {}
         self._consumers: dict[tuple[str | None, str], tuple[float, CachedConsumer]] = {}
+        self._among: dict[tuple[frozenset[str], str], tuple[float, CachedConsumer | None]] = {}
         self._lookups: dict[tuple[int, Any], asyncio.Future[Any]] = {}
 
     def clear(self) -> None:
         """Clear the cache after something was created, changed or deleted."""
         self._streams.clear()
+        self._named.clear()
         self._consumers.clear()
+        self._among.clear()
         self._lookups.clear()
 
     async def stream(self, ref: str) -> CachedStream:
         """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._cached(self._streams, ref, lambda: self._find_stream(ref))
+
+    async def streams_named(self, names: frozenset[str]) -> Mapping[str, CachedStream]:
+        """Return those of the streams with these names that exist, by their names and ids. Ids win over names."""
+        return await self._cached(self._named, names, lambda: self._find_streams(names))
 
     async def consumer(self, stream: str, ref: str) -> CachedConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises
@@ -86,6 +97,11 @@ class Registry:
         Raises `UnknownConsumer`, or a `Problem` if several streams have a consumer of this name.
         """
         return await self._cached(self._consumers, (None, ref), lambda: self._find_anywhere(ref))
+
+    async def consumer_among(self, streams: frozenset[str], ref: str) -> CachedConsumer | None:
+        """Return a consumer by its id or name, of one of the streams with these names. None if none
+        of them has it. Raises a `Problem` if several have one of this name."""
+        return await self._cached(self._among, (streams, ref), lambda: self._find_among(streams, ref))
 
     async def _cached(self, cache: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
         entry = cache.get(key)
@@ -117,9 +133,17 @@ class Registry:
     async def _find_stream(self, ref: str) -> CachedStream:
         return CachedStream(*await store.find_stream(self._database(), ref))
 
+    async def _find_streams(self, names: frozenset[str]) -> dict[str, CachedStream]:
+        found = [CachedStream(*row) for row in await store.streams_named(self._database(), names)]
+        return {stream.name: stream for stream in found} | {stream.id: stream for stream in found}
+
+    async def _find_among(self, streams: frozenset[str], ref: str) -> CachedConsumer | None:
+        found = await store.find_consumers(self._database(), ref, streams)
+        return await self._with_settings(_only(found, ref)) if found else None
+
     async def _find_consumer(self, stream: str, ref: str) -> CachedConsumer:
         parent = await self.stream(stream)
-        found = await store.find_consumers(self._database(), ref, parent.name)
+        found = await store.find_consumers(self._database(), ref, [parent.name])
         if not found:
             await store.stream(self._database(), parent.name)  # raises if the stream no longer exists
             raise UnknownConsumer(f"The stream {parent.name!r} has no consumer {ref!r}.")
@@ -132,16 +156,19 @@ class Registry:
         found = await store.find_consumers(self._database(), ref)
         if not found:
             raise UnknownConsumer(f"No stream has a consumer {ref!r}.")
-        if len(found) > 1:
-            names = [f"{one.stream}:{one.name}" for one in found]
-            raise Problem(
-                409,
-                "ambiguous",
-                f"Several streams have a consumer {ref!r}. Name the stream, too: {' or '.join(names)}.",
-            )
-        return await self._with_settings(found[0])
+        return await self._with_settings(_only(found, ref))
 
     async def _with_settings(self, found: store.Found) -> CachedConsumer:
         spec, version = await store.consumer_spec(self._database(), found.number)
         stream = CachedStream(found.stream_number, found.stream_id, found.stream)
         return CachedConsumer(found.number, found.id, found.name, stream, spec, version)
+
+
+def _only(found: Sequence[store.Found], ref: str) -> store.Found:
+    """Return the one consumer that was found. Raises a `Problem` if there are several."""
+    if len(found) > 1:
+        names = [f"{one.stream}:{one.name}" for one in found[:MAX_NAMED]]
+        raise Problem(
+            409, "ambiguous", f"Several streams have a consumer {ref!r:.80}. Name the stream, too: {' or '.join(names)}."
+        )  # fmt: skip
+    return found[0]

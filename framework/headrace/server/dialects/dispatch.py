@@ -8,14 +8,19 @@ splitting the path.
 from __future__ import annotations
 
 from headrace.server.access.scopes import Access
+from headrace.server.data_plane.bodies import RECEIVE_PARAMETERS
 from headrace.server.dialects import consume, pull
 from headrace.server.dialects.consume import Consume
 from headrace.server.dialects.operations import Operations
 from headrace.server.dialects.pull import Pull
 from headrace.server.dialects.streams import Streams
 from headrace.server.engine import Engine
-from headrace.server.http import Endpoint
+from headrace.server.http import Endpoint, Request
+from headrace.server.query_parameters import check_parameters
 from headrace.server.transport.limits import Limits
+
+_RECEIVE = ("receive", "next")
+"""Names of the endpoints that receive."""
 
 
 class DataPlane:
@@ -33,6 +38,12 @@ class DataPlane:
         self.pull = Pull(operations)
         self.consume = Consume(operations)
         self._by_name = dict.fromkeys(pull.PREFIXES, self.pull.find) | {consume.PREFIX: self.consume.find}
+
+    @staticmethod
+    def check_query(endpoint: Endpoint, request: Request) -> None:
+        """Raise a `Problem` if a request has a query parameter that its endpoint doesn't take."""
+        if request.query_string:
+            check_parameters(request.query, RECEIVE_PARAMETERS if endpoint.__name__ in _RECEIVE else ())
 
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
         """Return the endpoint for a path and the names in the path. None if the path isn't part

@@ -7,17 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from headrace.admin.validation import argument
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Access, Need
-from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_of, delay_in_seconds
+from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_field, ack_ids_of, delay_in_seconds
 from headrace.server.data_plane.receive_request import ClientGone, Share
-from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, StaleAckIds
 from headrace.server.http import Request, Response
+from headrace.server.lookups import Lookups
 from headrace.server.transport.limits import Limits
 
 Find = Callable[[Request], Awaitable[CachedConsumer]]
@@ -41,19 +43,23 @@ class Operations:
     def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
         self.engine = engine
         self._access = access
+        self._lookups = Lookups(engine, access)
         self._limits = limits
 
-    async def check_access(self, request: Request, need: Need, stream: str | None) -> None:
-        """Raise unless the caller has the scope."""
-        if not self._access.open:
-            await self._access.check(request.authorization, need, stream)
+    async def stream(self, request: Request, need: Need) -> CachedStream:
+        """Return the stream that a request names. Raises unless the caller has the scope."""
+        return await self._lookups.stream(request.authorization, request.names[0], need)
+
+    async def consumer(self, request: Request) -> CachedConsumer:
+        """Return the consumer that a request names, of the stream that it names. Raises unless the
+        caller may receive from it."""
+        stream, name = request.names
+        return await self._lookups.consumer(request.authorization, stream, name, "consume")
 
     async def consumer_anywhere(self, request: Request) -> CachedConsumer:
-        """Return the consumer that a request names, of any stream. Raises unless the caller may
+        """Return the consumer that a request names without its stream. Raises unless the caller may
         receive from it."""
-        consumer = await self.engine.consumer_anywhere(request.names[0])
-        await self.check_access(request, "consume", consumer.stream.name)
-        return consumer
+        return await self._lookups.consumer_anywhere(request.authorization, request.names[0], "consume")
 
     async def receive(
         self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float
@@ -79,7 +85,8 @@ class Operations:
         except (UnknownConsumer, UnknownStream) as error:
             return await self.settle_deleted(request, error)
         body = _decode_settle(request.body)
-        return settled(body, await self.engine.settle(consumer, ack_ids_of(body), strict=body.strict))
+        with argument(ack_ids_field(body)):
+            return settled(body, await self.engine.settle(consumer, ack_ids_of(body), strict=body.strict))
 
     async def nack(self, request: Request, find: Find) -> Response:
         """Nack the messages of a request. `find` returns the consumer that it names.
@@ -93,11 +100,12 @@ class Operations:
             return await self.settle_deleted(request, error)
         body = _decode_nack(request.body)
         ack_ids = ack_ids_of(body)
-        if body.delay_ms is None and consumer.spec.backoff != Backoff():
-            return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
         delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
-        failure = Failure("retry", delay, body.error)
-        return settled(body, await self.engine.settle(consumer, ack_ids, failure, strict=body.strict))
+        with argument(ack_ids_field(body)):
+            if delay is None and consumer.spec.backoff != Backoff():
+                return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
+            failure = Failure("retry", delay, body.error)
+            return settled(body, await self.engine.settle(consumer, ack_ids, failure, strict=body.strict))
 
     async def extend(self, request: Request, find: Find) -> Response:
         """Extend the leases of a request. `find` returns the consumer that it names."""
@@ -106,7 +114,8 @@ class Operations:
         except (UnknownConsumer, UnknownStream) as error:
             return await self.settle_deleted(request, error)
         body = _decode_settle(request.body)
-        return settled(body, await self.engine.extend(consumer, ack_ids_of(body)))
+        with argument(ack_ids_field(body)):
+            return settled(body, await self.engine.extend(consumer, ack_ids_of(body)))
 
     async def settle_deleted(self, request: Request, error: HeadraceError) -> Response:
         """Answer a request whose consumer doesn't exist. If the messages are those of a deleted consumer, their

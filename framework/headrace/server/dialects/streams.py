@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.errors import InvalidInput
 from headrace.server.data_plane.bodies import (
     encode_deliveries,
+    invalid_field,
     read_messages,
     read_receive,
 )
-from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
 
@@ -46,41 +46,30 @@ class Streams:
 
     async def publish(self, request: Request) -> Response:
         """`POST …/streams/{s}/messages`."""
-        name = request.names[0]
+        stream = await self._operations.stream(request, "publish")
+        messages = read_messages(request.body)
         try:
-            stream = await self._engine.stream(name)
-        except UnknownStream:
-            await self._operations.check_access(request, "publish", name)
+            count = await self._engine.publish(stream, messages)
+        except InvalidInput as error:
+            error.field = error.field or invalid_field(messages)
             raise
-        await self._operations.check_access(request, "publish", stream.name)
-        count = await self._engine.publish(stream, read_messages(request.body))
         return Response(200, b'{"data":{"published":%d}}' % count)
 
     async def receive(self, request: Request) -> Response | None:
         """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
-        consumer = await self._consumer(request)
+        consumer = await self._operations.consumer(request)
         batch_size, wait_for = read_receive(request)
         share = await self._operations.receive(request, consumer, batch_size, wait_for)
         return None if share is None else Response(200, encode_deliveries(share))
 
     async def ack(self, request: Request) -> Response:
         """`POST …/consumers/{c}/ack`."""
-        return await self._operations.ack(request, self._consumer)
+        return await self._operations.ack(request, self._operations.consumer)
 
     async def nack(self, request: Request) -> Response:
         """`POST …/consumers/{c}/nack`."""
-        return await self._operations.nack(request, self._consumer)
+        return await self._operations.nack(request, self._operations.consumer)
 
     async def extend(self, request: Request) -> Response:
         """`POST …/consumers/{c}/extend`."""
-        return await self._operations.extend(request, self._consumer)
-
-    async def _consumer(self, request: Request) -> CachedConsumer:
-        stream, name = request.names
-        try:
-            consumer = self._engine.cached_consumer(stream, name) or await self._engine.consumer(stream, name)
-        except (UnknownStream, UnknownConsumer):
-            await self._operations.check_access(request, "consume", stream)  # doesn't reveal whether it exists
-            raise
-        await self._operations.check_access(request, "consume", consumer.stream.name)
-        return consumer
+        return await self._operations.extend(request, self._operations.consumer)

@@ -22,6 +22,7 @@ from headrace.server.http import NO_STORE, Scope, Send
 from headrace.server.monitoring.health import Health
 from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
 from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
+from headrace.server.query_parameters import check_parameters
 from headrace.server.transport.limits import Limits
 from headrace.store.database.pool import within
 
@@ -107,9 +108,11 @@ class Monitoring:
         return 200, _JSON, b'{"status":"ok"}'
 
     async def _ready(self, scope: Scope) -> Page:
-        excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+        check_parameters(query, ("exclude",))
+        excluded = query.get("exclude", [])
         if unknown := set(excluded) - {"sources"}:
-            raise Problem(400, "malformed", f"exclude={min(unknown)!r} is invalid. Only 'sources' can be excluded.")
+            raise Problem(400, "malformed", f"exclude={min(unknown)!r:.80} is invalid. Only 'sources' can be excluded.")
         found, detailed = await gather(self.health.readiness(sources=not excluded), self._is_admin(scope))
         body = found if detailed else {"ready": found.ready}  # reasons name the database, sources and tables
         return 200 if found.ready else 503, _JSON, msgspec.json.encode(body)

@@ -94,9 +94,6 @@ EXAMPLES: dict[tuple[str, str], Any] = {
 }
 """Example request bodies by method and path."""
 
-REPEATABLE = {("post", "/v1/sources")}
-"""Requests that may be repeated. If the object exists with equal settings, the answer is 200."""
-
 
 def _json(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": {"type": "object"}}}}
@@ -130,6 +127,7 @@ PATHS: dict[str, Any] = {
             "responses": {
                 "200": _json("The server is ready."),
                 "400": {"$ref": "#/components/responses/Malformed"},
+                "422": {"$ref": "#/components/responses/Invalid"},
                 "503": _json("The server is not ready, with the reasons."),
             },
         }

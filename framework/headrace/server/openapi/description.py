@@ -17,9 +17,17 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
-from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS, REPEATABLE
+from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
+from headrace.server.routes.http_consumers import NewHttpConsumer
+from headrace.server.routes.tokens import TokenRequest
+from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, WhichFailures
 from headrace.server.wire.common import Error
-from headrace.server.wire.messages import NewMessage, NewMessages
+from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
+from headrace.server.wire.dead_letters import DeadLetterChoice
+from headrace.server.wire.messages import Choice, Nack, NewMessages, Receive, Republish, Settle
+from headrace.server.wire.positions import Pause, Seek
+from headrace.server.wire.sources import NewSource, SourceSettings
+from headrace.server.wire.streams import NewStream, StreamSettings
 
 DESCRIPTION = """\
 A durable message stream on Postgres. Publish messages with keys to a stream. Each consumer receives the messages that match its
@@ -48,6 +56,13 @@ _TAGS = {
 }
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
+REQUESTS = (
+    Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewSource, NewStream,
+    Pause, Receive, Republish, Resume, Seek, Settle, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
+    WhichFailures,
+)  # fmt: skip
+"""Types of request bodies."""
+
 _ERRORS_OF_A_BODY = ("400", "413", "415", "422")
 
 
@@ -107,7 +122,12 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
     """Return the description with its errors, its examples, and the paths that Litestar doesn't serve."""
     found: dict[str, Any] = _plain(msgspec.json.decode(_LISTED.sub(rb"ListOf\1", msgspec.json.encode(document))))
     schemas = found["components"].setdefault("schemas", {})
-    schemas |= msgspec.json.schema_components([Error, NewMessage, NewMessages], ref_template=_REF)[1]
+    # Litestar leaves out the limits of parts of a union, and msgspec leaves out the formats of times.
+    complete = msgspec.json.schema_components([Error, NewMessages, *REQUESTS], ref_template=_REF)[1]
+    for name, schema in complete.items():
+        for field, described in schemas.get(name, {}).get("properties", {}).items():
+            _add_format(described, schema["properties"][field])
+    schemas |= complete
     del schemas["Publish"]
     found["components"]["responses"] = {name: _answer(name, text) for name, (text, _) in ANSWERS.items()}
     for path, method, operation in _operations(found):
@@ -115,6 +135,14 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
         _close(operation, schemas)
     found["paths"].update(PATHS)
     return found
+
+
+def _add_format(described: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Add the format of a text from one schema of a field to the other."""
+    formats = {one["format"] for one in (described, *described.get("anyOf", ())) if "format" in one}
+    for one in (schema, *schema.get("anyOf", ())):
+        if formats and one.get("type") == "string":
+            one["format"] = min(formats)
 
 
 def _plain(schema: Any) -> Any:
@@ -156,8 +184,6 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     for name, (_, status) in ANSWERS.items():
         if _may_answer(status, path, method, has_body=body is not None, has_parameters="parameters" in operation):
             answers[status] = {"$ref": f"#/components/responses/{name}"}
-    if (method, path) in REPEATABLE:
-        answers["200"] = {**answers["201"], "description": "The object exists already with equal settings."}
     if body is not None:
         content = body["content"]["application/json"]
         if content["schema"].get("$ref") == _REF.format(name="Publish"):  # one message, or several

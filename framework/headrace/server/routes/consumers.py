@@ -10,12 +10,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headrace import store
+from headrace.admin.validation import already_exists
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
@@ -79,23 +79,21 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
 
 async def create(context: RouteContext, spec: ConsumerSpec) -> ConsumerInfo:
-    """Create a consumer. Raises a `Problem` if it exists."""
-    async with context.engine.app.database.transaction() as connection:
-        declared = await store.declare_consumer(connection, spec)
-        if not declared.new:  # and the transaction is rolled back
-            raise Problem(
-                409,
-                "exists",
-                f"The stream {spec.stream!r} already has a consumer {spec.name!r}. Change it by PATCH, or use another name.",
-            )
+    """Create a consumer. Raises `AlreadyExists` if it exists."""
+    if not await context.admin.create_consumer(spec):
+        raise already_exists(f"The consumer {spec.name!r} of the stream {spec.stream!r}", {})
     context.engine.clear_caches()
     return await context.admin.consumer(spec.stream, spec.name)
 
 
-async def edit(context: RouteContext, cached: CachedConsumer, data: ConsumerSettings) -> ConsumerInfo:
-    """Change a consumer."""
+async def edit(
+    context: RouteContext, cached: CachedConsumer, data: ConsumerSettings, *, records: bool = False
+) -> ConsumerInfo:
+    """Change a consumer. `records` is as in `NewConsumer.spec`."""
     before, _ = await store.consumer_spec(context.engine.app.database, cached.number)
-    await context.admin.edit_consumer(cached.stream.name, cached.name, **changes(data, before))
+    await context.admin.edit_consumer(
+        cached.stream.name, cached.name, **changes(data, before, cached.stream.name if records else None)
+    )
     context.engine.clear_caches()
     return await context.admin.consumer(cached.stream.name, cached.name)
 

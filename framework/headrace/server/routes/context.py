@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 from litestar import Request
 
 from headrace.admin import Admin
-from headrace.model.errors import UnknownConsumer, UnknownSource, UnknownStream
+from headrace.model.errors import UnknownSource
 from headrace.model.masking import masked_push
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
+from headrace.server.lookups import Lookups
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.routes.slashes import unmarked
 
@@ -32,6 +34,7 @@ class RouteContext:
     def __init__(self, engine: Engine, access: Access) -> None:
         self.engine = engine
         self._access = access
+        self._lookups = Lookups(engine, access)
 
     @property
     def admin(self) -> Admin:
@@ -45,37 +48,34 @@ class RouteContext:
 
     async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
         """Check access for a call that isn't about one stream."""
-        await self._access.check(request.headers.get("authorization"), need, None)
+        await self._access.check(_authorization(request), need, None)
 
     async def check_stream(self, request: AnyRequest, stream: str, need: Need) -> None:
         """Check access for a call about a stream that may not exist yet."""
-        await self._access.check(request.headers.get("authorization"), need, stream)
+        await self._access.check(_authorization(request), need, stream)
+
+    async def scope(self, request: AnyRequest, need: Need) -> Collection[str] | None:
+        """Return the names of the streams for which the caller has the scope. None for all."""
+        return await self._access.streams(_authorization(request), need)
 
     async def stream(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
-        """Look up a stream by its id or name. A caller without access to all streams gets an
-        access error, which doesn't reveal whether the stream exists."""
-        try:
-            stream = await self.engine.stream(unmarked(ref))
-        except UnknownStream:
-            await self.check_all_streams(request, need)
-            raise
-        await self.check_stream(request, stream.name, need)
-        return stream
+        """Look up a stream by its id or name, see `Lookups.stream`."""
+        return await self._lookups.stream(_authorization(request), unmarked(ref), need)
+
+    async def streams(self, request: AnyRequest, need: Need) -> list[str]:
+        """Return the names of all existing streams for which the caller has the scope."""
+        names = await self._access.streams(_authorization(request), need)
+        if names is None:
+            return [info.name for info in await self.admin.streams()]
+        return sorted({stream.name for stream in (await self.engine.streams_named(names)).values()})
 
     async def consumer(self, request: AnyRequest, stream: str, ref: str, need: Need) -> CachedConsumer:
-        """Look up a consumer by its id or name."""
-        found = await self.stream(request, stream, need)
-        return await self.engine.consumer(found.name, unmarked(ref))
+        """Look up a consumer by its id or name, see `Lookups.consumer`."""
+        return await self._lookups.consumer(_authorization(request), unmarked(stream), unmarked(ref), need)
 
     async def consumer_anywhere(self, request: AnyRequest, ref: str, need: Need) -> CachedConsumer:
-        """Look up a consumer by its id, its name, or `stream:name`."""
-        try:
-            consumer = await self.engine.consumer_anywhere(unmarked(ref))
-        except (UnknownStream, UnknownConsumer):
-            await self.check_all_streams(request, need)
-            raise
-        await self.check_stream(request, consumer.stream.name, need)
-        return consumer
+        """Look up a consumer by its id, its name, or `stream:name`, see `Lookups.consumer_anywhere`."""
+        return await self._lookups.consumer_anywhere(_authorization(request), unmarked(ref), need)
 
     async def visible(self, request: AnyRequest, info: ConsumerInfo) -> ConsumerInfo:
         """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""
@@ -89,18 +89,26 @@ class RouteContext:
         return info
 
     async def source(self, request: AnyRequest, ref: str) -> SourceInfo:
-        """Look up a source by its id or name. A caller without access to all streams gets an access
-        error, which doesn't reveal whether the source exists.
+        """Look up a source by its id or name. A caller without access to all streams gets the same
+        error for a source that doesn't exist and for one that it may not use.
 
         A webhook requires `admin` of the stream that it fills. A source that captures tables requires
         `admin` of all streams, because its database role may read more than the caller may.
         """
+        ref = unmarked(ref)
+        streams = await self.scope(request, "admin")
         try:
-            source = await self.admin.source(unmarked(ref))
+            source = await self.admin.source(ref)
         except UnknownSource:
-            await self.check_all_streams(request, "admin")
-            raise
-        if source.kind == "postgres":
-            await self.check_all_streams(request, "admin")
-        await self.check_stream(request, source.stream, "admin")
-        return source
+            if streams is None:
+                raise
+        else:
+            if streams is None or (source.kind != "postgres" and source.stream in streams):
+                return source
+        raise await self._access.forbidden(
+            _authorization(request), f"'admin' for the stream that the source {ref:.80} fills, or for all streams"
+        )
+
+
+def _authorization(request: AnyRequest) -> str | None:
+    return request.headers.get("authorization")

@@ -14,6 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.server.data_plane.bounds import MAX_RECEIVED
 from headrace.server.dialects.consume import Consume
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.pull import Pull
@@ -29,11 +30,11 @@ _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
 _PULL = ("/http_pull_consumers/{consumer:str}", "/consumers/{consumer:str}")
 _CONSUME = "/http-consumers/{consumer:str}"
 
-BatchSize = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of messages.")]
+BatchSize = Annotated[int, QueryParameter(ge=1, le=MAX_RECEIVED, description="Maximum number of messages.")]
 WaitFor = Annotated[
     str,
     QueryParameter(
-        description='How long to wait for the first message, in milliseconds, or as "60s", "500ms" or "5m".'
+        description='How long to wait for the first message, in milliseconds, or as "60s", "500ms" or "5m". At most an hour.'
     ),
 ]
 
@@ -75,7 +76,12 @@ def _of_streams(streams: Streams) -> Sequence[HTTPRouteHandler]:
     @post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
           status_code=200)  # fmt: skip
     async def receive(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Receive | None] = None
+        request: AnyRequest,
+        stream: StreamRef,
+        consumer: ConsumerRef,
+        data: JSONBody[Receive | None] = None,
+        batch_size: BatchSize = 1,
+        wait_for: WaitFor = "0",
     ) -> Response[Listed[Received]]:
         """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
         time. Otherwise they are delivered again."""
@@ -121,7 +127,11 @@ def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
         status_code=200,
     )
     async def pull_changes(
-        request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Receive | None] = None
+        request: AnyRequest,
+        consumer: AnyConsumerRef,
+        data: JSONBody[Receive | None] = None,
+        batch_size: BatchSize = 1,
+        wait_for: WaitFor = "0",
     ) -> Response[Listed[Change]]:
         """Returns changes or rows of captured tables. The data of any other message is its `record`."""
         return await call(request, pull.receive, consumer)

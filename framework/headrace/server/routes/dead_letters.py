@@ -15,7 +15,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.parameters import ConsumerRef, KeyPattern, Limit, SeqRef, StreamRef, Where
+from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
 
@@ -28,7 +28,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get(f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"])
     async def list_dead_letters(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: KeyPattern = None,  # noqa: A002
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
         where: Where = None,
         above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only dead letters with a larger seq.")] = 0,
     ) -> Listed[DeadLetter]:  # fmt: skip

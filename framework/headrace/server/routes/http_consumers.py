@@ -40,9 +40,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def create_http_consumer(request: AnyRequest, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
         """Creates a consumer. `filters` are top-level fields of the messages' data and the values that they must
         have. `*` matches anything."""
-        cached = await context.stream(request, await _stream(context, data), "admin")
+        cached = await context.stream(request, await _stream(context, request, data), "admin")
         data.stream = UNSET
-        return HttpConsumer.of(await create(context, data.spec(cached.name)))
+        return HttpConsumer.of(await create(context, data.spec(cached.name, records=True)))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
     async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
@@ -66,7 +66,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> HttpConsumer:
         """Changes a running consumer. Settings that are left out stay, also with PUT."""
         cached = await context.consumer_anywhere(request, consumer, "admin")
-        return HttpConsumer.of(await edit(context, cached, data))
+        return HttpConsumer.of(await edit(context, cached, data, records=True))
 
     @delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
     async def delete_http_consumer(request: AnyRequest, consumer: AnyConsumerRef, force: Force = None) -> Deleted:
@@ -76,11 +76,11 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     return [create_http_consumer, list_http_consumers, read_http_consumer, edit_http_consumer, delete_http_consumer]
 
 
-async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
+async def _stream(context: RouteContext, request: AnyRequest, data: NewHttpConsumer) -> str:
     """Return the stream of a new consumer. Raises a `Problem` if it must be named."""
     if data.stream is not UNSET:
         return str(data.stream)
-    names = [info.name for info in await context.admin.streams()]
+    names = await context.streams(request, "admin")
     if len(names) == 1:
         return names[0]
     if names:

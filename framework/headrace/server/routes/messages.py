@@ -13,7 +13,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.parameters import KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
+from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.server.wire.messages import ConsumerStanding, Message, Published, PublishedAnswer, Republish
@@ -25,15 +25,20 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get("/streams/{stream:str}/messages", summary="List messages", tags=["Messages"])
     async def list_messages(
-        request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", key_pattern: KeyPattern = None,
-        where: Where = None,
-        start_seq: Annotated[int | None, QueryParameter(description="Return only messages from this seq on.")] = None,
+        request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
+        key_pattern: KeyPattern = None, where: Where = None,
+        start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
     ) -> Listed[Message]:  # fmt: skip
         """Returns the first messages, or the newest in descending order."""
         cached = await context.stream(request, stream, "consume")
         newest = sort == "seq_desc"
         found = await context.raw_messages.messages(
-            cached.name, filter=key_pattern, where=where, start_seq=start_seq, limit=limit, newest=newest
+            cached.name,
+            filter=_one_of(filter, key_pattern),
+            where=where,
+            start_seq=start_seq,
+            limit=limit,
+            newest=newest,
         )
         if newest:
             found.reverse()
@@ -76,6 +81,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return PublishedAnswer(Published(count))
 
     return [list_messages, read_message, read_standing, republish]
+
+
+def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:
+    """Return the filters under either name. Raises a `Problem` if both are given and differ."""
+    if filters is not None and older is not None and filters != older:
+        raise Problem(
+            422, "invalid", "filter and key_pattern are the same parameter. Give only filter.",
+            validation_errors={"key_pattern": ["It differs from filter, which is its newer name."]},
+        )  # fmt: skip
+    return older if filters is None else filters
 
 
 def _unknown_key(stream: str, key: str) -> Problem:

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from litestar import Request
 from litestar.params import Parameter, PathParameter, QueryParameter
 
 from headrace.admin import MAX_LIMIT
+from headrace.model.keys import MAX_KEY_BYTES
+from headrace.server.query_parameters import check_parameters
 
 StreamRef = Annotated[str, PathParameter(description="Id or name of a stream.")]
 ConsumerRef = Annotated[str, PathParameter(description="Id or name of a consumer.")]
 AnyConsumerRef = Annotated[
     str, PathParameter(description="Id of a consumer, its name if only one stream has it, or `stream:name`.")
 ]
-KeyRef = Annotated[str, PathParameter(description="Key of a message. Write a slash in it as %2F.")]
+KeyRef = Annotated[
+    str,
+    PathParameter(
+        description="Key of a message. Write a slash in it as %2F.", schema_extra={"max_length": MAX_KEY_BYTES}
+    ),
+]
 SourceRef = Annotated[str, Parameter(description="Id or name of a source.")]
 SeqRef = Annotated[int, PathParameter(description="Seq of a message.")]
+
+
+def parameters_of(request: Request[Any, Any, Any]) -> list[str]:
+    """Return the names of the query parameters that a request's route takes."""
+    found = request.route_handler.parsed_fn_signature.parameters.items()
+    return [name for name, field in found if isinstance(field.kwarg_definition, QueryParameter)]
+
+
+async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
+    """Raise a `Problem` if a request has a query parameter that its route doesn't take."""
+    if request.query_params:
+        check_parameters(request.query_params, parameters_of(request))
+
 
 Limit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="Maximum number of results.")]
 Sort = Annotated[
@@ -26,10 +47,11 @@ Force = Annotated[
     bool | None,
     QueryParameter(description="`false` refuses with 409 while a worker uses it. By default it is deleted."),
 ]
-KeyPattern = Annotated[
+Filter = Annotated[
     list[str] | None,
     QueryParameter(description="Return only keys that match one of these filters, such as `orders.us.>`."),
 ]
+KeyPattern = Annotated[list[str] | None, QueryParameter(description="An older name of `filter`.")]
 Where = Annotated[
     str | None, QueryParameter(description="Return only messages that meet this condition, such as `data.total > 100`.")
 ]

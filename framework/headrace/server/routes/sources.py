@@ -15,7 +15,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter, QueryParameter
 from msgspec import UNSET
 
-from headrace.model.errors import UnknownStream
+from headrace.admin.validation import already_exists
+from headrace.model.errors import AlreadyExists, UnknownStream
 from headrace.server.access.scopes import Access
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
@@ -33,14 +34,20 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     context = RouteContext(engine, access)
 
     @post("/sources", summary="Create a source", tags=["Sources"])
-    async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Response[Source]:
-        """Creates a source. 201 if the source is new, 200 if it exists with equal settings, 409 if it exists with
-        other settings. A source that captures tables also creates its stream unless that exists,
+    async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Source:
+        """Creates a source. 409 if a source of this name exists. A source that captures tables also creates its stream unless that exists,
         and requires a token with `admin` for all streams."""
         stream = await _stream(context, request, data)
-        new = await context.admin.create_source(data.spec(stream))
+        try:
+            if not await context.admin.create_source(data.spec(stream)):
+                raise already_exists(f"The source {data.name!r}", {})
+        except AlreadyExists as error:
+            if "stream" in error.differing and await context.scope(request, "admin") is not None:
+                # Nothing but that the name is taken, which the URL of every webhook shows.
+                raise AlreadyExists(f"The source name {data.name!r} is taken. Choose another name.") from error
+            raise
         engine.clear_caches()
-        return Response(source_of(await context.admin.source(data.name)), status_code=201 if new else 200)
+        return source_of(await context.admin.source(data.name))
 
     @get("/sources", summary="List sources", tags=["Sources"])
     async def list_sources(request: AnyRequest) -> Listed[Source]:

@@ -10,11 +10,10 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace import store
 from headrace.admin import streams as administration
+from headrace.admin.validation import already_exists
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
@@ -30,11 +29,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Creates a stream. 409 if a stream of this name exists."""
         await context.check_stream(request, data.name, "admin")
         spec = data.spec()
-        _, new = await store.declare_stream(engine.app.database, spec)
-        if not new:
-            raise Problem(
-                409, "exists", f"The stream {spec.name!r} already exists. Change it by PATCH, or use another name."
-            )
+        if not await context.admin.create_stream(spec):
+            raise already_exists(f"The stream {spec.name!r}", {})
         engine.clear_caches()
         return Stream.of(await context.admin.stream(spec.name))
 

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct
 
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, parse_all
+from headrace.model.tokens import MOST_SCOPES, NAME, NewToken, TokenInfo, check_lifetime, check_name, parse_all
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -30,12 +30,20 @@ TokenRef = Annotated[str, PathParameter(description="Id or name of a token.")]
 class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A token to be created."""
 
-    name: Annotated[str, Meta(description="Name of the token, by which it can be revoked.", examples=["ci"])]
+    name: Annotated[
+        str,
+        Meta(
+            description="Name of the token, by which it can be revoked.",
+            examples=["ci"],
+            extra_json_schema={"pattern": f"^{NAME.pattern}$"},
+        ),
+    ]
     scopes: Annotated[
         list[str],
         Meta(
             description="Scopes: `publish`, `consume` or `admin`, for all streams or for one.",
             examples=[["publish:mystream", "consume:mystream"]],
+            extra_json_schema={"minItems": 1, "maxItems": MOST_SCOPES},
         ),
     ]
     expires_in_ms: Annotated[

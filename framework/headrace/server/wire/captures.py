@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.capture import BackfillInfo, CaptureInfo
 from headrace.model.sources import SourceInfo
+from headrace.server.wire.common import MAX_CHOSEN
 from headrace.server.wire.settings import answer, request
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -122,7 +123,7 @@ _Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):
     """A selection of a source's failed changes."""
 
-    ids: Annotated[list[_Id] | None, Meta(description="Null for all.")] = None
+    ids: Annotated[Annotated[list[_Id], Meta(max_length=MAX_CHOSEN)] | None, Meta(description="Null for all.")] = None
 
 
 class Retried(Struct):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+
+from headrace.model.errors import ERROR_CODES
 
 T = TypeVar("T")
 
@@ -14,6 +16,13 @@ ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 accounts, so it is the same everywhere."""
 
 AccountId = Annotated[str, Meta(description="For older clients. A server has no accounts, so it is always the same.")]
+
+
+Seq = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+"""The seq of a message in a request."""
+
+MAX_CHOSEN = 10_000
+"""Largest number of objects that a request may choose one by one."""
 
 
 class Listed(Struct, Generic[T]):
@@ -26,7 +35,10 @@ class Error(Struct, kw_only=True, omit_defaults=True):
     """An error: what is wrong, and how to correct it."""
 
     summary: Annotated[str, Meta(description="One sentence for people.", examples=["There is no stream 'mystream'."])]
-    code: Annotated[str, Meta(description="For programs, in snake case.", examples=["unknown_stream"])]
+    code: Annotated[
+        Literal[tuple(ERROR_CODES)],  # type: ignore[valid-type]
+        Meta(description="For programs.", examples=["unknown_stream"]),
+    ]
     validation_errors: Annotated[
         dict[str, list[str]] | None, Meta(description="What is wrong with which field.", examples=[{"name": ["…"]}])
     ] = None

@@ -94,7 +94,7 @@ class HttpConsumer(_ConsumerFields, kw_only=True):
     @classmethod
     def of(cls, info: ConsumerInfo) -> HttpConsumer:
         """Convert a consumer of the store."""
-        return cls(filters=filters_of(info.settings["where"]), **_fields(info))
+        return cls(filters=filters_of(info.settings["where"], info.stream), **_fields(info))
 
 
 def _fields(info: ConsumerInfo) -> dict[str, Any]:

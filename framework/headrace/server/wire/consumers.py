@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.admin.validation import changed, pushed
+from headrace.admin.validation import argument, changed, pushed
 from headrace.model import conditions
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
@@ -17,6 +17,9 @@ from headrace.server.wire.filters import condition_of
 from headrace.server.wire.settings import described, invalid_field, renamed, request
 
 _Filter = str | list[str]
+
+MAX_NAME = 200
+"""Largest number of characters of a consumer's name."""
 
 _FIXED = [name for name, setting in settings_of(ConsumerSpec).items() if setting.fixed]
 """Settings that can't be changed."""
@@ -60,12 +63,16 @@ class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
 class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
     """A consumer to be created."""
 
-    name: Annotated[str, described(ConsumerSpec, "name")]
+    name: Annotated[str, described(ConsumerSpec, "name", minLength=1, maxLength=MAX_NAME)]
 
-    def spec(self, stream: str) -> ConsumerSpec:
-        """Return the checked settings. Raises `Problem`, `InvalidInput` or `ConfigurationError`."""
+    def spec(self, stream: str, *, records: bool = False) -> ConsumerSpec:
+        """Return the checked settings. Raises `Problem`, `InvalidInput` or `ConfigurationError`.
+
+        Args:
+            records: whether `filters` are about records of the consume API.
+        """
         check_name(self.name)
-        settings = changes(self, None)
+        settings = changes(self, None, stream if records else None)
         begins = {name: settings.pop(name) for name in _FIXED if name in settings}
         at = begins.get("start_time")
         if isinstance(at, datetime) and at.tzinfo is None:
@@ -75,19 +82,21 @@ class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
 
 def check_name(name: str) -> None:
     """Raise a `Problem` for a name that doesn't fit into a path or a table."""
-    if not 1 <= len(name) <= 200 or not name.isprintable() or "\0" in name:
-        raise invalid_field("name", "a consumer's name is 1 to 200 printable characters")
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise invalid_field("name", f"a consumer's name is 1 to {MAX_NAME} printable characters")
 
 
-def changes(settings: ConsumerSettings, before: ConsumerSpec | None) -> dict[str, Any]:
+def changes(settings: ConsumerSettings, before: ConsumerSpec | None, records: str | None = None) -> dict[str, Any]:
     """Return the settings to change, under the names of `ConsumerSpec`.
 
     Args:
         before: the current settings. None for a new consumer.
+        records: the stream, if `filters` are about records of the consume API.
     """
     found = given(settings)
     if isinstance(settings.filters, dict):
-        _fields(found)
+        with argument("filters"):
+            _fields(found, records)
     found = renamed(ConsumerSpec, found)
     _push(found, settings, None if before is None else before.push)
     if before is not None:
@@ -95,9 +104,9 @@ def changes(settings: ConsumerSettings, before: ConsumerSpec | None) -> dict[str
     return found
 
 
-def _fields(found: dict[str, Any]) -> None:
+def _fields(found: dict[str, Any], records: str | None) -> None:
     """Replace `filters`, sent as an object of fields, by a condition."""
-    condition = condition_of(found.pop("filters"))
+    condition = condition_of(found.pop("filters"), records)
     where = found.get("where")
     if where is not None and condition is not None:
         condition = conditions.parse(where) & condition

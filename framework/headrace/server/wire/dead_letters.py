@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from headrace.server.wire.common import MAX_CHOSEN, Seq
+
 
 class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     """A selection of dead letters. All conditions that are given must apply. Without conditions,
     all dead letters are selected."""
 
-    seqs: list[int] | None = None
+    seqs: Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)] | None = None
     key: str | None = None
     filter: Annotated[str | list[str] | None, Meta(description="Which keys.")] = None
     where: Annotated[str | dict[str, Any] | None, Meta(description="A condition on the content.")] = None

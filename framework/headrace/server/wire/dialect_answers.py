@@ -14,6 +14,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.wire.filters import FILLED
+from headrace.sources.postgres.settings import Action
 
 _encode = msgspec.json.Encoder().encode
 
@@ -82,8 +84,8 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
 def records(consumer: CachedConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
     """Return the answer of dialect C.
 
-    Data that is an object with a `data` member is the record. Members that it lacks are added from
-    the message. Any other data is the record's `data`.
+    Data that is an object with a `data` member is the record. Any other data is the record's `data`.
+    Members that the data lacks or has as null are filled from the message, see `FILLED`.
     """
     stream = consumer.stream.name
     found = [
@@ -101,7 +103,10 @@ def _record(data: str, seq: int, stream: str, key: str, at: datetime) -> dict[st
         given = _object.decode(data)
     except (msgspec.DecodeError, RecursionError):
         given = {}
-    return {**own, **given} if "data" in given else {**own, "data": Raw(data)}
+    given = {name: value for name, value in given.items() if name not in FILLED or bytes(value) != b"null"}
+    if "data" in given:
+        return {**own, **given}
+    return {**own, **{name: given[name] for name in FILLED if name in given}, "data": Raw(data)}
 
 
 # --- the same answers, typed for OpenAPI
@@ -133,7 +138,10 @@ class Change(Struct, kw_only=True):
     record: Any
     metadata: Metadata
     changes: Annotated[Any, Meta(description="Of an update, the old values of what has changed; else null.")] = None
-    action: Literal["insert", "update", "delete"] | UnsetType = UNSET
+    action: Annotated[
+        Literal[Action, "read"] | UnsetType,
+        Meta(description="`read` for a row of a backfill. Absent for a row and for any other message."),
+    ] = UNSET
 
 
 class Record(Struct, kw_only=True):

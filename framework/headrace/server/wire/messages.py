@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.payloads import MAX_MESSAGE_ID_BYTES
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
+from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.server.wire.common import Seq
+
+_DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}
+_ACK_IDS = {"maxItems": MAX_SETTLED}
 
 
 class Message(Struct, kw_only=True):
@@ -94,8 +101,8 @@ class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
 
     filter: Annotated[str | list[str] | None, Meta(description="Which keys.", examples=["orders.us.>"])] = None
     where: Annotated[str | dict[str, Any] | None, Meta(description="A condition on the content.")] = None
-    start_seq: int | None = None
-    end_seq: int | None = None
+    start_seq: Annotated[Seq | None, Meta(description="The first seq.")] = None
+    end_seq: Annotated[Seq | None, Meta(description="The last seq.")] = None
     start_time: datetime | None = None
     end_time: datetime | None = None
     dry_run: Annotated[bool, Meta(description="Only count.")] = False
@@ -122,35 +129,58 @@ class PublishedAnswer(Struct):
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     """A message to publish."""
 
-    key: Annotated[str, Meta(examples=["orders.us.cus_a.order_1"])]
+    key: Annotated[
+        str,
+        Meta(
+            description=f"Tokens separated by dots, at most {MAX_KEY_BYTES} bytes of UTF-8.",
+            examples=["orders.us.cus_a.order_1"],
+            extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES},
+        ),
+    ]
     data: Annotated[Any, Meta(description="Any JSON.")]
     headers: dict[str, Any] | None = None
-    message_id: Annotated[str | None, Meta(description="Published once within the stream's dedupe window.")] = None
+    message_id: Annotated[
+        str | None,
+        Meta(
+            description="Published once within the stream's dedupe window. At most"
+            f" {MAX_MESSAGE_ID_BYTES} bytes of UTF-8.",
+            extra_json_schema={"minLength": 1, "maxLength": MAX_MESSAGE_ID_BYTES},
+        ),
+    ] = None
     deliver_at: Annotated[datetime | None, Meta(description="When it is to be published.")] = None
-    delay_ms: Annotated[float | None, Meta(description="The same, from now.")] = None
+    delay_ms: Annotated[float | None, Meta(description="The same, from now.", extra_json_schema=_DELAY)] = None
 
 
 class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):
     """Messages to publish, all or none."""
 
-    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=10_000)]
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_PUBLISHED)]
 
 
 class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
     """How many messages to receive, and how long to wait."""
 
-    batch_size: Annotated[int, Meta(ge=1, le=1000)] = 1
+    batch_size: Annotated[int, Meta(ge=1, le=MAX_RECEIVED)] = 1
     wait_for: Annotated[
         float | str,
-        Meta(description='How long to wait for the first message: milliseconds, or "60s".', examples=["5s"]),
+        Meta(
+            description='How long to wait for the first message: milliseconds, or "60s".',
+            examples=["5s"],
+            extra_json_schema={"minimum": 0, "maximum": MAX_WAIT * 1000},
+        ),
     ] = 0
 
 
 class Settle(Struct, kw_only=True, forbid_unknown_fields=True):
     """The messages to settle or extend."""
 
-    ack_ids: list[str] | UnsetType = UNSET
-    ack_tokens: Annotated[list[str] | UnsetType, Meta(description="The same as `ack_ids`.")] = UNSET
+    ack_ids: Annotated[
+        list[str] | UnsetType,
+        Meta(description=f"At most {MAX_SETTLED:,} with `ack_tokens`.", extra_json_schema=_ACK_IDS),
+    ] = UNSET
+    ack_tokens: Annotated[
+        list[str] | UnsetType, Meta(description="The same as `ack_ids`.", extra_json_schema=_ACK_IDS)
+    ] = UNSET
     strict: Annotated[bool, Meta(description="Whether lost leases are told, by 409.")] = False
 
 
@@ -158,7 +188,11 @@ class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
     """The messages that failed, and why."""
 
     delay_ms: Annotated[
-        float | None, Meta(description="When they come again; null for at once, or by the consumer's own backoff.")
+        float | None,
+        Meta(
+            description="When they come again; null for at once, or by the consumer's own backoff.",
+            extra_json_schema=_DELAY,
+        ),
     ] = None
     error: Annotated[str | None, Meta(description="Why, for people.")] = None
 

@@ -53,10 +53,12 @@ def answer(spec: type[Struct], *, before: str | None, omit: Collection[str] = ()
     return lambda cls: _completed(cls, spec, omit, before, field, older)
 
 
-def described(spec: type[Struct], name: str) -> Meta:
-    """Return the description of a setting, for a field of the same name."""
+def described(spec: type[Struct], name: str, **schema: Any) -> Meta:
+    """Return the description of a setting, for a field of the same name. `schema` is added to its JSON Schema."""
     setting = settings_of(spec)[name]
-    return Meta(description=setting.details, examples=_examples(setting, name, setting.kind))
+    return Meta(
+        description=setting.details, examples=_examples(setting, name, setting.kind), extra_json_schema=dict(schema)
+    )
 
 
 def values(spec: type[Struct], settings: Mapping[str, Any], *, omit: Collection[str] = ()) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def _completed(
 
 
 def _plain(setting: Setting) -> Any:
-    return list[str] if setting.many else setting.kind
+    return list[get_args(setting.kind)[0]] if setting.many else setting.kind  # type: ignore[misc]
 
 
 def _sent(setting: Setting, name: str) -> Any:
@@ -183,7 +185,10 @@ def _described(setting: Setting, name: str, kind: Any, *, sent: bool) -> Any:
         text += ' A number, or text such as "500/m".'
     if setting.optional and setting.otherwise not in (None, "none"):
         text += f" `null`: {setting.otherwise}."
-    return Annotated[kind, Meta(description=text, examples=_examples(setting, name, kind) if sent else None)]
+    if not sent:
+        return Annotated[kind, Meta(description=text)]
+    bounds = setting.bounds(1000 if name.endswith(_MS) else 1)
+    return Annotated[kind, Meta(description=text, examples=_examples(setting, name, kind), extra_json_schema=bounds)]
 
 
 def _examples(setting: Setting, name: str, kind: Any) -> list[Any] | None:
@@ -194,5 +199,5 @@ def _examples(setting: Setting, name: str, kind: Any) -> list[Any] | None:
     if setting.kind is float and str not in get_args(kind):
         return None
     if setting.many:
-        return [[setting.example]]
+        return [setting.example.split(",")]
     return None if setting.kind is Backoff or get_args(setting.kind) else [setting.example]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.settings import settings_of
-from headrace.model.sources import SourceInfo
+from headrace.model.sources import NAME, SourceInfo
 from headrace.server.errors import Problem
 from headrace.server.wire.captures import CaptureSettings, PostgresSource
 from headrace.server.wire.common import given
@@ -94,7 +94,7 @@ class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
     kind: Annotated[
         Kind, Meta(description="`webhook`: what is delivered to the server. `postgres`: tables that are captured.")
     ] = "webhook"
-    name: Annotated[str, described(WebhookSpec, "name")]
+    name: Annotated[str, described(WebhookSpec, "name", pattern=f"^{NAME.pattern}$")]
     stream: Annotated[str, Meta(description="Where messages go to, by id or name.", examples=["mystream"])]
 
     def spec(self, stream: str) -> WebhookSpec | PostgresSpec:

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from headrace.admin.validation import changed
 from headrace.model.records import StreamInfo
+from headrace.model.sources import NAME
 from headrace.model.specs import StreamSpec
 from headrace.server.errors import Problem
 from headrace.server.wire.common import ACCOUNT_ID, AccountId, given
@@ -25,7 +26,7 @@ class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
 class NewStream(StreamSettings, kw_only=True, forbid_unknown_fields=True):
     """A stream to be created."""
 
-    name: Annotated[str, described(StreamSpec, "name")]
+    name: Annotated[str, described(StreamSpec, "name", pattern=f"^{NAME.pattern}$")]
 
     def spec(self) -> StreamSpec:
         """Return the checked settings. Raises `InvalidInput` or `ConfigurationError`."""

@@ -17,6 +17,8 @@ Action = Literal["insert", "update", "delete", "truncate"]
 Deletes = Literal["ignore", "tombstone"]
 Numeric = Literal["string", "number"]
 
+MOST_TABLES = 1000
+
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
@@ -25,7 +27,7 @@ class PostgresSettings(SourceSpec, frozen=True, kw_only=True):
 
     tables: Annotated[tuple[str, ...], Setting(
         "The captured tables, each as `schema.table`. Write double quotes around names that are not plain lower case.",
-        example="public.orders",
+        length=(1, MOST_TABLES), example="public.orders",
     )]  # fmt: skip
     mode: Annotated[Mode, Setting(
         "`changes` publishes a message for each change. `rows` publishes the latest version of each row, to a stream"

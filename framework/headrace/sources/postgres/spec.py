@@ -15,9 +15,8 @@ from headrace.sources.postgres import table_names
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import RowKeyTemplate
-from headrace.sources.postgres.settings import ACTIONS, PostgresSettings
+from headrace.sources.postgres.settings import ACTIONS, MOST_TABLES, PostgresSettings
 
-MOST_TABLES = 1000
 MOST_COLUMNS = 1600  # Postgres's limit
 MOST_GROUP = 8
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -131,26 +132,43 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def find_stream(executor: Executor, ref: str) -> tuple[int, str, str]:
-    """The number, id and name of a stream, found by its name or else its id. Raises `UnknownStream`."""
-    row = await executor.fetchrow(
-        "select id, uid::text, name from headrace_internal.streams where name = $1 or uid::text = $1 order by name = $1 desc limit 1",
-        ref,
+    """The number, id and name of a stream, found by its id or else its name. Raises `UnknownStream`."""
+    row = (
+        None
+        if "\0" in ref
+        else await executor.fetchrow(
+            "select id, uid::text, name from headrace_internal.streams where name = $1 or uid::text = $1 order by name = $1 limit 1",
+            ref,
+        )
     )
     if row is None:
         raise UnknownStream(f"The stream {ref!r} does not exist.")
     return tuple(row)
 
 
-async def find_consumers(executor: Executor, ref: str, stream: str | None = None) -> list[Found]:
-    """The consumers with that name, or else that id, on the stream of that name or on any stream, sorted by stream."""
+async def streams_named(executor: Executor, names: Collection[str]) -> list[tuple[int, str, str]]:
+    """The number, id and name of each existing stream with one of these names."""
+    rows = await executor.fetch(
+        "select id, uid::text, name from headrace_internal.streams where name = any($1::text[])", list(names)
+    )
+    return [tuple(row) for row in rows]
+
+
+async def find_consumers(executor: Executor, ref: str, streams: Collection[str] | None = None) -> list[Found]:
+    """The consumer with that id, or else those with that name, sorted by stream.
+
+    Args:
+        streams: the names of the streams to look at. None for all.
+    """
+    if "\0" in ref:  # no text in Postgres has one
+        return []
     rows = await executor.fetch(
         """select c.id, c.uid::text, c.name, s.id, s.uid::text, s.name
            from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id
-           where (c.name = $1 or c.uid::text = $1) and ($2::text is null or s.name = $2)
-           order by c.name = $1 desc, s.name""",
+           where (c.name = $1 or c.uid::text = $1) and ($2::text[] is null or s.name = any($2))
+           order by s.name""",
         ref,
-        stream,
+        None if streams is None else list(streams),
     )
     found = [Found(*row) for row in rows]
-    named = [one for one in found if one.name == ref]
-    return named or found
+    return [one for one in found if one.id == ref] or found

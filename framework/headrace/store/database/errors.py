@@ -137,7 +137,7 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
         case "HR003":
             return ConfigurationError(str(error))
         case "HR004":
-            return InvalidInput(str(error))
+            return InvalidInput(str(error), field=getattr(error, "column_name", None) or None)
         case "HR005":
             return StreamFull(str(error))
         case "HR006":
@@ -160,6 +160,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
         case "23503" if getattr(error, "schema_name", None) == "headrace_internal":
             return _deleted_meanwhile(error)
+        case "22021" if "0x00" in str(error):
+            return InvalidData("A text has a NUL character, which Postgres can't store. Leave it out.")
         case "22P02" | "22P05" | "22021":
             return InvalidData(f"The data is not JSON that Postgres can store: {first_line(error)}.").with_public(
                 _INVALID_VALUES.get(state, _INVALID_JSON)

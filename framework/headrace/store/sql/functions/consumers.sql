@@ -109,6 +109,7 @@ begin
     select c.id, headrace_internal.consumer_settings(c) into consumer_id, before
         from headrace_internal.consumers c where c.stream_id = v_stream.id and c.name = p_name;
     if not found then
+        perform headrace_internal.refuse_id('consumer', p_name);
         insert into headrace_internal.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
                                         max_deliver, backoff, on_exhausted, max_waiting, deliver_policy, start_seq, start_time,
                                         rate_limit, rate_burst, push, created_at, updated_at)

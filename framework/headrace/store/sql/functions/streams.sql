@@ -1,5 +1,22 @@
 -- Streams: one table each, in the schema headrace_streams, with the name of the stream.
 
+-- Whether a name is a UUID in any spelling that Postgres or Python reads. The HTTP API takes an id wherever it takes a
+-- name. `headrace.model.keys` has the same rule.
+create function headrace_internal.looks_like_id(p_name text) returns boolean
+language sql immutable as $$
+    select regexp_replace(regexp_replace(lower(p_name), 'urn:|uuid:', '', 'g'), '[{}()_+\s-]', '', 'g') ~ '^[0-9a-f]{32}$'
+$$;
+
+-- Raise if a new name looks like an id. Existing ones stay.
+create function headrace_internal.refuse_id(p_kind text, p_name text) returns void
+language plpgsql immutable as $$
+begin
+    if headrace_internal.looks_like_id(p_name) then
+        raise exception using errcode = 'HR004', column = 'name', message = format(
+            'The name of the %s %L can''t be used, because it looks like an id: choose another name.', p_kind, p_name);
+    end if;
+end $$;
+
 -- Create a stream.
 -- p_settings: any of the policy's columns of headrace_internal.streams, durations in seconds. An existing stream is not
 -- changed.
@@ -10,7 +27,7 @@ declare
     v_stream  headrace_internal.streams;
 begin
     if p_name !~ '^[a-z0-9][a-z0-9_-]{0,47}$' then
-        raise exception using errcode = 'HR004', message = format(
+        raise exception using errcode = 'HR004', column = 'name', message = format(
             'The stream name %L can''t be used: take 1 to 48 lower-case letters, digits, "-" and "_", the first one a letter or digit.', p_name);
     end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- one creation at a time, so that a second one finds the stream
@@ -21,6 +38,7 @@ begin
     if not new then
         return;
     end if;
+    perform headrace_internal.refuse_id('stream', p_name);
 
     insert into headrace_internal.streams (name, relation, sequence, one_message_per_key)
         values (p_name, format('headrace_streams.%I', p_name), format('headrace_streams.%I', p_name || '.seq'),
@@ -122,7 +140,7 @@ declare
 begin
     v_stream := headrace_internal.require_stream(p_name);
     if (p_settings ->> 'one_message_per_key')::boolean <> v_stream.one_message_per_key then
-        raise exception using errcode = 'HR004', message = format(
+        raise exception using errcode = 'HR004', column = 'one_message_per_key', message = format(
             'one_message_per_key of the stream %L can''t be changed, its table is made for it: create another stream, and republish this one into it.', p_name);
     end if;
     perform headrace_internal.set_policy(v_stream.id, p_settings);

@@ -1,0 +1,73 @@
+"""Look-ups of the streams and consumers that requests name, within the scopes of their tokens.
+
+A token for some streams learns nothing about others. What does not exist and what the token may not
+use get the same answer, and are looked up by the same statements, which read the token's own streams only.
+"""
+
+from __future__ import annotations
+
+from headrace.model.errors import UnknownStream
+from headrace.server.access.scopes import Access, Need
+from headrace.server.data_plane.registry import CachedConsumer, CachedStream
+from headrace.server.engine import Engine
+
+
+class Lookups:
+    """Looks up streams and consumers by their ids or names, and checks access. Ids win over names.
+
+    Args:
+        engine: looks up streams and consumers.
+        access: checks tokens.
+    """
+
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+
+    async def stream(self, authorization: str | None, ref: str, need: Need) -> CachedStream:
+        """Return a stream by its id or name.
+
+        Raises:
+            Forbidden: the token lacks the scope, or a token for some streams names another one,
+                whether it exists or not.
+            UnknownStream, Unauthorized, StoreUnavailable.
+        """
+        streams = None if self._access.open else await self._access.streams(authorization, need)
+        if streams is None:
+            return await self._engine.stream(ref)
+        found = (await self._engine.streams_named(streams)).get(ref)
+        if found is not None:
+            return found
+        if ref in streams:
+            raise UnknownStream(f"The stream {ref!r} does not exist.")
+        raise await self._access.forbidden(authorization, f"'{need}:{ref:.80}', or {need!r} for all streams")
+
+    async def consumer(self, authorization: str | None, stream: str, ref: str, need: Need) -> CachedConsumer:
+        """Return a consumer by its id or name, of a stream given by its id or name. Raises as `stream`,
+        and `UnknownConsumer`."""
+        if self._access.open:
+            return self._engine.cached_consumer(stream, ref) or await self._engine.consumer(stream, ref)
+        found = await self.stream(authorization, stream, need)
+        return self._engine.cached_consumer(found.id, ref) or await self._engine.consumer(found.id, ref)
+
+    async def consumer_anywhere(self, authorization: str | None, ref: str, need: Need) -> CachedConsumer:
+        """Return a consumer by its id, its name, or `stream:name`. For a token for some streams, only
+        consumers of these streams count.
+
+        Raises:
+            Forbidden: the token lacks the scope, or no stream of the token has such a consumer.
+            Problem: several of the streams have a consumer of this name.
+            UnknownStream, UnknownConsumer, Unauthorized, StoreUnavailable.
+        """
+        streams = None if self._access.open else await self._access.streams(authorization, need)
+        if streams is None:
+            return await self._engine.consumer_anywhere(ref)
+        stream, colon, name = ref.partition(":")
+        if colon:
+            return await self.consumer(authorization, stream, name, need)
+        found = await self._engine.consumer_among(streams, ref)
+        if found is None:
+            raise await self._access.forbidden(
+                authorization, f"{need!r} for the stream of the consumer {ref:.80}, or for all streams"
+            )
+        return found
