@@ -31,7 +31,7 @@ test-lowest: $(READY)  ## Run the tests on the lowest versions of the dependenci
 	$(BIN)/python -m tests.support.lowest test > $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	$(LOWEST)/bin/python -m pytest -n $(JOBS) --ignore tests/spark $(ARGS)
+	$(LOWEST)/bin/python -m pytest -n $(JOBS) -W default::DeprecationWarning --ignore tests/spark $(ARGS)
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)
