@@ -27,6 +27,7 @@ from benchmarks.suite.retention import retention
 from benchmarks.suite.spark import spark
 from benchmarks.suite.standstill import standstill
 from benchmarks.suite.steady import steady
+from benchmarks.suite.tenants import tenants
 from benchmarks.suite.transactional import transactional
 from benchmarks.suite.work import work
 
@@ -53,6 +54,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         governor,
         http,
         push,
+        tenants,
         observe,
         capture,
         spark,

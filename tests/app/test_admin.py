@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,11 +23,10 @@ pytestmark = pytest.mark.asyncio
 
 SHIP = ("orders", "ship")
 
-# A regular expression that runs on a text like FOREVER until it is cancelled. The matches of its
-# groups must come back in reverse, and a thousand letters can be divided among them in more ways
-# than could ever be tried.
-SLOW = {"field": "data.text", "op": "regex", "value": r"^(a+)(a+)(a+)(a+)b\4\3\2\1c$"}
-FOREVER = f'{{"text": "{"a" * 1000}b{"a" * 1001}c"}}'
+# A regular expression that runs for seconds on a text like FOREVER. Nearly every letter leads to a
+# state of the matcher that it has not been in before, out of two to the power of thirty.
+SLOW = {"field": "data.text", "op": "regex", "value": "[ab]*a[ab]{30}c"}
+FOREVER = json.dumps({"text": "".join(random.Random(7).choices("ab", k=5_000_000))})
 
 
 @pytest.fixture

@@ -37,10 +37,12 @@ class Base:
             raise
 
     @asynccontextmanager
-    async def _bounded(self, where: Condition | None) -> AsyncIterator[store.Executor]:
-        """Yield an executor for evaluating a condition, in a transaction with a time limit."""
+    async def _bounded(self, where: Condition | None, stream: str) -> AsyncIterator[store.Executor]:
+        """Yield an executor for examining messages of a stream, in a transaction with a time limit, once the stream
+        has a place for it. See `Database.judging`.
+        """
         try:
-            async with within(self._database, self._judging) as connection:
+            async with self._database.judging(stream), within(self._database, self._judging) as connection:
                 yield _WithTimeout(connection, self._judging + 10)
         except FilterTooSlow as error:
             raise self._too_slow(where) from error.__cause__

@@ -9,6 +9,7 @@ from typing import Any
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import (
+    MAX_ANSWER_BYTES,
     Filter,
     Where,
     changed,
@@ -21,11 +22,14 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
-from headrace.model.errors import FilterTooSlow, InvalidInput
+from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.keys import check_key
 from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetter, PeekedMessage
 from headrace.model.specs import ConsumerSpec
 from headrace.store.database.pool import within
+
+_WAIT = 2.0
+"""Seconds to wait for a place to count pending messages, so that a busy server does not hide the consumer."""
 
 
 class Consumers(Base):
@@ -51,9 +55,12 @@ class Consumers(Base):
         if stream is not None:
             await store.stream(self._database, stream)
         try:
-            async with within(self._database, self._counting) as connection:
+            async with (
+                self._database.judging(stream or "", _WAIT),
+                within(self._database, self._counting) as connection,
+            ):
                 return await store.consumers(connection, stream)
-        except FilterTooSlow:
+        except (FilterTooSlow, StoreBusy):
             return await store.consumers(self._database, stream, look=0)
 
     async def consumer(self, stream: str, name: str) -> ConsumerInfo:
@@ -63,9 +70,9 @@ class Consumers(Base):
         """
         await self._consumer(stream, name)
         try:
-            async with within(self._database, self._counting) as connection:
+            async with self._database.judging(stream, _WAIT), within(self._database, self._counting) as connection:
                 return await store.consumer(connection, stream, name)
-        except FilterTooSlow:
+        except (FilterTooSlow, StoreBusy):
             return await store.consumer(self._database, stream, name, look=0)
 
     async def edit_consumer(self, stream: str, name: str, /, **changes: Any) -> ConsumerSpec:
@@ -120,12 +127,12 @@ class Consumers(Base):
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
         """Read a consumer's messages without leasing them: in flight, parked, blocked and next.
 
-        There are at most `limit` of each state.
+        There are at most `limit` of each state, and no more are added once their data and headers have 16 MB.
         """
         check_limit(limit)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(None) as executor:
-            return await store.peek(executor, consumer, limit=limit)
+        async with self._bounded(None, stream) as executor:
+            return await store.peek(executor, consumer, limit=limit, max_bytes=MAX_ANSWER_BYTES)
 
     # --- the position of a consumer
 
@@ -168,7 +175,7 @@ class Consumers(Base):
         """
         selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(selection.where) as executor:
+        async with self._bounded(selection.where, stream) as executor:
             return await store.replay(executor, consumer, selection, dry_run=dry_run)
 
     # --- blocked keys and dead letters
@@ -182,13 +189,22 @@ class Consumers(Base):
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
         above: int = 0, limit: int = 100,
     ) -> list[DeadLetter]:  # fmt: skip
-        """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`."""
+        """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`.
+
+        No more are added once their contents have 16 MB.
+        """
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(condition) as executor:
+        async with self._bounded(condition, stream) as executor:
             return await store.dead_letters(
-                executor, consumer, filters=filters, where=condition, above=above, limit=limit
+                executor,
+                consumer,
+                filters=filters,
+                where=condition,
+                above=above,
+                limit=limit,
+                max_bytes=MAX_ANSWER_BYTES,
             )
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
@@ -235,7 +251,7 @@ class Consumers(Base):
         for seq in seqs or ():
             check_seq("seqs", seq)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(condition) as executor:
+        async with self._bounded(condition, stream) as executor:
             count: int = await operation(
                 executor, consumer, seqs, key=key, filters=filters, where=condition, dry_run=dry_run
             )

@@ -59,7 +59,8 @@ class ManualAcks(Base):
     async def _lease(self, calls: LeaseCalls, spec: ConsumerSpec, limit: int) -> Batch:
         calls.begin()
         try:
-            return await calls.lease(uuid4(), limit, spec, shares=[limit], patient=True)
+            async with calls.place(spec):
+                return await calls.lease(uuid4(), limit, spec, shares=[limit], patient=True)
         except FilterTooSlow as error:
             raise self._too_slow(spec.where) from error.__cause__
 

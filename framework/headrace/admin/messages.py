@@ -7,7 +7,17 @@ from datetime import datetime
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.validation import Filter, Where, check_limit, check_seq, condition_of, filters_of, selection_of, utc
+from headrace.admin.validation import (
+    MAX_ANSWER_BYTES,
+    Filter,
+    Where,
+    check_limit,
+    check_seq,
+    condition_of,
+    filters_of,
+    selection_of,
+    utc,
+)
 from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
 from headrace.model.records import Standing, StoredMessage
@@ -20,13 +30,23 @@ class Messages(Base):
         self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
         start_seq: int | None = None, limit: int = 10, newest: bool = False,
     ) -> list[StoredMessage]:  # fmt: skip
-        """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`."""
+        """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`.
+
+        No more are added once their data and headers have 16 MB.
+        """
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)
         check_limit(limit)
-        async with self._bounded(condition) as executor:
+        async with self._bounded(condition, stream) as executor:
             return await store.messages(
-                executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest
+                executor,
+                stream,
+                filters=filters,
+                where=condition,
+                start_seq=start_seq,
+                limit=limit,
+                newest=newest,
+                max_bytes=MAX_ANSWER_BYTES,
             )
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
@@ -35,13 +55,13 @@ class Messages(Base):
         Without `one_message_per_key`, the stream is searched from its end.
         """
         check_key(key)
-        async with self._bounded(None) as executor:
+        async with self._bounded(None, stream) as executor:
             return await store.latest(executor, stream, key)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         """Return the seq of a key's latest message, and its state in each consumer. None if the key has no message."""
         check_key(key)
-        async with self._bounded(None) as executor:
+        async with self._bounded(None, stream) as executor:
             return await store.standing(executor, stream, key)
 
     async def republish(
@@ -58,7 +78,7 @@ class Messages(Base):
             The number of messages.
         """
         selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
-        async with self._bounded(selection.where) as executor:
+        async with self._bounded(selection.where, stream) as executor:
             return await store.republish(executor, stream, target, selection, dry_run=dry_run)
 
     # --- publishing: data and headers are JSON text, which is stored unchanged

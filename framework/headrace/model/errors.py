@@ -130,6 +130,11 @@ class StoreUnavailable(HeadraceError):
     exit_code = 69  # EX_UNAVAILABLE
 
 
+class StoreBusy(StoreUnavailable):
+    """As many calls that examine messages are running as the process allows. Nothing was done. Trying again later
+    may succeed."""
+
+
 class StoreFull(StoreUnavailable):
     """The database's disk or quota is full. Nothing was written. Writing succeeds again once there is room."""
 
@@ -275,11 +280,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "invalid_filter": ErrorCode(422, "A filter or a condition can't be parsed.", InvalidFilter),
     "invalid_data": ErrorCode(422, "Data or headers are not JSON that Postgres can store.", InvalidData),
     "filter_too_slow": ErrorCode(422, "Evaluating a condition took too long.", FilterTooSlow),
+    "too_many_requests_of_token": ErrorCode(429, "The token has as many requests under way as it may have."),
     "max_waiting": ErrorCode(429, "As many requests wait for messages as the consumer's `max_waiting` allows."),
     "headers_too_large": ErrorCode(431, "The headers are too many or too large."),
     "internal": ErrorCode(500, "The server failed unexpectedly. Its log has the error."),
     "store_error": ErrorCode(500, "The database returned an unknown error. The server's log has it.", StoreError),
     "store_unavailable": ErrorCode(503, "The database can't be reached.", StoreUnavailable),
+    "store_busy": ErrorCode(503, "Too many calls examine messages. The call got no place in time.", StoreBusy),
     "database_refused": ErrorCode(503, "The database refuses the server's access.", DatabaseRefused),
     "store_full": ErrorCode(503, "The database's disk or quota is full.", StoreFull),
     "stream_full": ErrorCode(503, "The stream has reached its `max_storage`.", StreamFull),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from uuid import UUID
 
 from headrace.model.errors import InvalidFilter, InvalidKey
@@ -28,6 +29,9 @@ characters (C0, DEL and C1) and all white space of Unicode."""
 _ID_PREFIX = re.compile(r"urn:|uuid:")
 _ID_PUNCTUATION = re.compile(r"[{}()_+\s-]")
 _ID_DIGITS = re.compile(r"[0-9a-f]{32}")
+
+MAX_FILTERS = 100
+"""The most filters of a consumer or of a search. Each of them is judged for every message."""
 
 _BAD_TOKEN = re.compile(r"(?:\A|\.)([*>])(?:\.|\Z)")
 _BAD_CHARACTER = re.compile(f"[{REFUSED}]")
@@ -61,7 +65,12 @@ def check_filter(text: str) -> str:
 
 def check_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
     """Return one filter or several as a tuple. A message has to match any of them. Raises `InvalidFilter`."""
-    found = (filters,) if isinstance(filters, str) else tuple(filters)
+    found = (filters,) if isinstance(filters, str) else tuple(islice(filters, MAX_FILTERS + 1))
+    if len(found) > MAX_FILTERS:
+        raise InvalidFilter(
+            f"There are more than {MAX_FILTERS} filters. Use fewer with wildcards, such as 'orders.us.>', or a condition such as"
+            " `key in ('orders.1', 'orders.2')`."
+        )
     if not found:
         raise InvalidFilter("A consumer needs a filter; '>' takes every message.")
     return tuple(check_filter(text) for text in found)

@@ -211,7 +211,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     stream: Annotated[str, Setting("The stream that it reads.", fixed=True)]
     name: Annotated[str, Setting("The consumer's name, unique on its stream.", example="us_orders", fixed=True)]
     filters: Annotated[tuple[str, ...], Setting(
-        "Which keys to read: one filter or several. `*` matches one token, and `>` the rest.",
+        "Which keys to read: one filter or several, at most 100. `*` matches one token, and `>` the rest.",
         otherwise='`">"`', example="orders.us.>", names=("filter", "filter_key_pattern", "filters"),
     )] = (">",)  # fmt: skip
     where: Annotated[Condition | None, Setting(

@@ -3,7 +3,9 @@ everything else to Litestar."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping
+from contextlib import nullcontext
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
@@ -15,7 +17,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
-from headrace.server.errors import error_response
+from headrace.server.errors import Problem, error_response
 from headrace.server.framework_errors import BODY
 from headrace.server.http import NO_STORE, SEND_RESPONSE, Receive, Request, Scope, Send
 from headrace.server.litestar_app import management
@@ -108,7 +110,7 @@ class Server:
             return
         endpoint, names = found
         try:
-            await self.access.admit(path, scope["headers"])
+            self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive)
             request = Request(scope, receive, names, body)
             if plane is not None:  # webhooks are sent with any parameters
@@ -126,6 +128,7 @@ class Server:
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
         status = CLIENT_DISCONNECTED
+        managed = _DATA_PLANE.search(path) is None
 
         async def observe(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -136,8 +139,8 @@ class Server:
             await send(message)
 
         try:
-            await self.access.admit(path, scope["headers"])
-            body = await self.limits.read_body(scope, receive)
+            self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+            body = await self.limits.read_body(scope, receive, managed=managed)
         except Exception as error:
             await error_response(error).send(observe)
             return "unread", status
@@ -145,9 +148,21 @@ class Server:
         # below the mount point.
         inner = {name: scope[name] for name in _SCOPE_KEYS if name in scope}
         inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {BODY: body}}
-        await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
+        waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
+        try:
+            async with nullcontext() if waits else self.limits.managing(scope):
+                await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
+        except Problem as problem:  # there is no place, while errors of the management are answered there
+            await error_response(problem).send(observe)
         return inner.get("path_template") or "unknown", status
 
+
+_DATA_PLANE = re.compile("/(messages|ack|nack|extend|receive|next)$")
+"""Paths of the data plane that a name with unusual characters brings here, with bodies of any allowed size."""
+
+_WAITING = re.compile("/(consumers|http_pull_consumers|http-consumers)/.+/(receive|next)$")
+"""Paths of the data plane that a name with unusual characters brings here. They may wait for messages, so they take no
+place of the management API."""
 
 _SCOPE_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "raw_path", "query_string", "headers", "client", "server", "extensions",

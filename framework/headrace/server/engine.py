@@ -160,7 +160,9 @@ class Engine:
         shared = self._running()
         publishes = self._publishes.get(stream.name)
         if publishes is None:
-            publishes = self._publishes[stream.name] = PublishBatcher(shared.database, stream.name, self._tasks.start)
+            publishes = self._publishes[stream.name] = PublishBatcher(
+                shared.database, stream.name, self._tasks.start, self._clock
+            )
         try:
             count = await publishes.publish(messages)
         except UnknownStream:
@@ -228,7 +230,7 @@ class Engine:
             settles = self._settles.get(consumer.number)
             if settles is None:
                 settles = self._settles[consumer.number] = SettleBatcher(
-                    self._running().database, consumer.number, self._tasks.start, self._settling
+                    self._running().database, consumer.number, self._tasks.start, self._settling, self._clock
                 )
             lost = await settles.settle(list(ours.values()), failure, strict=strict)
             if lost:
@@ -410,11 +412,20 @@ class Engine:
         return self._shared
 
     async def _remove_unused(self) -> None:
-        """Remove the state of consumers that are no longer used."""
         while True:
             await anyio.sleep(IDLE_TIMEOUT)
-            before = self._clock() - IDLE_TIMEOUT
-            unused = [number for number, one in self._receivers.items() if one.used_at < before and not one.waiting]
-            for number in unused:
+            self.remove_unused()
+
+    def remove_unused(self) -> None:
+        """Remove the state of streams and consumers that were not used for `IDLE_TIMEOUT`."""
+        before = self._clock() - IDLE_TIMEOUT
+        for number, receivers in list(self._receivers.items()):
+            if receivers.used_at < before and receivers.unused:
                 del self._receivers[number]
-                self._settles.pop(number, None)
+        for number, settles in list(self._settles.items()):
+            if settles.used_at < before and settles.unused:
+                del self._settles[number]
+        for name, publishes in list(self._publishes.items()):
+            if publishes.used_at < before and publishes.unused:
+                del self._publishes[name]
+        self._caches.keep({one.cache for one in self._receivers.values()})

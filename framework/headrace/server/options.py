@@ -12,6 +12,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_body: the largest request body.
         max_requests: the most concurrent requests, without those that wait for messages. Others get
             503.
+        max_requests_per_token: the most concurrent requests of one access token, likewise. Others get 429.
+        max_managed: the most concurrent requests of the management API. No token has more than half of these
+            places, free places go round the tokens, and others wait.
         max_held: the largest total size of the bodies of concurrent requests. Others get 503.
         body_timeout: the longest wait for the next piece of a body.
         push_allow: networks that push consumers and captured databases may be in though they are not public: CIDRs,
@@ -44,6 +47,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body: int = 10_000_000
     max_requests: int = 1000
+    max_requests_per_token: int = 250
+    max_managed: int = 4
     max_held: int = 256_000_000
     body_timeout: float = 10.0
     push_allow: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ The fetcher of a worker, the receivers of a server and manual acknowledgement al
 from __future__ import annotations
 
 import time
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -90,8 +91,18 @@ class LeaseCalls:
         if self._idle is not None:
             self._idle.leave()
 
+    def place(self, spec: ConsumerSpec) -> AbstractAsyncContextManager[None]:
+        """A place for a call of a consumer with a condition, to hold around it. See `Database.judging`.
+
+        It is waited for without a timeout, because a consumer makes one call at a time, and the places go round.
+        Other consumers make their calls without one.
+        """
+        if spec.where is None:
+            return nullcontext()
+        return self._database.judging(spec.stream, None, bounded=False)
+
     async def lease(self, owner: UUID, want: int, spec: ConsumerSpec, **options: Any) -> Batch:
-        """Make a lease call. Call `begin` before.
+        """Make a lease call. Call `begin` before, and hold a `place`.
 
         Args:
             owner: who gets the messages.

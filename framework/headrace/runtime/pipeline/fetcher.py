@@ -195,7 +195,7 @@ class Fetcher:
         self._lanes.begin_call()
         rewinds = self._rewinds
         try:
-            async with self._lease_calls:
+            async with self.calls.place(self._settings.spec), self._lease_calls:
                 self._called_at = self._asking()
                 if self._instruments is None:
                     batch = await self._call(want)

@@ -79,7 +79,7 @@ class Access:
         that is unknown."""
         return not self._always_closed and await self._cache.empty()
 
-    async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Authenticate a request before its body is read or a name in it is looked up. Any valid
         token is enough here.
 
@@ -90,11 +90,16 @@ class Access:
             path: the path below the mount point of the server.
             headers: the headers in the form of ASGI.
 
+        Returns:
+            The name of the token. None if the call needs none.
+
         Raises:
             Unauthorized, StoreUnavailable: as `check`.
         """
-        if not self.open and path.startswith(_PREFIXES) and not path.startswith(_WEBHOOKS):
-            await self.authenticate(authorization_of(headers))
+        if self.open or not path.startswith(_PREFIXES) or path.startswith(_WEBHOOKS):
+            return None
+        token = await self.authenticate(authorization_of(headers))
+        return None if token is None else token.name
 
     async def check(self, authorization: str | None, need: Need, stream: str | None) -> None:
         """Check that a call's token has the required scope.

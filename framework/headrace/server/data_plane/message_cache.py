@@ -13,7 +13,7 @@ read, sent, decoded and encoded once, for any number of consumers.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from datetime import datetime
 from uuid import UUID
 
@@ -78,6 +78,17 @@ class MessageCaches:
             cache = self._caches[key] = MessageCache(self)
         return cache
 
+    def __len__(self) -> int:
+        """The number of streams and filters with a cache."""
+        return len(self._caches)
+
+    def keep(self, used: Set[MessageCache]) -> None:
+        """Remove the caches that nothing uses any more."""
+        for key, cache in list(self._caches.items()):
+            if cache not in used:
+                cache.remove()
+                del self._caches[key]
+
     def use_history(self, history: UUID | None) -> None:
         """Set the history of the next messages. Messages of another history are removed."""
         if history != self.history:
@@ -111,6 +122,7 @@ class MessageCache:
     def __init__(self, caches: MessageCaches) -> None:
         self._caches = caches
         self._messages: dict[int, CachedMessage] = {}
+        self._removed = False
         self.ranges: list[tuple[int, int]] = []
 
     def get(self, seq: int) -> CachedMessage | None:
@@ -119,6 +131,8 @@ class MessageCache:
 
     def put(self, seqs: Sequence[int], messages: Iterable[CachedMessage]) -> None:
         """Cache messages, except those below all that are cached. Their reader is behind all others."""
+        if self._removed:
+            return
         lowest = self.ranges[0][0] if self.ranges else 0
         grown = 0
         new: list[int] = []
@@ -132,6 +146,11 @@ class MessageCache:
         while len(self.ranges) > MAX_RANGES:
             grown -= self._drop(*self.ranges.pop(0))
         self._caches.changed(grown)
+
+    def remove(self) -> None:
+        """Remove all messages, and cache no more of them."""
+        self.clear()
+        self._removed = True
 
     def clear(self) -> None:
         """Remove all messages."""

@@ -4,6 +4,7 @@ published completely or not at all."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import datetime
 
@@ -68,14 +69,28 @@ class PublishBatcher:
         database: an open database.
         stream: the stream's name.
         start: starts a task that lives as long as the engine.
+        clock: monotonic time in seconds.
     """
 
-    def __init__(self, database: store.Database, stream: str, start: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        database: store.Database,
+        stream: str,
+        start: Callable[..., None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._stream = stream
         self._start = start
         self._queue: list[_PendingPublish] = []
         self._workers = 0
+        self._clock = clock
+        self.used_at = clock()
+
+    @property
+    def unused(self) -> bool:
+        """Whether no request is in work."""
+        return not self._workers
 
     async def publish(self, messages: Incoming) -> int:
         """Publish messages, all or none. Returns how many were published or scheduled.
@@ -83,6 +98,7 @@ class PublishBatcher:
         Raises:
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
         """
+        self.used_at = self._clock()
         request = _PendingPublish(messages)
         self._queue.append(request)
         if self._workers < MAX_TRANSACTIONS:

@@ -108,6 +108,16 @@ class Receivers:
         """Number of waiting requests."""
         return self._waits
 
+    @property
+    def unused(self) -> bool:
+        """Whether no request waits, and no lease call runs."""
+        return not self._waits and not self._at_work
+
+    @property
+    def cache(self) -> MessageCache:
+        """The cache of the messages that it reads."""
+        return self._cache
+
     def wake(self) -> None:
         """Look for messages again, since some may have been published or become free."""
         self.calls.wake()
@@ -197,8 +207,9 @@ class Receivers:
             self._fail(unavailable("The server stops. Try again."))  # those left after a cancellation
 
     async def _call(self) -> Batch:
-        """Make one lease call for the first requests in the queue."""
-        async with self._coalescer.turn():
+        """Make one lease call for the first requests in the queue. Those that end while a consumer with a condition
+        waits for its turn are not in it."""
+        async with self.calls.place(self.consumer.spec), self._coalescer.turn():
             called = self._first()
             try:
                 batch = await self._lease([one.want for one in called])

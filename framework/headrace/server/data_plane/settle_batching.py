@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -44,17 +45,26 @@ class SettleBatcher:
         consumer: the consumer's number.
         start: starts a task that lives as long as the engine.
         coalescer: coalesces the settle calls of this process.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
-        self, database: store.Database, consumer: int, start: Callable[..., None], coalescer: Coalescer
-    ) -> None:
+        self, database: store.Database, consumer: int, start: Callable[..., None], coalescer: Coalescer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._start = start
         self._coalescer = coalescer
         self._queue: list[_PendingSettle] = []
         self._working = False
+        self._clock = clock
+        self.used_at = clock()
+
+    @property
+    def unused(self) -> bool:
+        """Whether no request is in work."""
+        return not self._working
 
     async def settle(
         self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool
@@ -71,6 +81,7 @@ class SettleBatcher:
         Raises:
             UnknownConsumer, StoreUnavailable.
         """
+        self.used_at = self._clock()
         request = _PendingSettle(ids, failure, strict)
         self._queue.append(request)
         if not self._working:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace import store
-from headrace.model.errors import FilterTooSlow
+from headrace.model.errors import FilterTooSlow, StoreBusy
 from headrace.server.data_plane.bodies import read_receive
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
@@ -107,8 +107,11 @@ class Consume:
     async def _count(self, consumer: CachedConsumer) -> Counts:
         database, names = self._engine.app.database, (consumer.stream.name, consumer.name)
         try:
-            async with within(database, COUNT_TIMEOUT) as connection:
+            async with (
+                database.judging(consumer.stream.name, COUNT_TIMEOUT),
+                within(database, COUNT_TIMEOUT) as connection,
+            ):
                 info = await store.consumer(connection, *names, look=MAX_EXAMINED)
-        except FilterTooSlow:
+        except (FilterTooSlow, StoreBusy):
             info = await store.consumer(database, *names, look=0)
         return Counts(info.num_pending, info.num_ack_pending)

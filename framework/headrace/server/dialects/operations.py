@@ -69,7 +69,7 @@ class Operations:
         if (violation := consuming_get(request.scope)) is not None and await self._access.is_open():
             raise self._limits.refuse(violation)
         try:
-            with self._limits.wait():
+            with self._limits.wait(request.scope):
                 share = await self.engine.receive(consumer, batch_size, wait_for, request.wait_for_disconnect)
         except ClientGone:
             return None

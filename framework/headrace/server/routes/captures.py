@@ -13,6 +13,7 @@ from litestar.params import Body, JSONBody, QueryParameter
 from headrace.model.capture import FailedChange, Finding
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterSeq, page
 from headrace.server.routes.parameters import Limit, SourceRef
 from headrace.server.wire.captures import (
     Backfill,
@@ -124,11 +125,16 @@ def _failures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest,
         source: SourceRef,
         limit: Limit = 100,
-        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only changes with a larger id.")] = 0,
+        above: Annotated[
+            int,
+            QueryParameter(ge=0, lt=2**62, description="Return only changes with a larger id. The same as `after`."),
+        ] = 0,
+        after: AfterSeq = None,
     ) -> Listed[FailedChange]:
         """Returns the changes that could not be made into messages, oldest first."""
         info = await context.source(request, source)
-        return Listed(await context.admin.failures(info.id, above=above, limit=limit))
+        found = await context.admin.failures(info.id, above=max(above, after or 0), limit=limit)
+        return page(found, lambda failure: failure.id, full=len(found) == limit, after=after or above or None)
 
     @post(f"{_PATH}/failures/retry", summary="Retry failed changes", tags=_TAGS, status_code=200)
     async def retry_failures(

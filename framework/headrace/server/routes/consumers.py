@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headrace import store
+from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import already_exists
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
@@ -17,6 +18,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut, in_streams
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -37,18 +39,29 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return Consumer.of(await create(context, data.spec(cached.name)))
 
     @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
-    async def list_all_consumers(request: AnyRequest) -> Listed[Consumer]:
+    async def list_all_consumers(
+        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
+    ) -> Listed[Consumer]:
         """Returns consumers by stream and name."""
         await context.check_all_streams(request, "consume")
-        return Listed([Consumer.of(await context.visible(request, info)) for info in await context.admin.consumers()])
+        found = [await context.visible(request, info) for info in await context.admin.consumers()]
+        return cut(
+            found, lambda info: f"{info.stream}:{info.name}", limit=limit, after=after, before=before, show=Consumer.of,
+            order=in_streams,
+        )  # fmt: skip
 
     @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
-    async def list_consumers(request: AnyRequest, stream: StreamRef) -> Listed[Consumer]:
+    async def list_consumers(
+        request: AnyRequest,
+        stream: StreamRef,
+        limit: ListLimit = MAX_LIMIT,
+        after: AfterName = None,
+        before: BeforeName = None,
+    ) -> Listed[Consumer]:
         """Returns consumers by name."""
         cached = await context.stream(request, stream, "consume")
-        return Listed(
-            [Consumer.of(await context.visible(request, info)) for info in await context.admin.consumers(cached.name)]
-        )
+        found = [await context.visible(request, info) for info in await context.admin.consumers(cached.name)]
+        return cut(found, lambda info: info.name, limit=limit, after=after, before=before, show=Consumer.of)
 
     @get(_PATH, summary="Read a consumer", tags=["Consumers"])
     async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:

@@ -20,6 +20,9 @@ from headrace.server.lookups import Lookups
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.routes.slashes import unmarked
 
+READING_LIMIT = 5.0
+"""Seconds after which a call that only reads is ended."""
+
 AnyRequest = Request[Any, Any, Any]
 
 
@@ -44,7 +47,12 @@ class RouteContext:
     @property
     def raw_messages(self) -> RawMessages:
         """Reads messages without decoding their JSON."""
-        return RawMessages(self.engine.app.database)
+        return RawMessages(self.engine.app.database, judging=READING_LIMIT)
+
+    @property
+    def reading(self) -> Admin:
+        """The administration for calls that only read, with the shorter time limit of `raw_messages`."""
+        return Admin(self.engine.app.database, judging=READING_LIMIT)
 
     async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
         """Check access for a call that isn't about one stream."""

@@ -9,12 +9,14 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace.admin.validation import check_seq
+from headrace import store
+from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq
 from headrace.model.records import BlockedKey, DeadLetter
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterSeq, BeforeSeq, check_one_place, page, size_of
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
@@ -30,13 +32,21 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_dead_letters(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
         where: Where = None,
-        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only dead letters with a larger seq.")] = 0,
+        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
+        after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[DeadLetter]:  # fmt: skip
-        """Returns dead letters in seq order, with the error of the last attempt."""
+        """Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have
+        16 MB."""
+        check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
-        return Listed(
-            await context.raw_messages.dead_letters(cached, limit=limit, filter=filter, where=where, above=above)
+        found = await context.raw_messages.dead_letters(
+            cached, limit=limit, filter=filter, where=where, above=max(above, after or 0), below=before
         )
+        size = sum(
+            size_of(one) + len((one.error or "").encode()) + len((one.traceback or "").encode()) for one in found
+        )
+        full = len(found) == limit or size >= MAX_ANSWER_BYTES
+        return page(found, lambda letter: letter.seq, full=full, after=after or above or None, before=before)
 
     @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
     async def read_dead_letter(
@@ -76,10 +86,15 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get(f"{_PATH}/blocked_keys", summary="List blocked keys", tags=["Dead letters"])
     async def list_blocked_keys(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100
-    ) -> Listed[BlockedKey]:
-        """Returns keys that stay blocked until you redrive or purge their dead letters."""
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, after: AfterSeq = None,
+        before: BeforeSeq = None,
+    ) -> Listed[BlockedKey]:  # fmt: skip
+        """Returns keys that stay blocked until you redrive or purge their dead letters, in the order of these."""
+        check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
-        return Listed(await context.admin.blocked_keys(cached.stream.name, cached.name, limit=limit))
+        found = await store.blocked_keys(
+            engine.app.database, cached.number, limit=limit, above=after or 0, below=before, newest=before is not None
+        )
+        return page(found, lambda blocked: blocked.seq, full=len(found) == limit, after=after, before=before)
 
     return [list_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]

@@ -11,11 +11,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
+from headrace.admin import MAX_LIMIT
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut, in_streams
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
@@ -45,12 +47,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return HttpConsumer.of(await create(context, data.spec(cached.name, records=True)))
 
     @get("/http-consumers", summary="List consumers", tags=["Consume API"])
-    async def list_http_consumers(request: AnyRequest) -> Listed[HttpConsumer]:
+    async def list_http_consumers(
+        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
+    ) -> Listed[HttpConsumer]:
         """Returns the consumers of all streams."""
         await context.check_all_streams(request, "consume")
-        return Listed(
-            [HttpConsumer.of(await context.visible(request, info)) for info in await context.admin.consumers()]
-        )
+        found = [await context.visible(request, info) for info in await context.admin.consumers()]
+        return cut(
+            found, lambda info: f"{info.stream}:{info.name}", limit=limit, after=after, before=before,
+            show=HttpConsumer.of, order=in_streams,
+        )  # fmt: skip
 
     @get(_PATH, summary="Read a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:

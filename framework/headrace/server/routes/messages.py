@@ -9,10 +9,12 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterSeq, BeforeSeq, check_one_place, page, size_of
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -28,21 +30,27 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
         key_pattern: KeyPattern = None, where: Where = None,
         start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
+        after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[Message]:  # fmt: skip
-        """Returns the first messages, or the newest in descending order."""
+        """Returns the first messages, or the newest in descending order. A page ends once its data and headers have
+        16 MB."""
+        check_one_place(after, before)
         cached = await context.stream(request, stream, "consume")
         newest = sort == "seq_desc"
+        # What comes before a place of an ascending list has lower seqs, and is read downwards from there.
+        above, below = (before, after) if newest else (after, before)
         found = await context.raw_messages.messages(
-            cached.name,
-            filter=_one_of(filter, key_pattern),
-            where=where,
-            start_seq=start_seq,
-            limit=limit,
-            newest=newest,
-        )
+            cached.name, filter=_one_of(filter, key_pattern), where=where, limit=limit, newest=newest == (before is None),
+            start_seq=start_seq if above is None else max(start_seq or 1, above + 1),
+            end_seq=None if below is None else below - 1,
+        )  # fmt: skip
+        full = len(found) == limit or sum(map(size_of, found)) >= MAX_ANSWER_BYTES
         if newest:
             found.reverse()
-        return Listed([Message.of(message, cached.id) for message in found])
+        return page(
+            found, lambda message: message.seq, full=full, after=after, before=before,
+            show=lambda message: Message.of(message, cached.id),
+        )  # fmt: skip
 
     @get("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
     async def read_message(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Message:
@@ -61,7 +69,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def read_standing(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
         """Returns the state of the key's latest message in every consumer of the stream."""
         cached = await context.stream(request, stream, "consume")
-        found = await context.admin.standing(cached.name, unmarked(key))
+        found = await context.reading.standing(cached.name, unmarked(key))
         if found is None:
             raise _unknown_key(cached.name, unmarked(key))
         seq, standings = found

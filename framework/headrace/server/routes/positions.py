@@ -10,12 +10,14 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterSeq, size_of
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -43,19 +45,27 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
             bool | None, QueryParameter(description="true returns only messages that can be received now, false only the others.")
         ] = None,
         of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
+        after: AfterSeq = None,
     ) -> Listed[Peeked]:  # fmt: skip
-        """Returns messages that are in flight, parked, blocked or next, without leasing them."""
+        """Returns messages that are in flight, parked, blocked or next, without leasing them. A page ends once its
+        data and headers have 16 MB. In descending order there is no next page."""
         cached = await context.consumer(request, stream, consumer, "consume")
         sealing = await engine.ack_ids()
         now = datetime.now(UTC)
-        found = [
-            message
-            for message in await context.raw_messages.peek(cached, limit)
-            if visible is None or visible == _visible(message, now)
-        ]
+        read = await context.raw_messages.peek(cached, limit, after or 0)
+        found = [message for message in read if visible is None or visible == _visible(message, now)]
+        last = None
         if not of_each:
-            found = sorted(found, key=lambda message: message.seq, reverse=sort == "seq_desc")[:limit]
-        return Listed([peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found])
+            found = sorted(found, key=lambda message: message.seq, reverse=sort == "seq_desc")
+            if sort == "seq_asc":
+                found, last = _page(found, _known_up_to(read, limit), limit)
+        return Listed(
+            [
+                peeked(message, cached.stream.id, _ack_id(cached, message, sealing))
+                for message in found[: None if of_each else limit]
+            ],
+            last,
+        )
 
     @post(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
     async def seek(
@@ -108,3 +118,20 @@ def _ack_id(consumer: CachedConsumer, message: PeekedMessage, sealing: AckIds) -
     if message.lease_id is None or message.held is None:
         return None
     return sealing.seal(consumer.number, message.lease_id, message.seq, message.attempts, message.held)
+
+
+def _known_up_to(read: Sequence[PeekedMessage], limit: int) -> int | None:
+    """The seq up to which a peek has read all messages. None if it has read all there are."""
+    by_state: dict[str, list[int]] = {}
+    for message in read:
+        by_state.setdefault(message.state, []).append(message.seq)
+    ends = [max(seqs) for seqs in by_state.values() if len(seqs) >= limit]
+    if sum(map(size_of, read)) >= MAX_ANSWER_BYTES:
+        ends.append(max(message.seq for message in read))
+    return min(ends, default=None)
+
+
+def _page(found: list[PeekedMessage], end: int | None, limit: int) -> tuple[list[PeekedMessage], int | None]:
+    """The messages of a page, and the place after which the next one begins."""
+    known = [message for message in found if end is None or message.seq <= end]
+    return known[:limit], known[limit - 1].seq if len(known) > limit else end

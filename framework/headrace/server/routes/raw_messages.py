@@ -7,6 +7,7 @@ from typing import Any
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import (
+    MAX_ANSWER_BYTES,
     Filter,
     Where,
     check_limit,
@@ -23,35 +24,48 @@ class RawMessages(Base):
     """Reads messages. Data and headers are `msgspec.Raw`. Everything else is as in `Admin`."""
 
     async def messages(
-        self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, limit: int, newest: bool  # noqa: A002
+        self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, end_seq: int | None, limit: int,  # noqa: A002
+        newest: bool,
     ) -> list[StoredMessage]:  # fmt: skip
         """Return messages of a stream in seq order."""
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)
         check_limit(limit)
-        async with self._bounded(condition) as executor:
+        async with self._bounded(condition, stream) as executor:
             return await store.messages(
-                executor, stream, filters=filters, where=condition, start_seq=start_seq, limit=limit, newest=newest, raw=True
+                executor, stream, filters=filters, where=condition, start_seq=start_seq, end_seq=end_seq, limit=limit,
+                newest=newest, max_bytes=MAX_ANSWER_BYTES, raw=True,
             )  # fmt: skip
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
         """Return the latest message of a key."""
         check_key(key)
-        async with self._bounded(None) as executor:
+        async with self._bounded(None, stream) as executor:
             return await store.latest(executor, stream, key, raw=True)
 
-    async def peek(self, consumer: CachedConsumer, limit: int) -> list[PeekedMessage]:
+    async def peek(self, consumer: CachedConsumer, limit: int, after: int = 0) -> list[PeekedMessage]:
         """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state."""
         check_limit(limit)
-        async with self._bounded(None) as executor:
-            return await store.peek(executor, consumer.number, limit=limit, raw=True)
+        async with self._bounded(None, consumer.stream.name) as executor:
+            return await store.peek(
+                executor, consumer.number, limit=limit, after=after, max_bytes=MAX_ANSWER_BYTES, raw=True
+            )
 
     async def dead_letters(
-        self, consumer: CachedConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0  # noqa: A002
+        self, consumer: CachedConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0,  # noqa: A002
+        below: int | None = None,
     ) -> list[DeadLetter]:  # fmt: skip
-        """Return the dead letters that match, in seq order."""
+        """Return the dead letters that match, in seq order: the first ones, or the last if `below` is given."""
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
-        async with self._bounded(condition) as executor:
-            bounds: dict[str, Any] = {"above": above, "limit": limit, "raw": True}
-            return await store.dead_letters(executor, consumer.number, filters=filters, where=condition, **bounds)
+        async with self._bounded(condition, consumer.stream.name) as executor:
+            bounds: dict[str, Any] = {"above": above, "below": below, "limit": limit, "newest": below is not None}
+            return await store.dead_letters(
+                executor,
+                consumer.number,
+                filters=filters,
+                where=condition,
+                max_bytes=MAX_ANSWER_BYTES,
+                raw=True,
+                **bounds,
+            )

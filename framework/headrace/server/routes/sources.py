@@ -15,6 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter, QueryParameter
 from msgspec import UNSET
 
+from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
 from headrace.server.access.scopes import Access
@@ -22,6 +23,7 @@ from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut
 from headrace.server.routes.parameters import SourceRef
 from headrace.server.routes.responses import call
 from headrace.server.wire.captures import DeletedSource
@@ -50,10 +52,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return source_of(await context.admin.source(data.name))
 
     @get("/sources", summary="List sources", tags=["Sources"])
-    async def list_sources(request: AnyRequest) -> Listed[Source]:
+    async def list_sources(
+        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
+    ) -> Listed[Source]:
         """Returns all sources by name."""
         await context.check_all_streams(request, "admin")
-        return Listed([source_of(info) for info in await context.admin.sources()])
+        found = await context.admin.sources()
+        return cut(found, lambda info: info.name, limit=limit, after=after, before=before, show=source_of)
 
     @get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
     async def read_source(request: AnyRequest, source: SourceRef) -> Source:

@@ -10,11 +10,13 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headrace.admin import MAX_LIMIT
 from headrace.admin import streams as administration
 from headrace.admin.validation import already_exists
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
@@ -35,10 +37,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return Stream.of(await context.admin.stream(spec.name))
 
     @get("/streams", summary="List streams", tags=["Streams"])
-    async def list_streams(request: AnyRequest) -> Listed[Stream]:
+    async def list_streams(
+        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
+    ) -> Listed[Stream]:
         """Returns all streams by name."""
         await context.check_all_streams(request, "consume")
-        return Listed([Stream.of(info) for info in await context.admin.streams()])
+        found = await context.admin.streams()
+        return cut(found, lambda info: info.name, limit=limit, after=after, before=before, show=Stream.of)
 
     @get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
     async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:

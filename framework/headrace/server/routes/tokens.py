@@ -10,12 +10,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct
 
+from headrace import store
+from headrace.admin import MAX_LIMIT
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.tokens import MOST_SCOPES, NAME, NewToken, TokenInfo, check_lifetime, check_name, parse_all
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
 
@@ -77,10 +80,14 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return created
 
     @get("/tokens", summary="List tokens", tags=["Tokens"])
-    async def list_tokens(request: AnyRequest) -> Listed[TokenInfo]:
+    async def list_tokens(
+        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
+    ) -> Listed[TokenInfo]:
         """Returns all tokens by name, without their secrets, including expired and revoked ones."""
         await context.check_all_streams(request, "admin")
-        return Listed(await context.admin.tokens())
+        check_one_place(after, before)
+        found = await store.tokens(engine.app.database, limit=limit, after=after, before=before)
+        return page(found, lambda token: token.name, full=len(found) == limit, after=after, before=before)
 
     @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
     async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:

@@ -8,20 +8,31 @@ entry in a set. Bodies have no timers of their own. All of them are checked at a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
+from headrace.store.database.fair_shares import FairShares, NoPlace
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MIN_RATE = 1000
 """Lowest average rate of a body in bytes a second, apart from twice the time that one piece may take."""
 
+MAX_MANAGED_BODY = 1_000_000
+"""Largest body of a request of the management API in bytes. Decoding holds up all other requests, by 10 ms for each MB."""
+
+MAX_WAITING_MANAGED = 100
+"""The most requests of one token that wait for a place of the management API."""
+
+MANAGED_WAIT = 30.0
+"""The longest wait for such a place in seconds."""
+
 _HELD = "headrace.held"
+_CALLER = "headrace.caller"
 
 
 class Limits:
@@ -44,6 +55,8 @@ class Limits:
         self.waiting = 0
         self.held = 0
         self.refused: dict[int, int] = {}
+        self._callers: dict[str, int] = {}
+        self._managing = FairShares(options.max_managed, max(options.max_managed // 2, 1), MAX_WAITING_MANAGED)
         self._bodies: set[_IncomingBody] = set()
         self._checking = False
 
@@ -61,36 +74,89 @@ class Limits:
             finally:
                 self.under_way -= 1
                 self.held -= scope.get(_HELD, 0)
+                self.leave(scope)
 
         return bounded
 
+    def admit(self, scope: Scope, caller: str | None) -> None:
+        """Count a request for its token. Call `leave` at its end.
+
+        Args:
+            caller: the name of the token. None if the request needs none. It is not counted then.
+
+        Raises:
+            Problem: the token has too many requests under way (429).
+        """
+        if caller is None:
+            return
+        if self._callers.get(caller, 0) >= self.options.max_requests_per_token:
+            raise self.refuse(_too_many_of_token(caller, self.options.max_requests_per_token))
+        scope[_CALLER] = caller
+        self._callers[caller] = self._callers.get(caller, 0) + 1
+
+    def leave(self, scope: Scope) -> None:
+        """End what `admit` has begun."""
+        caller = scope.pop(_CALLER, None)
+        if caller is not None:
+            self._count_caller(caller, -1)
+
+    def _count_caller(self, caller: str, by: int) -> None:
+        count = self._callers.get(caller, 0) + by
+        if count:
+            self._callers[caller] = count
+        else:
+            del self._callers[caller]
+
+    @asynccontextmanager
+    async def managing(self, scope: Scope) -> AsyncIterator[None]:
+        """Hold one of the places of the management API.
+
+        Its requests may take long and use connections of the database, which publishing and settling need as well.
+
+        Raises:
+            Problem: no place became free in time (503).
+        """
+        try:
+            async with self._managing.place(scope.get(_CALLER), MANAGED_WAIT):
+                yield
+        except NoPlace:
+            raise self.refuse(_too_many_managed(self.options.max_managed)) from None
+
     @contextmanager
-    def wait(self) -> Iterator[None]:
-        """Count a request as waiting for messages in this context."""
+    def wait(self, scope: Scope | None = None) -> Iterator[None]:
+        """Count a request as waiting for messages in this context, not as one under way, nor as one of its token."""
+        caller = None if scope is None else scope.get(_CALLER)
         self.under_way -= 1
         self.waiting += 1
+        if caller is not None:
+            self._count_caller(caller, -1)
         try:
             yield
         finally:
             self.under_way += 1
             self.waiting -= 1
+            if caller is not None:
+                self._count_caller(caller, 1)
 
     def refuse(self, problem: Problem) -> Problem:
         """Count a refusal. Returns it."""
         self.refused[problem.status] = self.refused.get(problem.status, 0) + 1
         return problem
 
-    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+    async def read_body(self, scope: Scope, receive: Receive, *, managed: bool = False) -> bytes:
         """Read the body of a request. After that, `receive` reports only that the client has
         disconnected.
 
         The bytes count as held until the request ends.
 
+        Args:
+            managed: whether it is a request of the management API, whose bodies are small.
+
         Raises:
             Problem: the body is too large (413) or too slow (408), the server holds too many bytes
                 (503), or the client has disconnected before the end of the body (400).
         """
-        limit = self.options.max_body
+        limit = min(self.options.max_body, MAX_MANAGED_BODY) if managed else self.options.max_body
         declared = _declared(scope)
         if (
             declared is None and SEND_RESPONSE in scope
@@ -221,6 +287,23 @@ def _too_slow(timeout: float) -> Problem:
 def _too_many_requests(limit: int) -> Problem:
     return Problem(
         503, "too_many_requests_under_way", f"The server is processing {limit:,} requests, which is its limit. Try again in a moment.",
+        headers={"retry-after": RETRY_AFTER},
+    )  # fmt: skip
+
+
+def _too_many_of_token(name: str, limit: int) -> Problem:
+    return Problem(
+        429, "too_many_requests_of_token",
+        f"{limit:,} requests with the token {name!r} are under way, which is the limit of one token. Wait for some of the answers.",
+        headers={"retry-after": RETRY_AFTER},
+    )  # fmt: skip
+
+
+def _too_many_managed(limit: int) -> Problem:
+    return Problem(
+        503, "too_many_requests_under_way",
+        f"The server processes {limit} requests of the management API at the same time, and too many wait. Try again in a moment,"
+        " with fewer of them at a time.",
         headers={"retry-after": RETRY_AFTER},
     )  # fmt: skip
 

@@ -25,10 +25,16 @@ MAX_CHOSEN = 10_000
 """Largest number of objects that a request may choose one by one."""
 
 
-class Listed(Struct, Generic[T]):
-    """A list of objects."""
+class Listed(Struct, Generic[T], omit_defaults=True):
+    """A list of objects, or a page of it."""
 
     data: list[T]
+    next: Annotated[
+        int | str | None, Meta(description="Given if the list may go on: send it as `after` for the next page.")
+    ] = None
+    prev: Annotated[
+        int | str | None, Meta(description="Given if the list may go back: send it as `before` for the previous page.")
+    ] = None
 
 
 class Error(Struct, kw_only=True, omit_defaults=True):

@@ -20,9 +20,26 @@ async def resume(executor: Executor, consumer: int) -> None:
     await executor.fetchval("select headrace_internal.resume($1)", consumer)
 
 
-async def blocked_keys(executor: Executor, consumer: int, *, limit: int = 100) -> list[BlockedKey]:
-    """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`."""
-    rows = await executor.fetch("select * from headrace_internal.blocked_keys($1, $2)", consumer, limit)
+async def blocked_keys(
+    executor: Executor,
+    consumer: int,
+    *,
+    limit: int = 100,
+    above: int = 0,
+    below: int | None = None,
+    newest: bool = False,
+) -> list[BlockedKey]:
+    """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`.
+
+    Args:
+        above, below: only those whose dead letter has a larger or a smaller seq.
+        newest: the last `limit` of them instead of the first.
+    """
+    rows = await executor.fetch(
+        "select * from headrace_internal.blocked_keys($1, $2, $3, $4, $5)", consumer, limit, above, below, newest
+    )
+    if newest:
+        rows = rows[::-1]
     return [BlockedKey(**row) for row in rows]
 
 

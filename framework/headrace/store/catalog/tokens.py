@@ -46,9 +46,23 @@ async def add_token(
     return _info(row)
 
 
-async def tokens(executor: Executor) -> list[TokenInfo]:
-    """All tokens by name, including revoked ones, at most `MAX_TOKENS`."""
-    rows = await executor.fetch(f"select {_INFO} from headrace_internal.tokens order by name limit $1", MAX_TOKENS)
+async def tokens(
+    executor: Executor, *, limit: int = MAX_TOKENS, after: str | None = None, before: str | None = None
+) -> list[TokenInfo]:
+    """Tokens by name, including revoked ones: the first `limit`, or the last ones if `before` is given.
+
+    Args:
+        after, before: only those whose name comes after or before this one.
+    """
+    order = 'name collate "C"' + (" desc" if before is not None else "")
+    rows = await executor.fetch(
+        f"""select {_INFO} from headrace_internal.tokens
+            where ($2::text is null or name collate "C" > $2) and ($3::text is null or name collate "C" < $3)
+            order by {order} limit $1""",
+        limit, after, before,
+    )  # fmt: skip
+    if before is not None:
+        rows = rows[::-1]
     return [_info(row) for row in rows]
 
 

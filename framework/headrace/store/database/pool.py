@@ -17,12 +17,13 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 import asyncpg
 
-from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreUnavailable, UnknownConsumer
+from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreBusy, StoreUnavailable, UnknownConsumer
 from headrace.model.masking import masked
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
+from headrace.store.database.fair_shares import FairShares, NoPlace
 from headrace.store.database.keepalive import SERVER_SETTINGS
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
 
@@ -33,6 +34,12 @@ COMMAND_TIMEOUT = 60.0
 """The timeout of a statement that the server is working on, in seconds. `detector.py` detects lost calls much
 earlier.
 """
+
+JUDGING_WAIT = 10.0
+"""Default of the longest wait for a place to evaluate a condition, in seconds."""
+
+MAX_WAITING_JUDGEMENTS = 50
+"""The most calls about one stream that wait for such a place."""
 
 MIN_POSTGRES = 14  # the first version with multiranges
 
@@ -90,6 +97,8 @@ class Database:
         self.pooled = False
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
+        judging = max(max_connections // 3, 1)
+        self._judging = FairShares(judging, max(judging - 1, 1), MAX_WAITING_JUDGEMENTS)
         self._counters = PoolCounters()
         self._addresses = Addresses(dsn)
         self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
@@ -298,6 +307,33 @@ class Database:
                 f" Shorten them, or raise max_connections={self.max_connections}."
             ) from None
 
+    @asynccontextmanager
+    async def judging(
+        self, stream: str, timeout: float | None = JUDGING_WAIT, *, bounded: bool = True
+    ) -> AsyncIterator[None]:
+        """Hold a place for a call that examines many messages, by a condition that may be slow.
+
+        A third of the connections has such places, and no stream has all of them while there are several. Free
+        places go round the streams. So slow conditions take connections neither from publishing and settling, nor all
+        places from the conditions of other streams.
+
+        Args:
+            stream: the stream whose messages are examined.
+            timeout: the longest wait for a place in seconds. None waits for as long as it takes.
+            bounded: refuse if too many calls about the stream wait already.
+
+        Raises:
+            StoreBusy: no place became free in time.
+        """
+        try:
+            async with self._judging.place(stream, timeout, bounded=bounded):
+                yield
+        except NoPlace:
+            raise StoreBusy(
+                f"Other calls are examining messages of the stream {stream!r} or of others, and no more of them may run at the"
+                " same time. Try again later, with fewer such calls at a time or with simpler conditions."
+            ) from None
+
     # --- connections
 
     @asynccontextmanager
@@ -349,8 +385,8 @@ class Database:
     def statistics(self) -> dict[str, float]:
         """Statistics of the pool.
 
-        Gauges are the connections `open` and `idle`, of at most `max`, and the long transactions `held`, of
-        at most `holds`. Counters since the start are round trips to the server, waits for a connection and
+        Gauges are the connections `open` and `idle`, of at most `max`, the long transactions `held`, of
+        at most `holds`, and the calls that are `judging` conditions. Counters since the start are round trips to the server, waits for a connection and
         their seconds, and connections that `died` silently.
         """
         pool = self._pool
@@ -360,6 +396,7 @@ class Database:
             "max": self.max_connections,
             "held": self.holds - self._hold_semaphore.value,
             "holds": self.holds,
+            "judging": self._judging.in_use,
             "round_trips": self._counters.round_trips,
             "waits": self._counters.waits,
             "waited": self._counters.waited,

@@ -17,17 +17,27 @@ async def dead_letters(
     filters: Sequence[str] | None = None,
     where: Condition | None = None,
     above: int = 0,
+    below: int | None = None,
     limit: int = 100,
+    newest: bool = False,
+    max_bytes: int | None = None,
     raw: bool = False,
 ) -> list[DeadLetter]:
     """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`. `raw` as for
     `messages`.
+
+    Args:
+        below: only those with a smaller seq.
+        newest: the last `limit` of them instead of the first.
+        max_bytes: as for `messages`. Errors and tracebacks count, too.
     """
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at
-           from headrace_internal.find_dead_letters($1, $2, $3, $4, $5)""",
-        consumer, filters, encoded(where), above, limit,
+           from headrace_internal.find_dead_letters($1, $2, $3, $4, $5, $6, $7, $8)""",
+        consumer, filters, encoded(where), above, limit, below, newest, max_bytes,
     )  # fmt: skip
+    if newest:
+        rows = rows[::-1]
     return [DeadLetter(**read(row, raw)) for row in rows]
 
 

@@ -14,17 +14,35 @@ from headrace.model.conditions import Condition
 from headrace.model.records import PeekedMessage, StoredMessage
 from headrace.store.database.pool import Executor
 
+_STATES = ("in_flight", "parked", "blocked", "next")
 
-async def peek(executor: Executor, consumer: int, *, limit: int = 10, raw: bool = False) -> list[PeekedMessage]:
-    """The current messages of a consumer: at most `limit` each that are in flight, parked, blocked, or next.
+
+async def peek(
+    executor: Executor,
+    consumer: int,
+    *,
+    limit: int = 10,
+    after: int = 0,
+    max_bytes: int | None = None,
+    raw: bool = False,
+) -> list[PeekedMessage]:
+    """The current messages of a consumer: at most `limit` each that are in flight, parked, blocked, or next, in this
+    order and in the order of seq.
 
     Next messages are searched among the 10,000 messages above the position. `raw` as for `messages`.
+
+    Args:
+        after: only messages with a larger seq.
+        max_bytes: as for `messages`. The messages of all states count, the lowest seqs first.
     """
-    rows = await executor.fetch("select * from headrace_internal.peek($1, $2)", consumer, limit)
-    return [
+    rows = await executor.fetch(
+        "select * from headrace_internal.peek($1, $2, p_after => $3, p_bytes => $4)", consumer, limit, after, max_bytes
+    )
+    found = [
         PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
         for row in rows
     ]
+    return sorted(found, key=lambda message: (_STATES.index(message.state), message.seq))
 
 
 async def messages(
@@ -34,13 +52,17 @@ async def messages(
     filters: Sequence[str] | None = None,
     where: Condition | None = None,
     start_seq: int | None = None,
+    end_seq: int | None = None,
     limit: int = 10,
     newest: bool = False,
+    max_bytes: int | None = None,
     raw: bool = False,
 ) -> list[StoredMessage]:
     """Messages of a stream that match, in the order of seq: the first ones from `start_seq` on, or the `newest`.
 
     Args:
+        end_seq: only messages up to this seq.
+        max_bytes: return no more messages once the data and headers of those found have this size, as text.
         raw: return data and headers as `msgspec.Raw`, exactly as published. Python's numbers can't
             represent all of JSON's.
 
@@ -48,9 +70,11 @@ async def messages(
         UnknownStream.
     """
     rows = await executor.fetch(
-        "select * from headrace_internal.messages($1, $2, $3, $4, $5, $6)",
-        stream, filters, encoded(where), start_seq, limit, newest,
+        "select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)",
+        stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes,
     )  # fmt: skip
+    if newest:
+        rows = rows[::-1]
     return [StoredMessage(**read(row, raw)) for row in rows]
 
 

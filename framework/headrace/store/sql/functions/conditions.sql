@@ -118,7 +118,8 @@ exception when data_exception then
         'A condition compares created_at with %L, which is no time: write one such as ''2030-01-31T12:00:00Z''.', p_text);
 end $$;
 
--- Raise unless the value is a valid pattern. A regular expression is tried.
+-- Raise unless the value is a valid pattern. A regular expression is tried, which also bounds its size when compiled.
+-- Back references are refused: only these make Postgres search by trying all ways to divide a text.
 create function headrace_internal.where_check_pattern(p_op text, p_value json) returns void
 language plpgsql immutable as $$
 declare
@@ -131,6 +132,9 @@ begin
     elsif p_op <> 'regex' and v_pattern ~ '(^|[^\\])(\\\\)*\\$' then
         raise exception using errcode = 'HR004', message = format(
             'The pattern %L ends in a backslash that escapes nothing: double it, or leave it out.', v_pattern);
+    elsif p_op = 'regex' and v_pattern ~ '(^|[^\\])(\\\\)*\\[1-9]' then
+        raise exception using errcode = 'HR004', message = format(
+            'The regex %L has a back reference such as \1. These take exponential time: leave it out.', v_pattern);
     elsif p_op = 'regex' then
         perform '' collate "C" ~ v_pattern;
     end if;

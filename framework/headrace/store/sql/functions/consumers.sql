@@ -41,8 +41,15 @@ declare
     v_pattern    text;
     v_conditions text[] := '{}';
 begin
+    if cardinality(p_filters) > 100 then
+        raise exception using errcode = 'HR004', message =
+            'There are more than 100 filters: use fewer with wildcards, or a condition such as key in (…).';
+    end if;
     perform headrace_internal.check_filters(p_filters);
     foreach v_filter in array p_filters loop
+        if octet_length(v_filter) > 1024 then
+            raise exception using errcode = 'HR004', message = 'A filter is longer than 1,024 bytes.';
+        end if;
         v_tokens := string_to_array(v_filter, '.');
         if v_filter = '>' then
             return 'true';

@@ -2,13 +2,28 @@
 
 -- List a consumer's dead letters that match, with a seq above p_above, in the order of seq. Filters and condition may
 -- be null.
-create function headrace_internal.find_dead_letters(p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int)
-returns setof headrace_internal.dead_letters
+--
+-- p_below, p_newest: the last p_limit of them below this seq, in descending order. p_bytes: until their size as text
+-- exceeds this.
+create function headrace_internal.find_dead_letters(
+    p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int,
+    p_below bigint default null, p_newest boolean default false, p_bytes bigint default null
+) returns setof headrace_internal.dead_letters
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_letter  headrace_internal.dead_letters;
+    v_bytes   bigint := 0;
 begin
-    return query execute format(
-        'select * from headrace_internal.dead_letters where consumer_id = $1 and seq > $2 and (%s) order by seq limit $3',
-        headrace_internal.condition(coalesce(p_filters, '{>}'), p_where)) using p_consumer, p_above, p_limit;
+    for v_letter in execute format(
+        'select * from headrace_internal.dead_letters where consumer_id = $1 and seq > $2 and seq < $4 and (%s) order by seq %s limit $3',
+        headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
+        using p_consumer, p_above, p_limit, coalesce(p_below, 9223372036854775807)
+    loop
+        return next v_letter;
+        v_bytes := v_bytes + octet_length(v_letter.data::text) + coalesce(octet_length(v_letter.headers::text), 0)
+            + coalesce(octet_length(v_letter.error), 0) + coalesce(octet_length(v_letter.traceback), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
 end $$;
 
 -- Return the seqs of the dead letters that match all given arguments: seqs, a key, filters, a condition. With none

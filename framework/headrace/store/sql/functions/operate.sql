@@ -25,7 +25,9 @@ end $$;
 
 -- The keys that a dead letter blocks, in the order of these letters' seqs. `waiting`: the number of messages of the
 -- key behind it.
-create function headrace_internal.blocked_keys(p_consumer int, p_limit int)
+create function headrace_internal.blocked_keys(
+    p_consumer int, p_limit int, p_above bigint default 0, p_below bigint default null, p_newest boolean default false
+)
 returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select letter.key, letter.seq, letter.died_at,
@@ -34,7 +36,8 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     from (
         select distinct on (d.key_hash) d.*, count(*) over (partition by d.key_hash) - 1 as others
         from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.blocks order by d.key_hash, d.seq) as letter
-    order by letter.seq limit p_limit
+    where letter.seq > p_above and letter.seq < coalesce(p_below, 9223372036854775807)
+    order by case when p_newest then - letter.seq else letter.seq end limit p_limit
 $$;
 
 -- The number of workers of a consumer, by its leases, and whether a worker waits for its next message.

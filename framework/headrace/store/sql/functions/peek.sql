@@ -10,9 +10,25 @@ create type headrace_internal.peeked as (
     until       timestamptz     -- when the lease ends, or when a parked message is due, null for now
 );
 
--- Return at most p_limit messages of each state, in the order of seq. To find those that come next, at most p_scan_limit
--- messages are examined.
-create function headrace_internal.peek(p_consumer int, p_limit int, p_scan_limit int default 10000) returns setof headrace_internal.peeked
+-- Return at most p_limit messages of each state with a seq above p_after, in the order of seq, until their size as text
+-- exceeds p_bytes. To find those that come next, at most p_scan_limit messages are examined.
+create function headrace_internal.peek(
+    p_consumer int, p_limit int, p_scan_limit int default 10000, p_after bigint default 0, p_bytes bigint default null
+) returns setof headrace_internal.peeked
+language plpgsql stable as $$
+declare
+    v_message  headrace_internal.peeked;
+    v_bytes    bigint := 0;
+begin
+    for v_message in select * from headrace_internal.peek_states(p_consumer, p_limit, p_scan_limit, p_after) order by seq loop
+        return next v_message;
+        v_bytes := v_bytes + octet_length(v_message.data::text) + coalesce(octet_length(v_message.headers::text), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
+end $$;
+
+-- Return at most p_limit messages of each state with a seq above p_after, state by state.
+create function headrace_internal.peek_states(p_consumer int, p_limit int, p_scan_limit int, p_after bigint) returns setof headrace_internal.peeked
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_consumer  headrace_internal.consumers;
@@ -31,26 +47,26 @@ begin
         into v_seqs, v_attempts, v_owners, v_leases, v_held, v_until from (
             select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.lease_id, held.held, held.expires_at
             from headrace_internal.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
-            where held.consumer_id = p_consumer and held.lease_id >= v_cursor.lease_floor order by m.seq limit p_limit) as l;
+            where held.consumer_id = p_consumer and held.lease_id >= v_cursor.lease_floor and m.seq > p_after order by m.seq limit p_limit) as l;
     return query select * from headrace_internal.peek_seqs(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
 
     select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity'))
         into v_seqs, v_attempts, v_until from (
             select seq, attempts, due_at from headrace_internal.parked
-            where consumer_id = p_consumer and seq >= v_cursor.parked_floor
+            where consumer_id = p_consumer and seq >= v_cursor.parked_floor and seq > p_after
             union all
             (select seq, 0, '-infinity' from headrace_internal.tails as t
-             where consumer_id = p_consumer and not exists (
+             where consumer_id = p_consumer and seq > p_after and not exists (
                 select from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
              order by seq limit p_limit)
             order by seq limit p_limit) as p;
     return query select * from headrace_internal.peek_seqs(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
 
     v_seqs := array(
-        select seq from headrace_internal.dead_letters where consumer_id = p_consumer and blocks
+        select seq from headrace_internal.dead_letters where consumer_id = p_consumer and blocks and seq > p_after
         union all
         (select seq from headrace_internal.tails as t
-         where consumer_id = p_consumer and exists (
+         where consumer_id = p_consumer and seq > p_after and exists (
             select from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.key_hash = t.key_hash and d.blocks)
          order by seq limit p_limit)
         order by seq limit p_limit);
@@ -58,7 +74,7 @@ begin
 
     -- Replayed messages come before anything new.
     v_seqs := array(select seq from headrace_internal.replays
-                    where consumer_id = p_consumer and seq >= v_cursor.replay_floor order by seq limit p_limit);
+                    where consumer_id = p_consumer and seq >= v_cursor.replay_floor and seq > p_after order by seq limit p_limit);
     return query select * from headrace_internal.peek_seqs(v_stream, 'next', v_seqs, null, null, null, null, null);
     if p_limit > cardinality(v_seqs) then
         return query execute format($sql$
@@ -68,7 +84,7 @@ begin
                 select from headrace_internal.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
             order by m.seq limit $5
             $sql$, v_consumer.condition, v_stream.relation)
-            using v_cursor.position, p_scan_limit, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
+            using greatest(v_cursor.position, p_after), p_scan_limit, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
     end if;
 end $$;
 
@@ -90,23 +106,30 @@ begin
     end if;
 end $$;
 
--- Return the messages of a stream that match, from a seq on: the first or the newest p_limit of them, in the order of
--- seq. Filters and condition may be null.
+-- Return the messages of a stream that match, from a seq on and up to another: the first p_limit of them, or the newest
+-- in descending order, until their size as text exceeds p_bytes. Filters, condition and bounds may be null.
 create function headrace_internal.messages(
-    p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean
+    p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean,
+    p_end bigint default null, p_bytes bigint default null
 ) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
+    v_bytes   bigint := 0;
 begin
     v_stream := headrace_internal.require_stream(p_stream);
-    return query execute format($sql$
-        select * from (
-            select seq, key, data, headers, created_at from %s
-            where seq >= $1 and (%s) order by seq %s limit $2) as m
-        order by m.seq
+    -- The sizes are added row by row, so that no more than one batch of the loop is read for nothing. Stored sizes say
+    -- little, because a compressed message may be a thousand times as large when it is read.
+    for seq, key, data, headers, created_at in execute format($sql$
+        select seq, key, data, headers, created_at from %s
+        where seq between $1 and $2 and (%s) order by seq %s limit $3
         $sql$, v_stream.relation, headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
-        using coalesce(p_start, 1), p_limit;
+        using coalesce(p_start, 1), coalesce(p_end, 9223372036854775807), p_limit
+    loop
+        return next;
+        v_bytes := v_bytes + octet_length(data::text) + coalesce(octet_length(headers::text), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
 end $$;
 
 -- Return the latest message of a key. In a stream with several messages per key, this scans backwards from the end.

@@ -91,7 +91,8 @@ begin
     end if;
     if p_limit * c_page < p_bytes
        and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = p_relation::regclass)
-       and (select attcompression <> 'l' from pg_attribute where attrelid = p_relation::regclass and attname = 'data')
+       and (select bool_and(attcompression <> 'l' and (attname = 'data' or attstorage = 'e')) from pg_attribute
+            where attrelid = p_relation::regclass and attname in ('data', 'headers'))
     then
         v_full_up := 'false';
         v_bounded := format('from (%s) as m', p_fresh);

@@ -44,9 +44,11 @@ language sql stable as $$
         p_stream.relation)
 $$;
 
--- Return SQL for the size of the payload `data` as it is delivered. The stored one may be compressed. It is text,
+-- Return SQL for the size of data and headers as they are delivered. The stored ones may be compressed. It is text,
 -- because a function would be parsed for inlining at each planning of a statement.
 create function headrace_internal.payload_bytes() returns text
 language sql immutable as $f$
-    select $$case when pg_column_compression(data) is null then pg_column_size(data) else octet_length(data::text) end$$
+    select $$case when pg_column_compression(data) is null then pg_column_size(data) else octet_length(data::text) end
+             + case when headers is null then 0
+                    when pg_column_compression(headers) is null then pg_column_size(headers) else octet_length(headers::text) end$$
 $f$;
