@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from headrace.cli.output.formats import format_size
 from headrace.cli.output.tables import print_pairs, print_table
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 NASTY = "a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80"
 

@@ -15,7 +15,7 @@ from headrace import store
 from headrace.app import settings as settings_of_process
 from headrace.client.address import Server
 from headrace.model.errors import HeadraceError
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 
 SECRET = st.text(
     st.characters(exclude_categories=("Cs",), exclude_characters="…\0"), min_size=6, max_size=30

@@ -16,7 +16,7 @@ from headrace.model.errors import (
     StoreUnavailable,
     UnknownStream,
 )
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 from headrace_spark.source.connection import connect, fetch, with_defaults
 from headrace_spark.source.options import Options, check_order
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from headrace.model.errors import InvalidInput
-from headrace.model.masking import HIDDEN, masked
 from headrace.model.settings import settings_of
 from headrace.model.sources import SourceInfo
 from headrace.model.specs import parsed
+from headrace.model.text.masking import HIDDEN, masked
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical
 from headrace.sources.webhook import WebhookSpec

@@ -16,9 +16,9 @@ from headrace.admin.source_settings import (
 )
 from headrace.admin.validation import refuse
 from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
-from headrace.model.masking import HIDDEN
 from headrace.model.sources import SlotRemains, SourceInfo
 from headrace.model.specs import StreamSpec
+from headrace.model.text.masking import HIDDEN
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 

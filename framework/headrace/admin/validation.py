@@ -15,10 +15,10 @@ from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
-from headrace.model.masking import HIDDEN, masked_push_url
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
+from headrace.model.text.masking import HIDDEN, masked_push_url
 
 Where = str | Mapping[str, Any] | Condition | None
 Filter = str | Sequence[str] | None

@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from headrace.model.error_text import text_of
+from headrace.model.text.error_text import text_of
 from headrace.runtime.user_code import interrupts
 
 RELEASE_TIMEOUT = 10.0

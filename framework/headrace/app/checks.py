@@ -19,9 +19,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from headrace.model.error_text import error_text
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
+from headrace.model.text.error_text import error_text
 from headrace.runtime.handlers.dependencies import Dependencies, Need, dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
 from headrace.runtime.user_code import interrupts

@@ -23,7 +23,7 @@ import msgspec
 from headrace.embedded.project_file import SAFE_DIRECTORY, nearest_project
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]

@@ -17,7 +17,7 @@ from headrace.cli.errors import RequestPrinted
 from headrace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, USAGE
 from headrace.cli.tree import build, installed_version
 from headrace.model.errors import HeadraceError
-from headrace.model.printing import printable, printable_lines
+from headrace.model.text.printing import printable, printable_lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

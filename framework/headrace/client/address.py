@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-from headrace.model.masking import HIDDEN, masked
+from headrace.model.text.masking import HIDDEN, masked
 
 DEFAULT_URL = "http://localhost:7376"
 

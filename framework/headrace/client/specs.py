@@ -11,10 +11,10 @@ from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.durations import seconds
 from headrace.model.errors import AlreadyExists
-from headrace.model.masking import HIDDEN
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
+from headrace.model.text.masking import HIDDEN
 
 if TYPE_CHECKING:
     from headrace.admin.source_settings import Spec

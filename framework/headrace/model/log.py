@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from headrace.model.printing import INDENT, printable, printable_lines
+from headrace.model.text.printing import INDENT, printable, printable_lines
 
 
 class Event:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headrace.model.errors import ConfigurationError
-from headrace.model.masking import masked_push
 from headrace.model.settings import Setting, check
+from headrace.model.text.masking import masked_push
 
 LONGEST_TIMEOUT = 300.0
 MOST_CONCURRENCY = 1000

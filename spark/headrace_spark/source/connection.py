@@ -30,7 +30,7 @@ from headrace.model.errors import (
     UnknownConsumer,
     UnknownStream,
 )
-from headrace.model.masking import masked, masked_text
+from headrace.model.text.masking import masked, masked_text
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]

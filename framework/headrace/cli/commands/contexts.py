@@ -15,7 +15,7 @@ from headrace.cli.options.common import JsonOption, flag
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.stderr import print_notice
 from headrace.client.address import Server
-from headrace.model.masking import HIDDEN, masked
+from headrace.model.text.masking import HIDDEN, masked
 
 ContextName = Annotated[str, Parameter(help="The context's name.")]
 

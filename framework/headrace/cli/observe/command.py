@@ -46,7 +46,7 @@ def observe(
 def _describe_backend(backend: Backend) -> str:
     """Describe the server or the database, for the title."""
     from headrace.app import settings
-    from headrace.model.masking import masked
+    from headrace.model.text.masking import masked
 
     found = backend.resolve()
     if isinstance(found, Server):

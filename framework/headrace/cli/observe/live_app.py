@@ -22,7 +22,7 @@ from headrace.cli.observe.display.totals import totals
 from headrace.cli.observe.history import History
 from headrace.cli.observe.snapshot import Snapshot
 from headrace.model.errors import HeadraceError
-from headrace.model.printing import printable, printable_lines
+from headrace.model.text.printing import printable, printable_lines
 
 if TYPE_CHECKING:
     from headrace.client import Administration

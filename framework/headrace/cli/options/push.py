@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from headrace.cli.errors import UsageError
 from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option
 from headrace.cli.options.times import lasting
-from headrace.model.masking import HIDDEN
 from headrace.model.push import Push
+from headrace.model.text.masking import HIDDEN
 
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 

@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 
-from headrace.model.printing import printable_json
+from headrace.model.text.printing import printable_json
 
 
 def print_json(value: object) -> None:

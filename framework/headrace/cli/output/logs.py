@@ -21,7 +21,7 @@ from cyclopts import Parameter
 
 from headrace.app.settings import LogFormat, LogLevel
 from headrace.model.log import field_text, fields_as_text
-from headrace.model.printing import INDENT, printable, printable_json, printable_lines
+from headrace.model.text.printing import INDENT, printable, printable_json, printable_lines
 from headrace.runtime.log_context import LogContext
 
 LogLevelOption = Annotated[

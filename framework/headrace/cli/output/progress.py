@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

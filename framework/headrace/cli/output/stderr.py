@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from headrace.cli.errors import UsageError
-from headrace.model.printing import printable_lines
+from headrace.model.text.printing import printable_lines
 
 
 def print_notice(message: str) -> None:

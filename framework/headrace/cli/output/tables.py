@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -18,10 +18,10 @@ from typing import Any
 import anyio.to_thread
 
 from headrace.model.clock import Clock
-from headrace.model.error_text import text_of
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
+from headrace.model.text.error_text import text_of
 from headrace.runtime.calls import Call
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.worker_processes import Processes

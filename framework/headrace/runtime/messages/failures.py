@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from headrace.model.error_text import error_text, storable, text_of
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure, Reject, Release, Retry, Unfit
 from headrace.model.specs import Backoff
+from headrace.model.text.error_text import error_text, storable, text_of
 
 MAX_DELAY = 10 * 366 * 86_400.0
 """Longest delay of a retry in seconds. Postgres timestamps end a few hundred thousand years from now."""

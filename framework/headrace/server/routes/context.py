@@ -10,9 +10,9 @@ from litestar import Request
 
 from headrace.admin import Admin
 from headrace.model.errors import UnknownSource
-from headrace.model.masking import masked_push
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
+from headrace.model.text.masking import masked_push
 from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine

@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError, InvalidFilter
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition

@@ -10,8 +10,8 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
-from headrace.model.masking import masked_push
 from headrace.model.specs import ConsumerSpec, StreamSpec
+from headrace.model.text.masking import masked_push
 from headrace.store.database.pool import Database, Executor
 from headrace.store.messages.peek import encoded
 

@@ -9,8 +9,8 @@ import msgspec
 
 from headrace.model.capture import CaptureInfo
 from headrace.model.errors import UnknownSource
-from headrace.model.masking import HIDDEN, masked
 from headrace.model.sources import SourceInfo
+from headrace.model.text.masking import HIDDEN, masked
 from headrace.store.database.pool import Executor
 
 

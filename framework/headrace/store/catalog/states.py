@@ -9,8 +9,8 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
-from headrace.model.masking import HIDDEN
 from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.model.text.masking import HIDDEN
 from headrace.store.database.pool import Executor
 
 # How many messages above a consumer's position are examined at most, to count its pending messages.

@@ -27,7 +27,7 @@ from headrace.model.errors import (
     UnknownSource,
     UnknownStream,
 )
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 
 _CONSTRAINTS: dict[str, HeadraceError] = {
     "valid_key": InvalidKey(

@@ -19,7 +19,7 @@ import anyio
 import asyncpg
 
 from headrace.model.log import Log
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.errors import first_line
 from headrace.store.database.keepalive import quiet_for

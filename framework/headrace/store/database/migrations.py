@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from headrace.model.errors import SchemaError
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 from headrace.store.database.pool import Database
 
 _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"

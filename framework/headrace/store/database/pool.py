@@ -18,7 +18,7 @@ import anyio
 import asyncpg
 
 from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreBusy, StoreUnavailable, UnknownConsumer
-from headrace.model.masking import masked
+from headrace.model.text.masking import masked
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
 from headrace.store.database.errors import first_line, readable, translated

@@ -19,7 +19,7 @@ from headrace.cli.output.results import print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
     from headrace.client import Administration

@@ -20,8 +20,8 @@ from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, UnknownStream
-from headrace.model.printing import printable, printable_lines
 from headrace.model.sources import SourceInfo
+from headrace.model.text.printing import printable, printable_lines
 
 if TYPE_CHECKING:
     from headrace.client import Administration

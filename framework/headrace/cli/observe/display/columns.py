@@ -19,7 +19,7 @@ from headrace.cli.observe.display.formats import (
     sparkline,
 )
 from headrace.cli.observe.snapshot import ConsumerRow, ConsumerState, StreamRow, WorkerRow
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 Row = TypeVar("Row")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

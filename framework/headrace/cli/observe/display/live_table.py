@@ -13,7 +13,7 @@ from textual.widgets import DataTable
 
 from headrace.cli.observe.display.columns import Column, fit_columns
 from headrace.cli.observe.display.formats import fit_cell
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 Row = TypeVar("Row")
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, STRONG, STUCK, WARN
 from headrace.cli.observe.display.columns import Column
 from headrace.cli.output.formats import one_line_json
-from headrace.model.printing import printable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.model.text.printing import printable
 
 Row = TypeVar("Row", StoredMessage, PeekedMessage, DeadLetter)
 

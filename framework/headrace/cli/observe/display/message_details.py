@@ -11,8 +11,8 @@ from rich.text import Text
 from headrace.cli.observe.display.colors import BAD, FAINT, STRONG
 from headrace.cli.options.times import in_utc
 from headrace.cli.output.formats import indented_json
-from headrace.model.printing import printable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.model.text.printing import printable
 
 MAX_CHARACTERS = 200_000
 """Maximum number of characters shown of one text."""

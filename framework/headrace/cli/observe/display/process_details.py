@@ -8,8 +8,8 @@ from headrace.cli.observe.display.colors import FAINT
 from headrace.cli.observe.display.formats import format_rate
 from headrace.cli.observe.display.message_details import add_section
 from headrace.cli.options.times import in_utc
-from headrace.model.printing import printable
 from headrace.model.records import ConsumerAtWork, WorkerInfo
+from headrace.model.text.printing import printable
 
 
 def process_details(info: WorkerInfo) -> Text:

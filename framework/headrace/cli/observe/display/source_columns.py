@@ -12,7 +12,7 @@ from headrace.cli.observe.display.columns import Column, count_cell, rate_cell, 
 from headrace.cli.observe.display.formats import format_bytes, format_duration
 from headrace.cli.observe.snapshot import SourceRow, SourceState
 from headrace.model.capture import BackfillInfo
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 SOURCE_STATES: dict[SourceState, tuple[str, str]] = {
     "": ("webhook", FAINT),

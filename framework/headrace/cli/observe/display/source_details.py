@@ -14,7 +14,7 @@ from headrace.cli.observe.display.source_columns import SOURCE_STATES
 from headrace.cli.observe.snapshot import SourceRow
 from headrace.cli.options.times import in_utc
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo, FailedChange
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 _SLOT_COLORS = {"reserved": "", "extended": "", "unreserved": BAD, "lost": BAD}
 

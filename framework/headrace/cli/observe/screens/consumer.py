@@ -20,8 +20,8 @@ from headrace.cli.observe.screens.base import DetailsScreen
 from headrace.cli.observe.screens.consumer_actions import ConsumerActions, redrive_result
 from headrace.cli.observe.screens.dialogs import Confirm, TextPage
 from headrace.cli.observe.snapshot import ConsumerRow, Snapshot
-from headrace.model.printing import printable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.model.text.printing import printable
 
 MESSAGES_PER_STATE = 20
 """Number of messages read per state."""

@@ -14,7 +14,7 @@ from textual.widgets import Button, Footer, Input, Static
 
 from headrace.cli.errors import UsageError
 from headrace.cli.options.times import Place, parse_place
-from headrace.model.printing import printable, printable_lines
+from headrace.model.text.printing import printable, printable_lines
 
 T = TypeVar("T")
 

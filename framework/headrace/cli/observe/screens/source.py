@@ -24,7 +24,7 @@ from headrace.cli.observe.screens.base import DetailsScreen
 from headrace.cli.observe.screens.dialogs import TextPage
 from headrace.cli.observe.snapshot import Snapshot, SourceRow
 from headrace.model.capture import BackfillInfo, FailedChange
-from headrace.model.printing import printable
+from headrace.model.text.printing import printable
 
 _STATE_COLORS = {"queued": WARN, "running": GOOD, "done": FAINT, "cancelled": HELD, "failed": BAD}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.error_text import error_text, storable, text_of
 from headrace.model.errors import HeadraceError, InvalidData
+from headrace.model.text.error_text import error_text, storable, text_of
 from headrace.runtime.user_code import interrupts
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition
