@@ -27,7 +27,7 @@ _ACK_ID, _NUMBER = b'"ack_id":"', b'"number":'
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
     """A request as bytes on the wire."""
-    head = f"{method} {path} HTTP/1.1\r\nhost: benchmark\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n"
     if body:
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body

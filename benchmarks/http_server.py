@@ -69,7 +69,7 @@ async def _ready(process: anyio.abc.Process, port: int) -> None:
     while process.returncode is None and time.monotonic() < end:
         try:
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await stream.send(b"GET /ready HTTP/1.1\r\nhost: benchmark\r\n\r\n")
+                await stream.send(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 if (await stream.receive()).startswith(b"HTTP/1.1 200 "):
                     return
         except (OSError, anyio.EndOfStream):

@@ -67,7 +67,7 @@ async def _again_and_again(hostile: Call, request: tuple[Any, ...], query: dict[
 
 async def _slow_body(port: int, token: str) -> None:
     """Send bodies byte by byte."""
-    head = f"POST /v1/streams/hostile/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: 1000\r\n\r\n"
+    head = f"POST /v1/streams/hostile/messages HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\ncontent-length: 1000\r\n\r\n"
     while True:
         with suppress(OSError, anyio.BrokenResourceError):
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:

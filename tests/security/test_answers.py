@@ -106,7 +106,7 @@ async def test_a_stranger_learns_of_ready_no_more_than_whether(api: Api) -> None
 
 async def test_a_server_that_starts_without_its_database_tells_a_stranger_nothing(dsn: str) -> None:
     server = Server(App(AWAY))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://a") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         answer = await client.get("/ready")
     assert (answer.status_code, answer.json()) == (503, {"ready": False})
 

@@ -37,7 +37,7 @@ async def other(dsn: str) -> AsyncIterator[Api]:
     server = Server(app)
     async with app.running():
         transport = httpx.ASGITransport(app=server)
-        async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield Api(client, server)
 
 

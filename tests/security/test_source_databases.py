@@ -89,7 +89,7 @@ async def _api(dsn: str, *allow: str, capture: bool = False) -> AsyncIterator[Ap
     server = Server(app, Options(capture=capture, push_allow=allow))
     async with app.running():
         transport = httpx.ASGITransport(app=server)
-        async with httpx.AsyncClient(transport=transport, base_url="http://headrace") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield Api(client, server)
 
 

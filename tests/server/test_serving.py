@@ -132,7 +132,7 @@ async def test_a_request_that_does_not_end_is_cut_off_after_the_timeout(
         await up.up()
         host, port = up.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /v1/streams HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
+        writer.write(b"POST /v1/streams HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         async with httpx.AsyncClient(base_url=up.url) as client:
             while "headrace_server_requests_under_way 1" not in (await client.get("/metrics")).text:
                 pass

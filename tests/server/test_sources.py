@@ -57,7 +57,7 @@ REFUSED = [
     ({"name": "Up"}, 422), ({"stream": "nope"}, 404), ({"key": "{nope}"}, 422), ({"signature": "github"}, 422),
     ({"signature": "sha1", "secret": "x"}, 422), ({"secret": "x"}, 422), ({"max_body": 0}, 422), ({"max_body": "x"}, 422),
     ({"keep_headers": ["a b"]}, 422), ({"kind": "postgres"}, 422), ({"nope": 1}, 422), ({"name": None}, 422),
-    ({"stream": "\0"}, 422), ({"key": "\0"}, 422), ({"signature": "github", "secret": "\0"}, 422), ({"secrets": "x"}, 422),
+    ({"stream": "\0"}, 404), ({"key": "\0"}, 422), ({"signature": "github", "secret": "\0"}, 422), ({"secrets": "x"}, 422),
     ({"signature": "github", "secret": "…"}, 422), ({"max_body": 2**70}, 422), ({"keep_headers": ["x"] * 100}, 422),
     ({"signature": "github", "secret": "x", "secrets": ["y"]}, 422), ({"name": "hook", "max_body": 7}, 409),
 ]  # fmt: skip

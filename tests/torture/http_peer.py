@@ -44,7 +44,7 @@ class Peer:
     async def send(self, method: str, path: str, body: Any = None) -> None:
         """Send a request without waiting for the answer. Raises `Gone`."""
         text = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nhost: torture\r\ncontent-length: {len(text)}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(text)}\r\n\r\n"
         try:
             if self._writer is None:
                 self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)

@@ -51,7 +51,7 @@ declare
     v_context  text;
 begin
     get diagnostics v_context = pg_context;
-    if v_context ~ 'function (headrace\\.)?expire_leases\\(' then
+    if v_context ~ 'function (headrace_internal\\.)?expire_leases\\(' then
         insert into expired values (old.lease_id, old.seqs);
     end if;
     return null;

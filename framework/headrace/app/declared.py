@@ -196,7 +196,7 @@ class Declared:
         again after its backoff. A plain function runs in a thread.
 
         Args:
-            filter: which keys to read: one filter or several. `*` matches one token, and `>` the rest.
+            filter: which keys to read: one filter or several, at most 100. `*` matches one token, and `>` the rest.
                 Such as `orders.*.new` or `orders.us.>`.
             where: a condition that the content of these messages must meet. Text such as `"data.status
                 = 'paid' and data.total > 100"`, the same as JSON, or `field("total") > 100`.

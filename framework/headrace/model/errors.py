@@ -214,6 +214,12 @@ class SlotRemains(InUse):
     """
 
 
+class SourceFailed(HeadraceError):
+    """A source can't do what was asked, because of its settings or of the captured database."""
+
+    exit_code = 78  # EX_CONFIG
+
+
 class Unauthorized(HeadraceError):
     """The call has no token, or its token is not valid."""
 
@@ -276,6 +282,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unsupported_media_type": ErrorCode(415, "Without tokens, the body must not have a content type of forms."),
     "invalid": ErrorCode(422, "A field or a parameter is invalid.", InvalidInput),
     "invalid_settings": ErrorCode(422, "The settings contradict each other, or are out of range.", ConfigurationError),
+    "source_failed": ErrorCode(422, "The source's settings or its captured database don't allow this.", SourceFailed),
     "invalid_key": ErrorCode(422, "A key breaks the grammar of keys.", InvalidKey),
     "invalid_filter": ErrorCode(422, "A filter or a condition can't be parsed.", InvalidFilter),
     "invalid_data": ErrorCode(422, "Data or headers are not JSON that Postgres can store.", InvalidData),

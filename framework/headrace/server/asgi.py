@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from headrace.app.app import App
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import NotConnected, StoreUnavailable
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.dialects.dispatch import DataPlane
@@ -93,7 +93,7 @@ class Server:
             return False
         try:
             return await self.access.is_open()
-        except StoreUnavailable:
+        except (StoreUnavailable, NotConnected):
             return path not in PATHS  # those report this themselves
 
     def _request_counts(self) -> dict[str, int]:

@@ -17,11 +17,12 @@ Place = TypeVar("Place", int, str)
 _AFTER = "Return what comes after this place of the list: `next` of the page before."
 _BEFORE = "Return what comes before this place of the list: `prev` of the page after."
 _HIGHEST = 2**62
+_NO_NUL = r"^[^\x00]*$"  # Postgres accepts none, not even in a query
 
 AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=_HIGHEST, description=_AFTER)]
 BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=_HIGHEST, description=_BEFORE)]
-AfterName = Annotated[str | None, QueryParameter(max_length=200, description=_AFTER)]
-BeforeName = Annotated[str | None, QueryParameter(max_length=200, description=_BEFORE)]
+AfterName = Annotated[str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description=_AFTER)]
+BeforeName = Annotated[str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description=_BEFORE)]
 ListLimit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="Maximum number of results.")]
 
 

@@ -6,7 +6,7 @@ and no other source.
 
 from __future__ import annotations
 
-from headrace.model.errors import HeadraceError, StoreUnavailable
+from headrace.model.errors import SourceFailed, StoreUnavailable
 
 
 class SourceUnavailable(StoreUnavailable):
@@ -25,7 +25,7 @@ class StreamingFailed(SourceUnavailable):
     """
 
 
-class SourceStopped(HeadraceError):
+class SourceStopped(SourceFailed):
     """A source can't continue until something is corrected.
 
     Args:
@@ -33,15 +33,13 @@ class SourceStopped(HeadraceError):
         mend: the exact statement or command that corrects it, if there is one.
     """
 
-    exit_code = 78  # EX_CONFIG
-
     def __init__(self, reason: str, mend: str | None = None) -> None:
         super().__init__(reason if mend is None else f"{reason} Mend it with: {mend}")
         self.reason = reason
         self.mend = mend
 
 
-class SourceRefused(HeadraceError):
+class SourceRefused(SourceFailed):
     """The captured server refused a statement. `sqlstate` is the error code, `server_message` the first line of
     the message, and `hint` its hint, if any.
     """
