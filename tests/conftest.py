@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
+from headrace.app import heartbeats
 from headrace.model.specs import ConsumerSpec
 from tests.support import scratch, servers, tiers
 from tests.support.readers import Clock, Reader
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     with tiers.guarded(item):
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def process_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are called in this process set its kind, which must not reach other tests."""
+    monkeypatch.setattr(heartbeats, "_kind", "embedded")
 
 
 @pytest.fixture(scope="session")

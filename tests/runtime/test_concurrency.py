@@ -90,7 +90,7 @@ async def test_an_unordered_consumer_goes_past_a_message_that_fails(app: App) ->
         await app.publish_many("orders", numbered("aaaa"))
         await app.idle()
     assert Counter(seen) == {1: 3, 2: 1, 3: 1, 4: 1}
-    assert seen[:4] == [1, 2, 3, 4]
+    assert seen[:3] == [1, 2, 3], "the others don't wait for its last attempt"
 
 
 @pytest.mark.asyncio
