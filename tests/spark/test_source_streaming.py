@@ -92,7 +92,7 @@ async def has_looked(database: store.Database, since: Any) -> bool:
     """Return whether the reader has found an open publisher since then, and has read as far as it may."""
     found: bool = await database.fetchval(
         "select exists (select from pg_stat_activity where datname = current_database()"
-        " and application_name = 'headrace spark' and query like '%headrace.resolved%' and query_start > $1)",
+        " and application_name = 'headrace spark' and query like '%headrace_internal.resolved%' and query_start > $1)",
         since,
     )
     return found

@@ -197,10 +197,18 @@ def _error_classes() -> dict[str, type[HeadraceError]]:
     pending = [HeadraceError]
     while pending:
         error_class = pending.pop()
-        if not inspect.isfunction(error_class.__init__):  # the class has no Python `__init__` of its own
+        if _takes_a_message(error_class):
             classes[error_class.__name__] = error_class
         pending += error_class.__subclasses__()
     return classes
+
+
+def _takes_a_message(error_class: type[HeadraceError]) -> bool:
+    try:
+        inspect.signature(error_class.__init__).bind(None, "")
+    except TypeError:
+        return False
+    return True
 
 
 def _reason(text: str) -> str:
