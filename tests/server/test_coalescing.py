@@ -6,21 +6,22 @@ import asyncio
 
 import pytest
 
-from headrace.server.data_plane.coalescing import Coalescer
+from headrace.server.data_plane.coalescing import CoalescedCalls, Coalescer
 
 pytestmark = pytest.mark.asyncio
 
 
 class Calls:
-    """Calls that run until the test ends them. By default, a call waits long for the others."""
+    """Calls of consumers, which run until the test ends them. By default, a call waits long for the others."""
 
     def __init__(self, coalescer: Coalescer | None = None) -> None:
         self.coalescer = coalescer or Coalescer(min_wait=60.0, max_wait=60.0)
+        self.turns: dict[str, CoalescedCalls] = {}
         self.begun: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
 
     async def call(self, name: str) -> None:
-        async with self.coalescer.turn():
+        async with self.turns.setdefault(name, self.coalescer.turns()).turn():
             self.begun.append(name)
             await self.ends.setdefault(name, asyncio.Event()).wait()
 
@@ -76,3 +77,27 @@ async def test_no_call_waits_for_long() -> None:
     for name in "abc":
         calls.end(name)
     await asyncio.gather(*tasks)
+
+
+async def test_slow_calls_of_one_consumer_do_not_delay_those_of_another() -> None:
+    now = 0.0
+    calls = Calls(Coalescer(lambda: now, min_wait=0.0, max_wait=60.0))
+    slow = calls.start("slow")
+    await settle()
+    now = 60.0  # so the next calls of this consumer would wait for a minute
+    calls.end("slow")
+    await slow
+
+    calls.ends.clear()
+    slow = calls.start("slow")
+    await settle()
+    quick = calls.start("quick")
+    async with asyncio.timeout(10):
+        while "quick" not in calls.begun:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
+    again = calls.start("slow")
+    await settle()
+    assert calls.begun == ["slow", "slow", "quick"]
+    for name in ("slow", "quick"):
+        calls.end(name)
+    await asyncio.gather(slow, quick, again)

@@ -55,7 +55,7 @@ class Server:
         self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"))
         self.access = access or Access(lambda: app.database)
         self._origins = OriginPolicy(self.options.allowed_hosts)
-        self.limits = Limits(self.options)
+        self.limits = Limits(self.options, self._overloaded)
         self.data_plane = DataPlane(self.engine, self.access, self.limits)
         self._management = management(self.engine, self.access, self.data_plane, self.options)
         self._webhooks = Webhooks(self.engine, self.access, self._origins)
@@ -96,6 +96,13 @@ class Server:
         except (StoreUnavailable, NotConnected):
             return path not in PATHS  # those report this themselves
 
+    def _overloaded(self) -> bool:
+        """Return whether calls wait for a connection of the database."""
+        try:
+            return self.app.database.waiting > 0
+        except NotConnected:
+            return False
+
     def _request_counts(self) -> dict[str, int]:
         return {"requests": self.monitoring.requests.count, "in_flight": self.limits.under_way}
 
@@ -112,6 +119,7 @@ class Server:
         try:
             self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive)
+            await self.limits.take_turn(scope)
             request = Request(scope, receive, names, body)
             if plane is not None:  # webhooks are sent with any parameters
                 self.data_plane.check_query(endpoint, request)

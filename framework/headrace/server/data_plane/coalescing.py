@@ -3,8 +3,8 @@ little time.
 
 Under load a call grows while it waits its turn. More requests join it, and a call for ten of them
 costs the database little more than one for two. The result of one call also spares others. A call
-waits at most twice as long as the last call took, within bounds. With many consumers, more calls
-run at a time.
+waits at most twice as long as the last call of its own consumer took, within bounds. So slow calls of
+one consumer don't delay those of another, and with many consumers, more calls run at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIN_WAIT, MAX_WAIT = 0.005, 0.05
 
 
 class Coalescer:
-    """Lets calls take turns, by `async with coalescer.turn():` around each call.
+    """Lets calls take turns. Each consumer has its `turns`.
 
     Args:
         clock: monotonic time in seconds.
@@ -33,43 +33,61 @@ class Coalescer:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, *, min_wait: float = MIN_WAIT, max_wait: float = MAX_WAIT
     ) -> None:
-        self._clock = clock
-        self._min_wait = min_wait
-        self._max_wait = max_wait
+        self.clock = clock
+        self.min_wait = min_wait
+        self.max_wait = max_wait
         self._running = 0
-        self._wait_limit = min_wait
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn and take it."""
+    def turns(self) -> CoalescedCalls:
+        """Return the turns of one consumer."""
+        return CoalescedCalls(self)
+
+    async def enter(self, wait_limit: float) -> None:
+        """Wait until no call runs, at most for some seconds, and count one."""
         if self._running:
-            await self._wait()
+            await self._wait(wait_limit)
         self._running += 1
-        began = self._clock()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            self._wait_limit = min(max(self._min_wait, 2 * (self._clock() - began)), self._max_wait)
-            self._start_next()
 
-    async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        timer = loop.call_later(self._wait_limit, _begin, turn)
-        try:
-            await turn
-        finally:
-            timer.cancel()
-
-    def _start_next(self) -> None:
+    def leave(self) -> None:
+        """End a call."""
+        self._running -= 1
         while self._waiting and not self._running:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
+
+    async def _wait(self, wait_limit: float) -> None:
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        timer = loop.call_later(wait_limit, _begin, turn)
+        try:
+            await turn
+        finally:
+            timer.cancel()
+
+
+class CoalescedCalls:
+    """The calls of one consumer, by `async with turns.turn():` around each."""
+
+    def __init__(self, coalescer: Coalescer) -> None:
+        self._coalescer = coalescer
+        self._wait_limit = coalescer.min_wait
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn and take it."""
+        coalescer = self._coalescer
+        await coalescer.enter(self._wait_limit)
+        began = coalescer.clock()
+        try:
+            yield
+        finally:
+            took = coalescer.clock() - began
+            self._wait_limit = min(max(coalescer.min_wait, 2 * took), coalescer.max_wait)
+            coalescer.leave()
 
 
 def _begin(turn: asyncio.Future[None]) -> None:

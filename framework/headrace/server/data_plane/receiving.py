@@ -89,7 +89,7 @@ class Receivers:
         self._ack_ids = ack_ids
         self._start = start
         self._given_back = given_back
-        self._coalescer = coalescer
+        self._turns = coalescer.turns()
         self._caches = caches
         self._idle = idle.consumer(consumer.number)
         self.calls = LeaseCalls(database, consumer.number, self._idle, clock=clock)
@@ -208,8 +208,10 @@ class Receivers:
 
     async def _call(self) -> Batch:
         """Make one lease call for the first requests in the queue. Those that end while a consumer with a condition
-        waits for its turn are not in it."""
-        async with self.calls.place(self.consumer.spec), self._coalescer.turn():
+        waits for its place are not in it."""
+        # Calls with a condition are few, and some are slow. The others don't wait for them.
+        spec = self.consumer.spec
+        async with self._turns.turn() if spec.where is None else self.calls.place(spec):
             called = self._first()
             try:
                 batch = await self._lease([one.want for one in called])

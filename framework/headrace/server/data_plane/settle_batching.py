@@ -55,7 +55,7 @@ class SettleBatcher:
         self._database = database
         self._consumer = consumer
         self._start = start
-        self._coalescer = coalescer
+        self._calls = coalescer.turns()
         self._queue: list[_PendingSettle] = []
         self._working = False
         self._clock = clock
@@ -92,7 +92,7 @@ class SettleBatcher:
     async def _work(self) -> None:
         try:
             while self._queue:
-                async with self._coalescer.turn():
+                async with self._calls.turn():
                     requests = self._next()
                     try:
                         await self._settle(requests)

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
+from headrace.server.transport.turns import Turns
 from headrace.store.database.fair_shares import FairShares, NoPlace
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -33,6 +34,7 @@ MANAGED_WAIT = 30.0
 
 _HELD = "headrace.held"
 _CALLER = "headrace.caller"
+_TURN = "headrace.turn"
 
 
 class Limits:
@@ -40,8 +42,10 @@ class Limits:
 
     Args:
         options: the limits of number, size and speed.
+        overloaded: whether calls wait for a connection of the database.
 
     Attributes:
+        turns: shares the event loop between tokens.
         under_way: requests being processed.
         waiting: requests that wait for messages. They are counted separately, since each consumer's
             `max_waiting` limits them.
@@ -49,8 +53,9 @@ class Limits:
         refused: refused requests since the start, by HTTP status.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, overloaded: Callable[[], bool] = lambda: False) -> None:
         self.options = options
+        self.turns = Turns(options.max_requests_per_token, overloaded)
         self.under_way = 0
         self.waiting = 0
         self.held = 0
@@ -94,8 +99,18 @@ class Limits:
         scope[_CALLER] = caller
         self._callers[caller] = self._callers.get(caller, 0) + 1
 
+    async def take_turn(self, scope: Scope) -> None:
+        """Wait for the turn of a request, while several tokens are active. See `Turns`."""
+        caller = scope.get(_CALLER)
+        if caller is not None:
+            await self.turns.take(caller)
+            scope[_TURN] = caller
+
     def leave(self, scope: Scope) -> None:
-        """End what `admit` has begun."""
+        """End what `admit` and `take_turn` have begun."""
+        turn = scope.pop(_TURN, None)
+        if turn is not None:
+            self.turns.give_back(turn)
         caller = scope.pop(_CALLER, None)
         if caller is not None:
             self._count_caller(caller, -1)
@@ -126,10 +141,13 @@ class Limits:
     def wait(self, scope: Scope | None = None) -> Iterator[None]:
         """Count a request as waiting for messages in this context, not as one under way, nor as one of its token."""
         caller = None if scope is None else scope.get(_CALLER)
+        turn = None if scope is None else scope.get(_TURN)
         self.under_way -= 1
         self.waiting += 1
         if caller is not None:
             self._count_caller(caller, -1)
+        if turn is not None:
+            self.turns.give_back(turn)
         try:
             yield
         finally:
@@ -137,6 +155,8 @@ class Limits:
             self.waiting -= 1
             if caller is not None:
                 self._count_caller(caller, 1)
+            if turn is not None:
+                self.turns.resume(turn)
 
     def refuse(self, problem: Problem) -> Problem:
         """Count a refusal. Returns it."""

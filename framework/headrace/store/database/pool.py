@@ -81,6 +81,7 @@ class Database:
 
     Attributes:
         pooled: whether a pooler is in between.
+        waiting: how many calls wait for a connection of the pool.
         holds: the maximum number of open transactions of handlers and services. They last as long as user
             code runs, so they may not use all connections. The rest is kept for leasing, settling and
             extending.
@@ -95,6 +96,7 @@ class Database:
         self.application_name = application_name
         self.connect_timeout = connect_timeout
         self.pooled = False
+        self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
         judging = max(max_connections // 3, 1)
@@ -369,10 +371,12 @@ class Database:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         self._counters.waits += 1
+        self.waiting += 1
         since = time.monotonic()
         try:
             yield
         finally:
+            self.waiting -= 1
             self._counters.waited += time.monotonic() - since
 
     def _open_pool(self) -> asyncpg.Pool[asyncpg.Record]:
