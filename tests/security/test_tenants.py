@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from tests.server.calling import Api
@@ -22,8 +23,9 @@ def caller(api: Api, token: str) -> Ask:
     """Return a function that sends requests with a token."""
 
     async def ask(method: str, path: str, body: Any = None, **query: Any) -> httpx.Response:
-        headers = {"authorization": f"Bearer {token}"}
-        return await api.client.request(method, f"/v1{path}", json=body, params=query or None, headers=headers)
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        content = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        return await api.client.request(method, f"/v1{path}", content=content, params=query or None, headers=headers)
 
     return ask
 
@@ -51,21 +53,19 @@ async def test_a_hostile_tenant_refuses_nothing_to_another(api: Api) -> None:
     hostile = caller(api, (await create("hostile", ["publish:hostile", "consume:hostile", "admin:hostile"])).token)
     calm = caller(api, (await create("calm", ["publish:calm", "consume:calm"])).token)
     del admin
+    wide = msgspec.json.encode({"name": "wide", "filters": ["a"] * 300_000})  # once, since the attackers share our loop
     where = f"data.text regex '{slow['value']}'"
     attacks = [
         *(again_and_again(hostile, "GET", "/streams/hostile/messages", where=where) for _ in range(10)),
-        *(again_and_again(hostile, "GET", "/streams/hostile/messages", limit=10_000) for _ in range(3)),
+        *(again_and_again(hostile, "GET", "/streams/hostile/messages", limit=10_000) for _ in range(2)),
         *(again_and_again(hostile, "GET", "/streams/hostile/consumers") for _ in range(10)),
         *(again_and_again(hostile, "POST", f"/streams/hostile/consumers/c{i}/receive", {}) for i in range(5)),
         *(again_and_again(hostile, "POST", "/streams/hostile/messages", {"key": "k", "data": 1}) for _ in range(10)),
-        *(
-            again_and_again(hostile, "POST", "/streams/hostile/consumers", {"name": "wide", "filters": ["a"] * 300_000})
-            for _ in range(1)
-        ),
+        again_and_again(hostile, "POST", "/streams/hostile/consumers", wide),
     ]
     running = [asyncio.ensure_future(attack) for attack in attacks]
     try:
-        for i in range(30):
+        for i in range(10):
             answer = await calm("POST", "/streams/calm/messages", {"key": f"k{i}", "data": i})
             assert answer.status_code == 200, answer.text
             answer = await calm("POST", "/streams/calm/consumers/mine/receive", {"batch_size": 10, "wait_for": "5s"})

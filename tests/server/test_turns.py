@@ -145,6 +145,16 @@ async def test_a_cancelled_request_leaves_no_turn_behind() -> None:
     assert requests.began[-1] == "z"
     requests.turns.resume("many")
     await requests.end("g", "x", "z")
+
+    # Cancelled in the same step, but before a turn is given.
+    await requests.start("few", "h")
+    await requests.start("many", "p", "q")
+    requests.turns.adapt(LATE)
+    requests.tasks["q"].cancel()
+    requests._ends["p"].set()
+    await requests.settle()
+    assert requests.tasks["q"].cancelled()
+    await requests.end("h")
     assert requests.turns._in_progress == {}
 
 

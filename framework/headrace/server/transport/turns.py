@@ -98,10 +98,11 @@ class Turns:
             self._serve(token)
 
     def _leave(self, token: str, turn: asyncio.Future[None]) -> None:
-        queue = self._queues[token]
-        queue.remove(turn)
-        if not queue:
-            del self._queues[token]
+        queue = self._queues.get(token)
+        if queue is not None and turn in queue:  # a turn that was given in the same step has passed over it
+            queue.remove(turn)
+            if not queue:
+                del self._queues[token]
 
     def _serve(self, token: str) -> None:
         """Give turns to the first requests in a token's queue."""
