@@ -27,7 +27,7 @@ Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 MAX_LIMIT = 10_000
 """The maximum number of messages in one answer."""
 
-MAX_ANSWER_BYTES = 16_000_000
+MAX_ANSWER_BYTES = 4_000_000
 """The size of data and headers in one answer, as text in bytes, at which no more messages are added."""
 
 _LARGEST = 2**63

@@ -99,7 +99,7 @@ class Database:
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
-        judging = max(max_connections // 3, 1)
+        judging = max(max_connections // 5, 1)
         self._judging = FairShares(judging, max(judging - 1, 1), MAX_WAITING_JUDGEMENTS)
         self._counters = PoolCounters()
         self._addresses = Addresses(dsn)
