@@ -24,7 +24,7 @@ from headrace.runtime.messages.failures import failure_of
 from headrace.server.push import http_client
 from headrace.server.push.addresses import AllowedAddresses
 from headrace.server.push.handler import PushHandler, Unsent
-from headrace.server.push.http_client import PushClients, Resolver
+from headrace.server.push.http_client import PushClient, PushClients, Resolver, connection_of
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
 from tests.runtime.running import Gate, eventually, parked
@@ -68,11 +68,11 @@ async def test_a_tar_pit_holds_up_no_other_consumer(
 
 async def test_consumers_share_connections_equally_also_as_they_come_and_go() -> None:
     clients = PushClients(AllowedAddresses(), connections=10)
-    first = clients.open()
+    first = clients.open(1)
     assert first.share.total_tokens == 10
-    others = [clients.open() for _ in range(2)]
+    others = [clients.open(1) for _ in range(2)]
     assert [client.share.total_tokens for client in (first, *others)] == [3, 3, 3]
-    more = [clients.open() for _ in range(20)]
+    more = [clients.open(1) for _ in range(20)]
     assert {client.share.total_tokens for client in (first, *others, *more)} == {1}
     for client in (*others, *more):
         await clients.close(client)
@@ -80,9 +80,38 @@ async def test_consumers_share_connections_equally_also_as_they_come_and_go() ->
     await clients.close(first)
 
 
+async def test_a_stream_with_many_consumers_takes_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MAX_LOOKUPS", 10)
+    clients = PushClients(AllowedAddresses(), connections=10)
+    victim = clients.open(1)
+    attackers = [clients.open(2) for _ in range(200)]
+    assert victim.share.total_tokens == victim.of_stream.connections.total_tokens == 5
+    assert victim.of_stream.lookups.total_tokens == 5
+    done, held = anyio.Event(), {1: 0, 2: 0}
+
+    async def hold(client: PushClient) -> None:
+        async with connection_of(client, 60) as connected:
+            held[client.stream] += connected
+            await done.wait()
+
+    async with anyio.create_task_group() as group:
+        for client in (*attackers, *[victim] * 6):
+            group.start_soon(hold, client)
+        await anyio.wait_all_tasks_blocked()
+        assert held == {1: 5, 2: 5}  # and not one for each consumer
+        done.set()
+    async with connection_of(attackers[-1], 60) as connected:
+        assert connected
+    assert attackers[0].of_stream.connections.borrowed_tokens == victim.share.borrowed_tokens == 0
+    for attacker in attackers:
+        await clients.close(attacker)
+    assert (victim.share.total_tokens, victim.of_stream.lookups.total_tokens) == (10, 10)
+    await clients.close(victim)
+
+
 async def test_to_wait_for_a_connection_is_no_attempt(endpoint: Endpoint) -> None:
     clients = PushClients(AllowedAddresses(["loopback"]), connections=1)
-    client = clients.open()
+    client = clients.open(1)
     push = Push(url=endpoint.url, timeout=0.1)
     bodies = RequestBodies(1, "7b6c5a52-0000-4000-8000-000000000000", AckIds(b"k" * 32))
     handler = PushHandler(push, bodies, RequestSigner("c", None), client, "test", lambda: datetime.now(UTC))
@@ -137,16 +166,16 @@ async def test_a_silent_name_server_holds_up_no_other_lookup(monkeypatch: pytest
         return resolving("127.0.0.1" if host == "shop.example" else host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    lookups = anyio.CapacityLimiter(100)
+    lookups, of_stream = anyio.CapacityLimiter(100), anyio.CapacityLimiter(100)
     try:
         async with anyio.create_task_group() as group:
-            for resolver in [Resolver(lookups) for _ in range(40)]:  # more than the event loop has threads
+            for resolver in [Resolver(of_stream, lookups) for _ in range(40)]:  # more than the event loop has threads
                 for _ in range(3):
                     group.start_soon(_fails, resolver)
             for _ in range(40):
                 await anyio.to_thread.run_sync(began.acquire, limiter=anyio.CapacityLimiter(1))
             assert not began.acquire(blocking=False)  # one of each consumer
-            (found,) = await Resolver(lookups).resolve("shop.example", 80, socket.AF_INET)
+            (found,) = await Resolver(of_stream, lookups).resolve("shop.example", 80, socket.AF_INET)
             assert (found["hostname"], found["host"], found["port"]) == ("shop.example", "127.0.0.1", 80)
             # Other parts of the server look up names, too, such as the database's.
             assert await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)

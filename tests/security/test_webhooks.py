@@ -95,6 +95,87 @@ async def test_without_a_signature_an_id_is_used_up_by_an_equal_body_only(api: A
     assert [one["data"] for one in await messages(api)] == ["forged", "genuine"]
 
 
+# --- replays, and ids that are used up by publishing
+
+
+async def _later(api: Api, seconds: float) -> None:
+    """Make all message ids older, and forget those that are too old."""
+    database = api.server.app.database
+    await database.fetchval(
+        "update headrace_internal.message_ids set published_at = published_at - make_interval(secs => $1)", seconds
+    )
+    for stream in await database.fetch("select id from headrace_internal.streams"):
+        async with database.transaction() as connection:
+            # While the server's own sweeper is at work, the deletion would do nothing.
+            await connection.fetchval("select pg_advisory_xact_lock(1212498510, $1)", stream["id"])
+            await connection.fetchrow(
+                "select * from headrace_internal.delete_old_message_ids($1, '-infinity')", stream["id"]
+            )
+
+
+@pytest.mark.parametrize("window", [0, 10, 120, 300, 599, 3600])
+async def test_no_delivery_is_accepted_again_while_its_signature_may_be(api: Api, window: int) -> None:
+    """The time of a signature may be 5 minutes ahead or behind, so one can be accepted for 10 minutes."""
+    await api.stream(dedupe_window=window)
+    genuine = {scheme: _signed(scheme, b'{"id": "evt_1"}') for scheme in ("standard", "stripe")}
+    for scheme, headers in genuine.items():
+        await source(api, scheme, signature=scheme, secret=_secret(scheme))
+        assert (await deliver(api, b'{"id": "evt_1"}', scheme, headers)).json() == OK
+    for seconds in (1, 119, 180, 298):
+        await _later(api, seconds)
+        for scheme, headers in genuine.items():
+            assert (await deliver(api, b'{"id": "evt_1"}', scheme, headers)).json() == OK
+    assert len(await messages(api)) == 2
+    await _later(api, 3600)  # such signatures are refused by their time
+    assert not await api.server.app.database.fetchval("select count(*) from headrace_internal.message_ids")
+
+
+@pytest.mark.parametrize(("before", "after"), [(3600, 1), (120, 0), (1, 3600), (599, 1), (1, 120)])
+async def test_a_change_of_the_window_lets_no_delivery_in_again(api: Api, before: int, after: int) -> None:
+    await api.stream(dedupe_window=before)
+    await source(api, signature="stripe", secret="x")
+    headers = _signed("stripe", b'{"id": "evt_1"}')
+    await deliver(api, b'{"id": "evt_1"}', headers=headers)
+    await _later(api, 30)
+    await api.call("PATCH", "/streams/orders", {"dedupe_window": after})
+    for seconds in (0, 60, 500):
+        await _later(api, seconds)
+        assert (await deliver(api, b'{"id": "evt_1"}', headers=headers)).json() == OK
+    assert len(await messages(api)) == 1
+
+
+async def test_other_ids_are_remembered_for_the_window_alone(api: Api) -> None:
+    await api.stream(dedupe_window=10)
+    await source(api)
+    for seconds in (5, 11):
+        assert (await deliver(api, b'"ping"')).json() == OK
+        await api.post("/streams/orders/messages", {"key": "a", "data": 1, "message_id": "timed-webhook:hook:1"})
+        await _later(api, seconds)
+    await deliver(api, b'"ping"')
+    assert len(await messages(api)) == 3
+
+
+async def test_a_publisher_can_not_use_up_the_id_of_a_delivery(api: Api, database_of: store.Database) -> None:
+    await api.stream()
+    for number, (scheme, body, _) in enumerate(CASES):
+        name = f"hook-{number}"
+        await source(api, name, signature=scheme, secret=_secret(scheme))
+        assert (await deliver(api, body, name, _signed(scheme, body))).json() == OK
+    ids = [row["message_id"] for row in await database_of.fetch("select message_id from headrace_internal.message_ids")]
+    assert len(ids) == len(CASES)
+    for message_id in (*ids, "headrace:", "headrace:webhook:hook:1"):
+        one = {"key": "a", "data": 1, "message_id": message_id}
+        answer = await api.refused("POST", "/streams/orders/messages", one, status=422)
+        assert "reserved" in answer["summary"]
+        answer = await api.refused(
+            "POST", "/streams/orders/messages", {"messages": [{"key": "a", "data": 1}, one]}, status=422
+        )
+        assert list(answer["validation_errors"]) == ["messages[1].message_id"]
+    for message_id in ("hook-0:id-1", "hook:1", " headrace:webhook:1", "Headrace:1", "headrace"):  # as they always were
+        await api.post("/streams/orders/messages", {"key": "a", "data": 1, "message_id": message_id})
+    assert len(await messages(api)) == len(CASES) + 5
+
+
 # --- rotation of secrets
 
 

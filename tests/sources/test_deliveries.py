@@ -117,7 +117,7 @@ def test_headers_are_kept_that_say_how_to_read_the_body_and_those_that_are_asked
 
 
 def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
-    body_id = f"hook:{hashlib.sha256(b'{}').hexdigest().upper()}"
+    body_id = f"headrace:webhook:hook:{hashlib.sha256(b'{}').hexdigest().upper()}"
     assert message().message_id == body_id
     for header in ("webhook-id", "svix-id", "x-github-delivery"):
         first, again, other = (message(headers={header: sent_id}).message_id for sent_id in ("a", "a", "b"))
@@ -131,13 +131,16 @@ def test_a_delivery_that_is_repeated_is_known_by_its_senders_id() -> None:
 
     secret = "whsec_AAECAwQF"
     standard = signed("standard", secret, b"{}", NOW)
-    assert message(headers=standard, signature="standard", secrets=(secret,)).message_id == "hook:id-1"
+    assert (
+        message(headers=standard, signature="standard", secrets=(secret,)).message_id
+        == "headrace:timed-webhook:hook:id-1"
+    )
 
-    for body, expected in ((b'{"id":"evt_1"}', "hook:evt_1"), (b'{"id":1}', None), (b"[1]", None), (b"x", None)):
+    for body, expected in ((b'{"id":"evt_1"}', "evt_1"), (b'{"id":1}', None), (b"[1]", None), (b"x", None)):
         headers = signed("stripe", "x", body, NOW)
         found = message(body, headers, signature="stripe", secrets=("x",)).message_id
-        assert found == (expected or f"hook:{hashlib.sha256(body).hexdigest().upper()}")
-    assert message(b'{"id":"evt_1"}').message_id != "hook:evt_1"  # without Stripe's signature scheme the id is not used
+        assert found == f"headrace:timed-webhook:hook:{expected or hashlib.sha256(body).hexdigest().upper()}"
+    assert "evt_1" not in message(b'{"id":"evt_1"}').message_id  # without Stripe's signature scheme the id is not used
 
 
 @given(sent=st.binary(max_size=400).filter(lambda sent: sent.strip(b"\0")), name=st.sampled_from(["a", "a" * 48]))
@@ -146,7 +149,7 @@ def test_every_id_can_be_stored(sent: bytes, name: str) -> None:
     found = webhook_message(
         spec, KeyTemplate(spec.key), Delivery(name, [(b"webhook-id", sent)], b"", b"{}"), NOW
     ).message_id
-    assert found.startswith(f"{name}:")
+    assert found.startswith(f"headrace:webhook:{name}:")
     assert len(found.encode()) <= 256
     assert found.isprintable()
     again = webhook_message(

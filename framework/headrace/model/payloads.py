@@ -13,6 +13,11 @@ from headrace.model.errors import InvalidData
 MAX_MESSAGE_ID_BYTES = 256
 """Largest size of a message id in bytes of UTF-8."""
 
+RESERVED_MESSAGE_IDS = "headrace:"
+"""What the message ids begin with that Headrace itself gives. Clients of the HTTP API can't publish under them, so they
+can't use up the id of a webhook delivery beforehand.
+"""
+
 _encoder = msgspec.json.Encoder()
 _NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
 

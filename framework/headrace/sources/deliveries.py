@@ -38,7 +38,9 @@ _decoder = msgspec.json.Decoder(float_hook=str)
 
 
 class WebhookMessage(msgspec.Struct, frozen=True):
-    """A message to publish. A repeated delivery has the same `message_id`."""
+    """A message to publish. A repeated delivery has the same `message_id`. Clients can't publish under it. The store
+    remembers the id of a `timed-webhook` for as long as its signature may be accepted, see `publish.sql`.
+    """
 
     key: str
     data: msgspec.Raw
@@ -102,17 +104,19 @@ def webhook_message(spec: WebhookSpec, template: KeyTemplate, delivery: Delivery
     Raises:
         InvalidSignature: the signature is missing, too old or wrong.
     """
+    kind = "webhook"
     if spec.signature is None:
         once = _once_unsigned(delivery)
     else:
         once = _once(delivery, signatures.verify(spec.signature, spec.secrets, delivery.headers, delivery.body, now))
+        kind = "timed-webhook" if spec.signature in signatures.TIMED else kind
     return WebhookMessage(
         key=template.render(delivery),
         data=delivery.data,
         headers={
             name: delivery.headers[name] for name in (*_KEPT_HEADERS, *spec.keep_headers) if name in delivery.headers
         },
-        message_id=f"{spec.name}:{once}",
+        message_id=f"{payloads.RESERVED_MESSAGE_IDS}{kind}:{spec.name}:{once}",
     )
 
 

@@ -23,7 +23,12 @@ import msgspec
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 TOLERANCE = 300
-"""Largest allowed difference in seconds between a signed time and the local clock."""
+"""Largest allowed difference in seconds between a signed time and the local clock. The store remembers the message ids
+for twice as long at least, so that no delivery is accepted twice.
+"""
+
+TIMED = frozenset(("standard", "stripe"))
+"""The schemes whose signatures cover a time."""
 
 _PREFIX = "whsec_"
 _BOM = b"\xef\xbb\xbf"

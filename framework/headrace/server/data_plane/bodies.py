@@ -11,7 +11,7 @@ from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES
+from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
@@ -124,13 +124,23 @@ def read_messages(body: bytes) -> Incoming:
         try:
             data = payloads.encode(message.data)
             field = "headers"
-            incoming.add(message.key, data, _headers(message.headers), message.message_id, _due(message))
+            headers = _headers(message.headers)
+            field = "message_id"
+            _check_message_id(message.message_id)
+            incoming.add(message.key, data, headers, message.message_id, _due(message))
         except InvalidInput as error:
             error.field = error.field or field
             if publish.messages is not None:
                 error.field = f"messages[{number}].{error.field}"
             raise
     return incoming
+
+
+def _check_message_id(message_id: str | None) -> None:
+    if message_id is not None and message_id.startswith(RESERVED_MESSAGE_IDS):
+        raise InvalidInput(
+            f"The message id {message_id!r:.80} is reserved, since it begins with {RESERVED_MESSAGE_IDS!r}. Give another one."
+        )
 
 
 def invalid_field(messages: Incoming) -> str:

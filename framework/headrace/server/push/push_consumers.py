@@ -168,7 +168,7 @@ class PushConsumers:
     def _begin(
         self, consumer: PushConsumer, spec: ConsumerSpec, push: Push, ack_ids: AckIds, group: anyio.abc.TaskGroup,
     ) -> None:  # fmt: skip
-        client = self._clients.open()
+        client = self._clients.open(consumer.stream_number)
         push_handler = PushHandler(
             push,
             RequestBodies(consumer.number, consumer.stream_id, ack_ids),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES
+from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.wire.common import Seq
@@ -143,7 +143,7 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
         str | None,
         Meta(
             description="Published once within the stream's dedupe window. At most"
-            f" {MAX_MESSAGE_ID_BYTES} bytes of UTF-8.",
+            f" {MAX_MESSAGE_ID_BYTES} bytes of UTF-8, and not beginning with `{RESERVED_MESSAGE_IDS}`.",
             extra_json_schema={"minLength": 1, "maxLength": MAX_MESSAGE_ID_BYTES},
         ),
     ] = None

@@ -122,7 +122,8 @@ begin
         -- Insert the ids in their order, so that two publishers of the same ids don't deadlock.
         with fresh as (
             insert into headrace_internal.message_ids as m (stream_id, message_id, published_at)
-                select p_stream.id, given.id, v_now from (select distinct unnest(p_message_ids)) as given(id)
+                select p_stream.id, given.id, v_now + headrace_internal.replayable_time(given.id, p_stream.dedupe_window)
+                from (select distinct unnest(p_message_ids)) as given(id)
                 where given.id is not null order by given.id
                 on conflict (stream_id, message_id) do update set published_at = excluded.published_at, seq = null
                     where m.published_at < v_now - p_stream.dedupe_window
@@ -164,6 +165,15 @@ begin
     end if;
     count := count + cardinality(seqs);
 end $$;
+
+-- The time for which a message id is remembered longer than the stream's dedupe_window. Ids of webhooks whose
+-- signatures have a time are remembered for as long as such a signature may be accepted: 5 minutes before and after its
+-- time. Otherwise a delivery could be replayed after a shorter window. The id's published_at is later by this time.
+create function headrace_internal.replayable_time(p_message_id text, p_window interval) returns interval
+language sql immutable parallel safe as $$
+    select case when starts_with(p_message_id, 'headrace:timed-webhook:') then greatest(interval '10 minutes' - p_window, interval '0')
+                else interval '0' end
+$$;
 
 -- one_message_per_key: move each key's row to a new seq, with the new payload. If a key occurs twice, the last
 -- message is stored. A seq is drawn only after the key's row is locked, so that the later one of two publishers has

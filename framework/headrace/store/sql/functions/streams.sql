@@ -148,7 +148,11 @@ end $$;
 
 create function headrace_internal.set_policy(p_stream int, p_settings json) returns void
 language plpgsql as $$
+declare
+    v_before  interval;
+    v_after   interval;
 begin
+    select dedupe_window into v_before from headrace_internal.streams where id = p_stream;
     update headrace_internal.streams as s set
         retention       = case when p.has ? 'retention'       then p.j ->> 'retention' else s.retention end,
         retain_up_to    = case when p.has ? 'retain_up_to'    then make_interval(secs => (p.j ->> 'retain_up_to')::float8) else s.retain_up_to end,
@@ -160,7 +164,13 @@ begin
         full_until      = null,     -- the check of the stream's size sets it again
         updated_at      = clock_timestamp()
     from (select p_settings as j, p_settings::jsonb as has) as p
-    where s.id = p_stream;
+    where s.id = p_stream
+    returning dedupe_window into v_after;
+    -- Older ids are remembered long enough by now, whatever the window is.
+    update headrace_internal.message_ids set published_at = published_at
+            - headrace_internal.replayable_time(message_id, v_before) + headrace_internal.replayable_time(message_id, v_after)
+        where v_before <> v_after and stream_id = p_stream and published_at > clock_timestamp() - interval '10 minutes'
+          and headrace_internal.replayable_time(message_id, v_before) <> headrace_internal.replayable_time(message_id, v_after);
 end $$;
 
 create function headrace_internal.stream_settings(s headrace_internal.streams) returns json
