@@ -36,7 +36,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[DeadLetter]:  # fmt: skip
         """Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have
-        16 MB."""
+        4 MB."""
         check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
         found = await context.raw_messages.dead_letters(

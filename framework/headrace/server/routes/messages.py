@@ -33,7 +33,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[Message]:  # fmt: skip
         """Returns the first messages, or the newest in descending order. A page ends once its data and headers have
-        16 MB."""
+        4 MB."""
         check_one_place(after, before)
         cached = await context.stream(request, stream, "consume")
         newest = sort == "seq_desc"

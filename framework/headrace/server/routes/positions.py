@@ -48,7 +48,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         after: AfterSeq = None,
     ) -> Listed[Peeked]:  # fmt: skip
         """Returns messages that are in flight, parked, blocked or next, without leasing them. A page ends once its
-        data and headers have 16 MB. In descending order there is no next page."""
+        data and headers have 4 MB. In descending order there is no next page."""
         cached = await context.consumer(request, stream, consumer, "consume")
         sealing = await engine.ack_ids()
         now = datetime.now(UTC)

@@ -315,7 +315,7 @@ class Database:
     ) -> AsyncIterator[None]:
         """Hold a place for a call that examines many messages, by a condition that may be slow.
 
-        A third of the connections has such places, and no stream has all of them while there are several. Free
+        A fifth of the connections has such places, and no stream has all of them while there are several. Free
         places go round the streams. So slow conditions take connections neither from publishing and settling, nor all
         places from the conditions of other streams.
 
