@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,22 +16,11 @@ from headrace.store.database import revisions
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, begun, publish
 from tests.support.waiting import start, until_blocked
+from tests.upgrade.revisions import add_revision
 
 migrating = importlib.import_module("headrace.store.database.migrations")
 
 pytestmark = pytest.mark.asyncio
-
-
-def add_revision(
-    monkeypatch: pytest.MonkeyPatch, sql: str, *, functions: str = "", name: str = "more", **fields: Any
-) -> int:
-    """From now on, the code knows one more revision. Returns its number."""
-    known, text = revisions.migrations(), revisions.functions()
-    version = known[-1].version + 1
-    later = [*known, revisions.Migration(version, name, sql, **fields)]
-    monkeypatch.setattr(revisions, "migrations", lambda: later)
-    monkeypatch.setattr(revisions, "functions", lambda: f"{text}\n{functions}")
-    return version
 
 
 @pytest_asyncio.fixture
