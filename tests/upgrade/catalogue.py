@@ -43,3 +43,8 @@ async def catalogue(dsn: str) -> Mapping[str, list[str]]:
         return {kind: sorted(str(row[0]) for row in await database.fetch(query)) for kind, query in QUERIES.items()}
     finally:
         await database.close()
+
+
+def differences(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> list[str]:
+    """What only one of two catalogues has, a line each."""
+    return [f"{kind}: {line}" for kind in QUERIES for line in sorted({*one[kind]} ^ {*other[kind]})]
