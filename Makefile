@@ -7,7 +7,7 @@ READY := .venv/.ready
 LOWEST := .venv/lowest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-lowest torture bench lint format lock clean
+.PHONY: help demo test test-unit test-lowest torture bench lint format lock revisions release clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,12 @@ lock: $(READY)  ## Resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --upgrade --extra test --extra lint --strip-extras --no-emit-index-url \
 		--no-emit-find-links --no-header --unsafe-package headrace --output-file requirements.lock pyproject.toml
+
+revisions: $(READY)  ## Record what the newest revision of the schema consists of, after its SQL was changed
+	$(BIN)/python -m tests.upgrade.lock
+
+release: $(READY)  ## Keep the code of this version, for tests of upgrades from it
+	$(BIN)/python -m tests.upgrade.release
 
 clean:  ## Stop the project's embedded Postgres, and remove what was installed and cached
 	-[ -x $(BIN)/headrace ] && $(BIN)/headrace pg stop

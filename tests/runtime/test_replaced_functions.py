@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,15 +11,12 @@ import pytest
 from headrace import App, Message, StoreUnavailable, Transaction, store
 from headrace.model import conditions
 from headrace.model.errors import SchemaError
+from headrace.store.database import revisions
 from headrace.store.messages.publish import CHUNK_MESSAGES
 from tests.conftest import Connect, Declare
 from tests.runtime.running import Seen, running
 from tests.support.readers import begun, publish
 from tests.support.waiting import start, until_blocked
-
-migrating = importlib.import_module(
-    "headrace.store.database.migrations"
-)  # `headrace.store.database.migrations` is also the name of a function
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,7 +26,7 @@ MINE = conditions.parse("data.mine = true")
 async def replace_functions(connection: Any) -> None:
     """Replace the functions as an upgrade does."""
     async with connection.transaction():
-        await connection.execute(migrating.functions())
+        await connection.execute(revisions.functions())
 
 
 @asynccontextmanager
@@ -126,7 +122,7 @@ async def test_a_large_publish_survives_functions_that_are_replaced_under_it(
         await holder.fetch("lock table headrace_internal.streams in access exclusive mode")
         published = await start(store.publish_all(database, "orders", keys, ["1"] * len(keys)))
         await until_blocked(database, holder)
-        await holder.execute(migrating.functions())
+        await holder.execute(revisions.functions())
         await transaction.commit()
     assert await published == len(keys)
 

@@ -91,7 +91,9 @@ async def test_a_stranger_learns_of_ready_no_more_than_whether(api: Api) -> None
     api.client.headers["authorization"] = f"Bearer {admin}"
     lesser = (await api.post("/tokens", {"name": "shop", "scopes": ["admin:orders", "consume"]}, 201))["token"]
     database = api.server.app.database
-    await database.fetch("insert into headrace_internal.migrations (version, name) values (99, 'of tomorrow')")
+    await database.fetch(
+        "insert into headrace_internal.migrations (version, name, serves_from) values (99, 'of tomorrow', 99)"
+    )
     for token in (None, lesser, "hr_000000000000_00000000000000000000000000000000"):
         api.client.headers.pop("authorization", None)
         if token is not None:
@@ -101,7 +103,7 @@ async def test_a_stranger_learns_of_ready_no_more_than_whether(api: Api) -> None
     api.client.headers["authorization"] = f"Bearer {admin}"
     answer = await api.client.get("/ready")
     assert answer.status_code == 503
-    assert "schema version 99" in answer.json()["reasons"][0]
+    assert "has revision 99" in answer.json()["reasons"][0]
 
 
 async def test_a_server_that_starts_without_its_database_tells_a_stranger_nothing(dsn: str) -> None:

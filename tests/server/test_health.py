@@ -95,12 +95,12 @@ async def test_an_app_that_does_not_run_is_not_ready(dsn: str) -> None:
 
 async def test_a_schema_that_is_not_ours_is_reported(server: Server, client: httpx.AsyncClient) -> None:
     await server.app.database.fetch(
-        "insert into headrace_internal.migrations (version, name) values (99, 'of tomorrow')"
+        "insert into headrace_internal.migrations (version, name, serves_from) values (99, 'of tomorrow', 99)"
     )
     answer = await client.get("/ready")
     assert answer.status_code == 503
     assert (answer.json()["database"], answer.json()["schema"]) == (True, False)
-    assert "schema version 99" in answer.json()["reasons"][0]
+    assert "has revision 99" in answer.json()["reasons"][0]
 
 
 async def test_an_unavailable_database_is_reported(
@@ -109,7 +109,7 @@ async def test_an_unavailable_database_is_reported(
     async def away(_: Any) -> int:
         raise StoreUnavailable("The database at 127.0.0.1:1 can't be reached.")
 
-    monkeypatch.setattr(store, "schema_version", away)
+    monkeypatch.setattr(store, "schema_state", away)
     answer = await client.get("/ready")
     assert answer.status_code == 503
     assert answer.json()["database"] is False
@@ -122,7 +122,7 @@ async def test_a_database_that_does_not_answer_is_not_waited_for(
     async def silent(_: Any) -> int:
         return await anyio.sleep_forever()
 
-    monkeypatch.setattr(store, "schema_version", silent)
+    monkeypatch.setattr(store, "schema_state", silent)
     server.monitoring.health = Health(server.app, timeout=0.01)
     answer = await client.get("/ready")
     assert answer.status_code == 503
@@ -133,14 +133,14 @@ async def test_many_probes_are_one_question_and_its_answer_counts_for_a_second(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = 0
-    real = store.schema_version
+    real = store.schema_state
 
-    async def counted(database: store.Database) -> int:
+    async def counted(database: store.Database) -> store.SchemaState:
         nonlocal queries
         queries += 1
         return await real(database)
 
-    monkeypatch.setattr(store, "schema_version", counted)
+    monkeypatch.setattr(store, "schema_state", counted)
     clock = Clock()
     health = Health(server.app, clock)
     assert all(found.ready for found in await asyncio.gather(*(health.readiness() for _ in range(20))))

@@ -12,13 +12,13 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import SchemaError
+from headrace.store.database import revisions
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, begun, publish
 from tests.support.waiting import start, until_blocked
+from tests.upgrade.revisions import add_revision
 
-migrating = importlib.import_module(
-    "headrace.store.database.migrations"
-)  # `headrace.store.database.migrations` is also the name of a function
+migrating = importlib.import_module("headrace.store.database.migrations")
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,7 +36,7 @@ async def test_an_empty_database_gets_the_schema_and_the_migrations_are_reported
     done = await store.migrate(empty)
     assert done[0].startswith("applied migration 1")
     assert done[-1] == "installed the server functions"
-    assert await store.schema_version(empty) == len(migrating.migrations())
+    assert await store.schema_version(empty) == revisions.newest_revision()
     assert await store.migrate(empty) == []
 
 
@@ -55,9 +55,9 @@ async def test_the_second_of_two_migrations_waits_for_the_first(empty: store.Dat
         await until_blocked(empty, first)
         await first.execute(migrating._GROUND)
         await first.execute(
-            "insert into headrace_internal.migrations select n, 'x', 'y' from generate_series(1, 99) as n"
+            "insert into headrace_internal.migrations select n, 'x', 99 from generate_series(1, 99) as n"
         )
-    with pytest.raises(SchemaError, match="has version 99"):
+    with pytest.raises(SchemaError, match="has revision 99"):
         await second
 
 
@@ -67,23 +67,29 @@ async def test_many_first_migrations_at_once_make_the_schema_once(empty: store.D
     assert await store.create_stream(empty, "orders") == 1
 
 
-async def test_many_upgrades_at_once_install_the_functions_once(database: store.Database) -> None:
+async def test_many_upgrades_at_once_install_the_functions_once(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     others = [store.Database(database.dsn) for _ in range(4)]
     await asyncio.gather(*[other.open() for other in others])
-    await database.fetch("update headrace_internal.migrations set functions = 'old'")
+    add_revision(monkeypatch, "select 1")
     done = await asyncio.gather(*[store.migrate(other) for other in others])
-    assert sorted(len(steps) for steps in done) == [0, 0, 0, 1]
+    assert sorted(len(steps) for steps in done) == [0, 0, 0, 2]
     for other in others:
         await other.close()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(database: store.Database) -> None:
-    newest = len(migrating.migrations())
+async def test_a_schema_that_no_longer_serves_this_code_is_refused_and_left_alone(database: store.Database) -> None:
+    newest = revisions.newest_revision()
     await database.fetch(
-        f"insert into headrace_internal.migrations (version, name) values ({newest + 1}, 'from the future')"
+        f"insert into headrace_internal.migrations (version, name, serves_from) values ({newest + 1}, 'from the future', {newest + 1})"
     )
-    with pytest.raises(SchemaError, match=rf"has version {newest + 1}, .* up to {newest}\. Upgrade Headrace"):
+    with pytest.raises(
+        SchemaError, match=rf"has revision {newest + 1}, .* from revision {newest + 1} on\. .* Upgrade Headrace"
+    ):
         await store.migrate(database)
+    with pytest.raises(SchemaError, match=rf"has revision {newest + 1}"):
+        await store.require_current_schema(database)
     assert await store.schema_version(database) == newest + 1
 
 
@@ -96,32 +102,43 @@ async def test_a_schema_headrace_of_other_software_is_refused_and_left_alone(emp
     assert await empty.fetchval("select to_regnamespace('headrace_internal')") is None
 
 
-async def test_functions_are_installed_again_when_their_text_changed(
+async def test_functions_of_the_same_revision_are_only_replaced_on_demand(
     database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = migrating.functions()
-    addition = "\ncreate function headrace.addition() returns int language sql as 'select 42';"
-    monkeypatch.setattr(migrating, "functions", lambda: text + addition)
-    assert await store.migrate(database) == ["installed the server functions"]
-    assert await database.fetchval("select headrace.addition()") == 42
+    """Another text of the same revision is another build, and none of them is newer."""
+    addition = "\ncreate or replace function headrace.addition() returns int language sql as 'select 42';"
+    text = revisions.functions() + addition
+    monkeypatch.setattr(revisions, "functions", lambda: text)
     assert await store.migrate(database) == []
-    monkeypatch.setattr(migrating, "functions", lambda: text)
-    assert await store.migrate(database) == ["installed the server functions"]
     assert await database.fetchval("select to_regproc('headrace.addition')") is None
+    assert await store.migrate(database, reinstall=True) == ["installed the server functions"]
+    assert await database.fetchval("select headrace.addition()") == 42
 
 
-async def test_a_worker_that_runs_during_an_upgrade_goes_on(
-    database: store.Database, declare: Declare, monkeypatch: pytest.MonkeyPatch
+async def test_an_old_process_that_restarts_during_a_rollout_leaves_the_new_functions(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections have prepared statements and plans for functions that no longer exist."""
+    with monkeypatch.context() as new:
+        add_revision(
+            new,
+            "select 1",
+            functions="create or replace function headrace.addition() returns int language sql as 'select 42';",
+        )
+        assert len(await store.migrate(database)) == 2
+    assert await store.migrate(database) == []
+    assert await store.migrate(database, reinstall=True) == []
+    assert await database.fetchval("select headrace.addition()") == 42
+    await store.require_current_schema(database)
+
+
+async def test_a_worker_that_runs_during_an_upgrade_goes_on(database: store.Database, declare: Declare) -> None:
+    """Its connections have prepared statements and plans for functions that are replaced."""
     reader = await declare()
     await publish(database, *"abc")
     batch = await reader.lease(limit=1)
-    text = migrating.functions()
-    monkeypatch.setattr(migrating, "functions", lambda: text + "\n-- another version")
     other = store.Database(database.dsn)
     await other.open()
-    assert await store.migrate(other) == ["installed the server functions"]
+    assert await store.migrate(other, reinstall=True) == ["installed the server functions"]
     await other.close()
     await publish(database, "d")
     assert await reader.nack(batch) == []
@@ -132,8 +149,8 @@ async def test_a_worker_that_runs_during_an_upgrade_goes_on(
 async def test_a_migration_that_fails_leaves_nothing_behind(
     empty: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = [*migrating.migrations(), migrating.Migration(len(migrating.migrations()) + 1, "broken", "select 1/0")]
-    monkeypatch.setattr(migrating, "migrations", lambda: broken)
+    broken = [*revisions.migrations(), revisions.Migration(revisions.newest_revision() + 1, "broken", "select 1/0")]
+    monkeypatch.setattr(revisions, "migrations", lambda: broken)
     with pytest.raises(Exception, match="division by zero"):
         await store.migrate(empty)
     assert await store.schema_version(empty) == 0
@@ -141,9 +158,9 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
 
 
 async def test_migrations_are_numbered_without_gaps() -> None:
-    assert [one.version for one in migrating.migrations()] == list(range(1, len(migrating.migrations()) + 1))
-    assert set(migrating.FUNCTIONS) == {
-        entry.name.removesuffix(".sql") for entry in (migrating._SQL / "functions").iterdir()
+    assert [one.version for one in revisions.migrations()] == list(range(1, revisions.newest_revision() + 1))
+    assert {*revisions.FUNCTIONS, "_epilogue"} == {
+        entry.name.removesuffix(".sql") for entry in (revisions.SQL / "functions").iterdir()
     }
 
 
@@ -159,15 +176,13 @@ alter table headrace_internal.parked add column note text;
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> int:
     """From now on, the code knows two more migrations, and its functions differ. Returns its version."""
-    known, text = migrating.migrations(), migrating.functions()
-    version = known[-1].version + 2
-    later = [
-        migrating.Migration(version - 1, "notes", NEWER),
-        migrating.Migration(version, "index", "create index notes on headrace_internal.cursors (note);"),
-    ]
-    monkeypatch.setattr(migrating, "migrations", lambda: [*known, *later])
-    monkeypatch.setattr(migrating, "functions", lambda: text + "\n-- a later version")
-    return version
+    add_revision(monkeypatch, NEWER, name="notes")
+    return add_revision(
+        monkeypatch,
+        "create index notes on headrace_internal.cursors (note);",
+        functions="-- a later version",
+        name="index",
+    )
 
 
 async def upgrade(database: store.Database, version: int) -> None:

@@ -36,6 +36,8 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.lives = 0
+        self.package = ROOT / "framework"
+        """The directory of the code that the next start runs."""
 
     @property
     def url(self) -> str:
@@ -50,7 +52,7 @@ class ServerProcess:
                 [sys.executable, "-m", "headrace.cli.main", "serve", "--host", "127.0.0.1", "--port", str(self.port),
                  "--database", self._dsn, "--log-level", "info", *self._options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._log.parent,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}", "HEADRACE_DATA": str(self._log.parent)},
+                env={**os.environ, "PYTHONPATH": str(self.package), "HEADRACE_DATA": str(self._log.parent)},
             )  # fmt: skip
 
     def ready(self) -> bool:

@@ -60,6 +60,8 @@ class App(Declared, Publishing):
             else the user's.
         telemetry: OpenTelemetry traces and metrics: a `Telemetry`, "otlp", "prometheus", or True
             for the providers that your program has set up. Off by default.
+        migrate: whether to create or upgrade the schema at start. True by default. False raises
+            `SchemaError` if the schema is older than this code.
 
     You can set what you leave out here in the environment or in pyproject.toml. See
     `headrace.app.settings`.
@@ -76,13 +78,15 @@ class App(Declared, Publishing):
         shutdown_timeout: Duration | None = None,
         data_dir: Path | str | None = None,
         telemetry: Telemetry | str | bool | None = None,
+        migrate: bool | None = None,
     ) -> None:
         if isinstance(streams, str):
             raise ConfigurationError(f"streams={streams!r} is a string. Pass a list, such as [{streams!r}].")
         super().__init__(tuple(streams))
         self.dsn = dsn
+        self.migrate = migrate
         self._arguments = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
-        settings.check(self._arguments)
+        settings.check({"migrate": migrate, **self._arguments})
         self._settings = settings.DEFAULTS  # until it connects
         Telemetry.of(telemetry)  # raises at once if the value is invalid
         self.telemetry = telemetry
@@ -112,7 +116,7 @@ class App(Declared, Publishing):
         return self._database
 
     async def __aenter__(self) -> App:
-        """Connect: start the embedded Postgres if needed, update the schema, create the declared streams."""
+        """Connect: start the embedded Postgres if needed, upgrade the schema, create the declared streams."""
         async with self._connect_lock:  # a concurrent caller waits until the first one has connected
             if self._users == 0:
                 try:
@@ -129,7 +133,9 @@ class App(Declared, Publishing):
             await self._disconnect()
 
     async def _connect(self) -> None:
-        self._settings = found = settings.read({"database": self.dsn or None, **self._arguments})
+        self._settings = found = settings.read(
+            {"database": self.dsn or None, "migrate": self.migrate, **self._arguments}
+        )
         for name, suggestion in settings.unknown_variables():
             hint = None if suggestion is None else f"did you mean {suggestion}?"
             log.warning("unknown variable in the environment", variable=name, hint=hint)
@@ -144,8 +150,11 @@ class App(Declared, Publishing):
             dsn = self._server_handle.url
         self._database = store.Database(dsn, max_connections=found.max_connections)
         await self._database.open()
-        for step in await store.migrate(self._database):
-            log.info("schema updated", step=step)
+        if found.migrate:
+            for step in await store.migrate(self._database):
+                log.info("schema updated", step=step)
+        else:
+            await store.require_current_schema(self._database)
         await capture.make_streams(self._database, self.captures)  # first, since row streams need their own settings
         for name, spec in self._streams.items():
             await store.create_stream(self._database, spec or name)

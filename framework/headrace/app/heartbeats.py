@@ -18,7 +18,7 @@ import anyio
 
 from headrace import store
 from headrace.model.clock import SYSTEM_TIME, Time
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import SchemaError, StoreUnavailable
 from headrace.model.log import Log
 from headrace.model.records import ConsumerAtWork, ServerAtWork, WorkerFacts
 
@@ -78,6 +78,22 @@ class Heartbeats:
         finally:
             await self._remove()
 
+    async def announce(self) -> None:
+        """Send the first heartbeat, and then check that the schema still serves this process.
+
+        In this order, because a feature that older processes can't bear is switched on when no heartbeat of
+        one is left.
+
+        Raises:
+            SchemaError: it does not. The process's row is removed.
+        """
+        await self._send_or_wait()
+        try:
+            await store.require_current_schema(self._database)
+        except SchemaError:
+            await self._remove()
+            raise
+
     async def send(self) -> None:
         """Send one heartbeat. Raises `StoreUnavailable`."""
         await store.record_heartbeat(self._database, self._id, self.facts())
@@ -113,6 +129,7 @@ class Heartbeats:
             kind=_kind,
             version=_version(),
             started_at=self._started_at,
+            revision=store.newest_revision(),
             connections=found.get("connections", {}).get("open", 0),
             consumers=[_consumer(name, counts, self._rate, now) for name, counts in reported],
             more_consumers=len(consumers) - len(reported) + found.get("more_consumers", 0),

@@ -53,6 +53,7 @@ class Service:
         self._running_parts: list[Attached] = []  # those that have started and not ended
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published, limits.janitor)
+        self._heartbeats = Heartbeats(database, self._summary)
         self._listening = anyio.CancelScope()
         self._stopping = anyio.Event()
         self.on_all_deleted: Callable[[], None] = lambda: None
@@ -61,7 +62,12 @@ class Service:
         self._by_name: dict[str, list[Pipeline]] = {}
 
     async def prepare(self) -> None:
-        """Declare the sources and the consumers, and log what changed. Raises `StoreUnavailable`."""
+        """Declare the sources and the consumers, and log what changed.
+
+        Raises:
+            StoreUnavailable: the database can't be reached.
+            SchemaError: the schema does not serve this process any more.
+        """
         await capture.declare(self._database, self._captures)
         for consumer in self._consumers:
             spec = consumer.spec
@@ -81,6 +87,8 @@ class Service:
             self.pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)
             self._by_name.setdefault(spec.stream, []).append(pipeline)
+        if self._shared.witness is None:
+            await self._heartbeats.announce()
 
     async def run(self) -> None:
         """Run until `stop`, and until the drain has ended."""
@@ -91,7 +99,7 @@ class Service:
             others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
                 others.start_soon(self._janitor.run)
-                others.start_soon(Heartbeats(self._database, self._summary).run)
+                others.start_soon(self._heartbeats.run)
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]

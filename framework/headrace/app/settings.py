@@ -100,6 +100,14 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[Any, str], str]:
     return convert
 
 
+def _switch(value: Any, place: str) -> bool:
+    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+    found = value if isinstance(value, bool) else words.get(value.strip().lower()) if isinstance(value, str) else None
+    if found is None:
+        raise ConfigurationError(f"{place}={value!r} is invalid. It must be true or false.")
+    return found
+
+
 SETTINGS = (
     Setting(
         name="database", description="A Postgres URL: `postgresql://user:password@host:5432/database`.", convert=_text,
@@ -120,6 +128,10 @@ SETTINGS = (
     Setting(
         name="max_connections", description="The maximum number of connections of one process, besides one that listens, from 2 to 1000.",
         convert=_number(2, 1000), default=10, argument="max_connections",
+    ),
+    Setting(
+        name="migrate", description="Whether a process upgrades the schema when it starts. If not, run `headrace migrate` before. See [upgrading](upgrading.md).",
+        convert=_switch, default=True, default_text="`true`", argument="migrate", option="run --no-migrate",
     ),
     Setting(
         name="shutdown_timeout", description="How long handlers may take to finish when the process is stopped.",
@@ -173,6 +185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pg_port: int | None
     pg_bin: Path | None
     max_connections: int
+    migrate: bool
     shutdown_timeout: float
     telemetry: str | None
     log_level: LogLevel

@@ -284,6 +284,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """run, serve, or embedded in another program."""
     version: str
     started_at: datetime
+    revision: int = 1
+    """The revision of the schema that its code knows."""
     connections: int = 0
     """The number of open connections to the database."""
     consumers: list[ConsumerAtWork] = []

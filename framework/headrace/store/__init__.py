@@ -74,10 +74,29 @@ from headrace.store.catalog.sources import (
 )
 from headrace.store.catalog.states import consumer, consumers, stream, streams
 from headrace.store.catalog.tokens import add_token, any_token, delete_tokens, revoke_token, tokens, tokens_of
-from headrace.store.catalog.workers import delete_heartbeat, forget_workers, record_heartbeat, workers
+from headrace.store.catalog.workers import (
+    delete_heartbeat,
+    feature_is_on,
+    forget_workers,
+    live_revision,
+    record_heartbeat,
+    switch_on_features,
+    workers,
+)
 from headrace.store.database.listener import listen
-from headrace.store.database.migrations import migrate, schema_version
+from headrace.store.database.migrations import (
+    PATIENCE,
+    Patience,
+    Plan,
+    migrate,
+    plan_migration,
+    require_current_schema,
+    schema_state,
+    schema_version,
+)
 from headrace.store.database.pool import Database, Executor
+from headrace.store.database.revisions import newest_revision
+from headrace.store.database.schema import SchemaState
 from headrace.store.maintenance.leader import lead, notify_waiting, resign
 from headrace.store.maintenance.retention import (
     StreamToSweep,
@@ -121,6 +140,7 @@ from headrace.store.messages.transactions import (
 )
 
 __all__ = [
+    "PATIENCE",
     "Acks",
     "BackfillToDo",
     "CaptureBatch",
@@ -134,7 +154,10 @@ __all__ = [
     "FailureToRetry",
     "Forgotten",
     "Found",
+    "Patience",
+    "Plan",
     "PushConsumer",
+    "SchemaState",
     "Selection",
     "Status",
     "StreamToSweep",
@@ -180,6 +203,7 @@ __all__ = [
     "extend_leases",
     "fail_backfill",
     "failures_to_retry",
+    "feature_is_on",
     "find_consumers",
     "find_stream",
     "forget_commits",
@@ -191,11 +215,13 @@ __all__ = [
     "lease",
     "leave_witness",
     "listen",
+    "live_revision",
     "lock_source",
     "mark_started",
     "messages",
     "messages_at",
     "migrate",
+    "newest_revision",
     "next_backfill",
     "next_scheduled",
     "notify_waiting",
@@ -203,6 +229,7 @@ __all__ = [
     "pause",
     "pause_capture",
     "peek",
+    "plan_migration",
     "plan_segments",
     "publish",
     "publish_all",
@@ -220,11 +247,13 @@ __all__ = [
     "replay",
     "report_capture",
     "republish",
+    "require_current_schema",
     "reset_capture",
     "resign",
     "resume",
     "retry_capture_failures",
     "revoke_token",
+    "schema_state",
     "schema_version",
     "secret",
     "seek",
@@ -241,6 +270,7 @@ __all__ = [
     "streams",
     "streams_named",
     "streams_to_sweep",
+    "switch_on_features",
     "tables_to_vacuum",
     "take_capture",
     "tokens",

@@ -29,7 +29,7 @@ from headrace import store
 from headrace.embedded import EmbeddedPostgres
 from headrace.model.errors import ConfigurationError
 from headrace.store.database.errors import translated
-from headrace.store.database.migrations import functions, migrations
+from headrace.store.database.revisions import functions, migrations
 
 T = TypeVar("T")
 

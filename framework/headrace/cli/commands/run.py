@@ -54,6 +54,7 @@ def run(
             " machine can see a password in it, but not in HEADRACE_DATABASE.",
         ),
     ] = None,
+    no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False,
     ready_file: Annotated[
         Path | None,
         Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the process is ready."),
@@ -79,10 +80,14 @@ def run(
             raise UsageError("--reload runs only one process. Leave out --processes and unset HEADRACE_PROCESSES.")
         directories = directories_to_watch(target, reload_dir or ())
         set_up_logging(settings.log_level, settings.log_format)
-        return run_async(run_with_reload, target, directories, database, settings)
+        return run_async(
+            run_with_reload, target, directories, database, settings, *(["--no-migrate"] if no_migrate else [])
+        )
     app = load_app(target)
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
     app.dsn = database or (child.database if child else None) or app.dsn
+    if no_migrate:
+        app.migrate = False
     if check:
         run_async(app.preflight)
         print(f"All checks of {target} passed.")

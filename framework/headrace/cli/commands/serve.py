@@ -97,6 +97,7 @@ def serve(
         ),
     ] = None,
     no_capture: Annotated[bool, flag("Don't capture tables in this server.")] = False,
+    no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False,
     ready_file: Annotated[
         Path | None,
         Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the server is ready."),
@@ -122,7 +123,7 @@ def serve(
     child = child_info.from_environment()
     settings = read_settings({
         "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
-        "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
+        "migrate": False if no_migrate else None, "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
     })  # fmt: skip
     options = _options(max_body, max_requests, push_allow, allowed_host, settings.host, capture=not no_capture)
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
@@ -165,7 +166,7 @@ class ServeCommand:
         if settings.tls_key is not None and settings.tls_cert is None:
             raise ConfigurationError("--tls-key needs a certificate. Give it with --tls-cert.")
         self._certificate = None if settings.tls_cert is None else Certificate(settings.tls_cert, settings.tls_key)
-        self._app = App(database or (child.database if child else None))
+        self._app = App(database or (child.database if child else None), migrate=settings.migrate)
 
     def run(self) -> int:
         """Serve until stopped. Returns the exit code."""
@@ -249,6 +250,7 @@ class ServeCommand:
         for host in options.allowed_hosts:
             words += ["--allowed-host", host]
         words += [] if options.capture else ["--no-capture"]
+        words += [] if settings.migrate else ["--no-migrate"]
         return tuple(child_command(settings, *words, *(["--insecure"] if self._insecure else [])))
 
     async def _require_token(self) -> None:

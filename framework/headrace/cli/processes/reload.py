@@ -59,12 +59,18 @@ def directories_to_watch(target: str, additional: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(directories))
 
 
-async def run_with_reload(target: str, directories: Sequence[Path], database: str | None, settings: Settings) -> int:
-    """Run and restart the application until SIGTERM or SIGINT. Returns the exit code, 0."""
+async def run_with_reload(
+    target: str, directories: Sequence[Path], database: str | None, settings: Settings, *words: str
+) -> int:
+    """Run and restart the application until SIGTERM or SIGINT. Returns the exit code, 0.
+
+    Args:
+        words: further words of the command line.
+    """
     with parent_pipe() as fd:
         ready_file = None if settings.ready_file is None else str(settings.ready_file)
         child = ChildInfo(number=None, parent_fd=fd, database=database, ready_file=ready_file)
-        command = child_command(settings, "run", target)
+        command = child_command(settings, "run", target, *words)
         await Reloader(command, child, directories, settings.shutdown_timeout + KILL_GRACE).run()
     return 0
 

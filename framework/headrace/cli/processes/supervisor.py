@@ -47,7 +47,8 @@ async def run_processes(app: App, target: str, settings: Settings) -> int:
     async with app:
         with parent_pipe() as fd:
             child = ChildInfo(number=None, parent_fd=fd, database=app.dsn, ready_file=None)
-            return await Supervisor(child_command(settings, "run", target), settings, child).run()
+            words = ["--no-migrate"] if app.migrate is False else []
+            return await Supervisor(child_command(settings, "run", target, *words), settings, child).run()
 
 
 class Supervisor:
@@ -98,12 +99,14 @@ class Supervisor:
     async def _keep_running(self, number: int, child: ChildInfo) -> None:
         """Keep one process running. Replace it when it dies, until all are to stop."""
         deaths = 0
+        worked = False
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._run_child(number, child)
             deaths = deaths + 1 if time.monotonic() - started < HEALTHY_AFTER else 1
-            if not self._should_replace(number, code):
+            if not self._should_replace(number, code, worked=worked):
                 return
+            worked = worked or code not in PERMANENT_FAILURES
             delay = restart_delay(deaths)
             log.error("process died, starting another", number=number, **exit_fields(code), seconds=delay)
             with anyio.move_on_after(delay):
@@ -123,8 +126,14 @@ class Supervisor:
                 if child.ready_path is not None:  # a killed process leaves it behind
                     child.ready_path.unlink(missing_ok=True)
 
-    def _should_replace(self, number: int, code: int) -> bool:
-        """Return whether to replace a process that has ended. If not, record its exit code."""
+    def _should_replace(self, number: int, code: int, *, worked: bool) -> bool:
+        """Return whether to replace a process that has ended. If not, record its exit code.
+
+        Args:
+            worked: whether a process with this number worked before. Then a failure that would recur came later, as
+                when the schema was upgraded to a revision for which this code is too old. The other processes
+                go on.
+        """
         if code == 0:
             return False  # the process was stopped, or the application stopped on its own
         if self._stopping.is_set():
@@ -133,7 +142,7 @@ class Supervisor:
             log.error("process failed", number=number, **exit_fields(code))
             self._record_failure(code)
             return False
-        if code in PERMANENT_FAILURES:
+        if code in PERMANENT_FAILURES and not (worked and self._processes):
             log.error(
                 "process failed, stopping all",
                 number=number,

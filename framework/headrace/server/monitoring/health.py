@@ -13,7 +13,6 @@ from headrace.app.app import App
 from headrace.model.capture import CaptureState
 from headrace.model.errors import HeadraceError
 from headrace.model.sources import SourceInfo
-from headrace.store.database.migrations import migrations
 
 TIMEOUT = 2.0
 """Default of the seconds that the database has to answer."""
@@ -43,7 +42,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         reasons: why not, one sentence each.
         draining: whether the server is stopping, which is no failure.
         database: whether the database answers.
-        schema: whether the schema has the version that this server requires.
+        schema: whether the schema serves this server.
         sources: the sources that capture none or only some of their tables now, for any reason.
     """
 
@@ -82,7 +81,6 @@ class Health:
         self._app = app
         self._clock = clock
         self._timeout = timeout
-        self._schema_version = migrations()[-1].version
         self._lock = anyio.Lock()
         self._until = float("-inf")
         self._state = DatabaseState(database=False, schema=False)
@@ -145,9 +143,8 @@ class Health:
     async def _read(self) -> DatabaseState:
         try:
             with anyio.fail_after(self._timeout):
-                version = await store.schema_version(self._app.database)
-                if version != self._schema_version:
-                    reason = f"The database has schema version {version}. This server requires {self._schema_version}."
+                state = await store.schema_state(self._app.database)
+                if (reason := state.mismatch(self._app.database.dsn)) is not None:
                     return DatabaseState(database=True, schema=False, reason=reason)
                 sources, _ = await store.sources_at_work(self._app.database)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""workers: the heartbeats of processes, and the list of running processes."""
+"""workers: the heartbeats of processes, the list of running processes, and the features that all of them know."""
 
 from __future__ import annotations
 
@@ -53,3 +53,25 @@ async def forget_workers(executor: Executor, *, now: datetime | None = None) -> 
         "select headrace_internal.delete_old_heartbeats(coalesce($1, clock_timestamp()))", now
     )
     return count
+
+
+async def live_revision(executor: Executor, *, now: datetime | None = None) -> int | None:
+    """The lowest revision of the schema that the running processes know. None if no process runs."""
+    found: int | None = await executor.fetchval(
+        "select headrace_internal.live_revision(coalesce($1, clock_timestamp()))", now
+    )
+    return found
+
+
+async def feature_is_on(executor: Executor, name: str) -> bool:
+    """Whether a feature is switched on, which all running processes must know."""
+    found: bool = await executor.fetchval("select headrace_internal.feature_is_on($1)", name)
+    return found
+
+
+async def switch_on_features(executor: Executor, *, now: datetime | None = None) -> list[str]:
+    """Switch on the features that all running processes know. Returns their names."""
+    rows = await executor.fetch(
+        "select name from headrace_internal.switch_on_features(coalesce($1, clock_timestamp())) as name", now
+    )
+    return [row["name"] for row in rows]

@@ -17,7 +17,14 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 import asyncpg
 
-from headrace.model.errors import ConfigurationError, FilterTooSlow, StoreBusy, StoreUnavailable, UnknownConsumer
+from headrace.model.errors import (
+    ConfigurationError,
+    FilterTooSlow,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    UnknownConsumer,
+)
 from headrace.model.text.masking import masked
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
@@ -26,6 +33,7 @@ from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetec
 from headrace.store.database.fair_shares import FairShares, NoPlace
 from headrace.store.database.keepalive import SERVER_SETTINGS
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
+from headrace.store.database.schema import read_state
 
 CONNECT_TIMEOUT = 10.0
 """The default of `connect_timeout`, in seconds."""
@@ -212,7 +220,21 @@ class Database:
                     await self.refuse_while_recovering()
                 if not object_replaced(error):
                     raise
-            return await self._call(method, query, args)
+            try:
+                return await self._call(method, query, args)
+            except asyncpg.UndefinedFunctionError as error:
+                await self._refuse_other_revision(error)
+                raise
+
+    async def _refuse_other_revision(self, error: asyncpg.PostgresError) -> None:
+        """Raise `StoreError` if the schema exists and lacks a function, since it has another revision than this code.
+        Processes at work wait, and report it, instead of ending.
+        """
+        async with self._connection() as connection, connection.transaction():
+            state = await read_state(connection)
+        if state.revision:
+            reason = state.mismatch(self.dsn) or "Repair the schema: headrace migrate --reinstall."
+            raise StoreError(f"A function of Headrace is missing ({first_line(error)}). {reason}") from error
 
     async def refuse_while_recovering(self) -> None:
         """Raise `StoreUnavailable` if the server is in recovery. Call it when something is missing that may

@@ -1,7 +1,7 @@
 -- backfills: publish the existing rows of tables while their changes are captured.
 
 -- Create a backfill. Returns null if another one of that table is queued or running.
-create function headrace_internal.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
+create or replace function headrace_internal.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
 language plpgsql as $$
 declare
     v_uid  uuid;
@@ -15,7 +15,7 @@ begin
 end $$;
 
 -- Return the backfills of a source, or of all sources, the newest first.
-create function headrace_internal.backfill_info(p_source uuid default null, p_limit int default 100)
+create or replace function headrace_internal.backfill_info(p_source uuid default null, p_limit int default 100)
 returns table (
     id uuid, source text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
     created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz
@@ -28,7 +28,7 @@ language sql stable as $$
 $$;
 
 -- Return the backfill to work on: the one that is running, or else the oldest that is queued.
-create function headrace_internal.next_backfill(p_source int)
+create or replace function headrace_internal.next_backfill(p_source int)
 returns table (id int, relation text, condition json, rate int, state text, place json, read bigint, total bigint)
 language sql stable as $$
     select b.id, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total
@@ -36,7 +36,7 @@ language sql stable as $$
 $$;
 
 -- Start a backfill, or continue it, with an estimate of the rows to read.
-create function headrace_internal.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
+create or replace function headrace_internal.begin_backfill(p_source int, p_epoch bigint, p_id int, p_total bigint) returns boolean
 language plpgsql as $$
 begin
     perform headrace_internal.require_capture_lease(p_source, p_epoch);
@@ -47,14 +47,14 @@ begin
 end $$;
 
 -- Return whether a backfill is still to be done.
-create function headrace_internal.is_backfill_unfinished(p_id int) returns boolean
+create or replace function headrace_internal.is_backfill_unfinished(p_id int) returns boolean
 language sql stable as $$
     select exists (select from headrace_internal.backfills where id = p_id and state in ('queued', 'running'))
 $$;
 
 -- Record the chunks of backfills that an append contained. If a backfill was cancelled meanwhile, only its counts and
 -- its place change.
-create function headrace_internal.advance_backfills(p_source int, p_chunks json) returns void
+create or replace function headrace_internal.advance_backfills(p_source int, p_chunks json) returns void
 language sql as $$
     update headrace_internal.backfills as b
         set place = coalesce(c.place, b.place), read = b.read + c.read, published = b.published + c.published,
@@ -74,7 +74,7 @@ $$;
 
 -- Mark a backfill as failed, for the process that captures the source. Raises if its capture lease is over, since
 -- that process may use settings that have changed.
-create function headrace_internal.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
+create or replace function headrace_internal.fail_backfill(p_source int, p_epoch bigint, p_id int, p_reason text) returns boolean
 language plpgsql as $$
 begin
     perform headrace_internal.require_capture_lease(p_source, p_epoch);
@@ -84,7 +84,7 @@ begin
 end $$;
 
 -- Cancel one backfill by its id, or all of a source that are queued or running. Returns the number cancelled.
-create function headrace_internal.cancel_backfills(p_source uuid, p_id uuid default null) returns bigint
+create or replace function headrace_internal.cancel_backfills(p_source uuid, p_id uuid default null) returns bigint
 language plpgsql as $$
 declare
     v_count  bigint;

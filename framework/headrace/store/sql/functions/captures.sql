@@ -7,7 +7,7 @@
 -- session.
 
 -- Return the sources to capture. `free`: no process captures it.
-create function headrace_internal.list_captures(p_now timestamptz default clock_timestamp())
+create or replace function headrace_internal.list_captures(p_now timestamptz default clock_timestamp())
 returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
 language sql stable as $$
     select c.source_id, o.uid, o.name, s.name, o.settings, o.updated_at, c.paused_at is not null,
@@ -18,7 +18,7 @@ $$;
 
 -- Take the capture lease. Returns its epoch, or null if another process holds it or is appending at the moment, or if
 -- the capture is paused or gone.
-create function headrace_internal.take_capture(
+create or replace function headrace_internal.take_capture(
     p_source int, p_holder uuid, p_duration interval, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
@@ -36,7 +36,7 @@ begin
 end $$;
 
 -- Extend the capture lease. Returns whether it is still held under this epoch.
-create function headrace_internal.renew_capture(
+create or replace function headrace_internal.renew_capture(
     p_source int, p_epoch bigint, p_duration interval, p_now timestamptz default clock_timestamp()
 ) returns boolean
 language plpgsql as $$
@@ -53,7 +53,7 @@ end $$;
 -- Continue the capture lease under another epoch, which is returned. Null if the lease is over. An append that lost
 -- its connection may still be running here. This waits for it, and any later one is refused. So the position that is
 -- read next is the last one.
-create function headrace_internal.reopen_capture(p_source int, p_epoch bigint) returns bigint
+create or replace function headrace_internal.reopen_capture(p_source int, p_epoch bigint) returns bigint
 language plpgsql as $$
 declare
     v_epoch  bigint;
@@ -66,13 +66,13 @@ begin
     return v_epoch;
 end $$;
 
-create function headrace_internal.release_capture(p_source int, p_epoch bigint) returns void
+create or replace function headrace_internal.release_capture(p_source int, p_epoch bigint) returns void
 language sql as $$
     update headrace_internal.captures set held_until = null, holder = null where source_id = p_source and epoch = p_epoch
 $$;
 
 -- Report the state of a capture. `since` is kept while the state and its reason stay the same.
-create function headrace_internal.report_capture(
+create or replace function headrace_internal.report_capture(
     p_source int, p_epoch bigint, p_state text, p_reason text, p_remedy text, p_report json, p_now timestamptz default clock_timestamp()
 ) returns boolean
 language plpgsql as $$
@@ -85,7 +85,7 @@ begin
 end $$;
 
 -- Return the position to continue from. No row before the first position.
-create function headrace_internal.capture_position(p_source int)
+create or replace function headrace_internal.capture_position(p_source int)
 returns table ("position" pg_lsn, captured bigint, system_id text, timeline int)
 language sql stable as $$
     select p.position, p.captured, c.system_id, c.timeline
@@ -95,7 +95,7 @@ language sql stable as $$
 $$;
 
 -- Begin a capture at a position of a server, for the first time or again.
-create function headrace_internal.begin_capture(
+create or replace function headrace_internal.begin_capture(
     p_source int, p_epoch bigint, p_position pg_lsn, p_system_id text, p_timeline int
 ) returns void
 language plpgsql as $$
@@ -108,7 +108,7 @@ begin
 end $$;
 
 -- Raise unless the capture is held under this epoch, and prevent a takeover until the end of the transaction.
-create function headrace_internal.require_capture_lease(p_source int, p_epoch bigint) returns void
+create or replace function headrace_internal.require_capture_lease(p_source int, p_epoch bigint) returns void
 language plpgsql as $$
 begin
     perform from headrace_internal.captures where source_id = p_source and epoch = p_epoch and paused_at is null for key share;
@@ -125,7 +125,7 @@ end $$;
 -- `p_after`: the position of the append before. The epoch is not enough of a fence. A database that was restored to
 -- an earlier time has an earlier position under the same epoch, and the captured server has already discarded the
 -- changes in between.
-create function headrace_internal.append_captured(
+create or replace function headrace_internal.append_captured(
     p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
     p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
     p_resolved bigint[] default null, p_after pg_lsn default null
@@ -172,7 +172,7 @@ begin
 end $$;
 
 -- Pause a capture, so that no process captures it from now on, or resume it. Returns whether there is such a capture.
-create function headrace_internal.pause_capture(p_source uuid, p_paused boolean, p_now timestamptz default clock_timestamp()) returns boolean
+create or replace function headrace_internal.pause_capture(p_source uuid, p_paused boolean, p_now timestamptz default clock_timestamp()) returns boolean
 language plpgsql as $$
 declare
     v_id  int;
@@ -187,7 +187,7 @@ end $$;
 
 -- End the current capture lease. No more messages are appended under settings that have changed, and the next process
 -- that captures the source uses the new ones.
-create function headrace_internal.interrupt_capture(p_source uuid) returns void
+create or replace function headrace_internal.interrupt_capture(p_source uuid) returns void
 language plpgsql as $$
 declare
     v_id  int;
@@ -200,7 +200,7 @@ end $$;
 -- Forget the position of a capture. The next process that captures the source begins at the source's end, so what was
 -- committed meanwhile is missing. Its backfills end, since they miss the same changes, and so does a pause. Returns
 -- whether there is such a capture.
-create function headrace_internal.reset_capture(p_source uuid, p_now timestamptz default clock_timestamp()) returns boolean
+create or replace function headrace_internal.reset_capture(p_source uuid, p_now timestamptz default clock_timestamp()) returns boolean
 language plpgsql as $$
 declare
     v_id  int;
@@ -219,7 +219,7 @@ begin
 end $$;
 
 -- Return the state of a capture.
-create function headrace_internal.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
+create or replace function headrace_internal.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
 language sql stable as $$
     select json_build_object(
         'state', case when c.paused_at is not null then 'paused'
@@ -239,7 +239,7 @@ language sql stable as $$
 $$;
 
 -- Return the changes that could not be made into messages, the oldest first.
-create function headrace_internal.capture_failures(p_source uuid, p_above bigint default 0, p_limit int default 100)
+create or replace function headrace_internal.capture_failures(p_source uuid, p_above bigint default 0, p_limit int default 100)
 returns table (id bigint, key text, data json, error text, failed_at timestamptz, attempts int, retry boolean)
 language sql stable as $$
     select f.id, f.key, f.data, f.error, f.failed_at, f.attempts, f.retry
@@ -248,7 +248,7 @@ language sql stable as $$
 $$;
 
 -- Mark failures for a retry by the process that captures: these ids, or all of the source. Returns the number marked.
-create function headrace_internal.retry_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
+create or replace function headrace_internal.retry_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
 language plpgsql as $$
 declare
     v_count  bigint;
@@ -259,7 +259,7 @@ begin
     return v_count;
 end $$;
 
-create function headrace_internal.drop_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
+create or replace function headrace_internal.drop_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint
 language plpgsql as $$
 declare
     v_count  bigint;
@@ -271,21 +271,21 @@ begin
 end $$;
 
 -- Return the failures that are to be retried now.
-create function headrace_internal.capture_failures_to_retry(p_source int, p_limit int default 100)
+create or replace function headrace_internal.capture_failures_to_retry(p_source int, p_limit int default 100)
 returns table (id bigint, key text, data json, failed_at timestamptz)
 language sql stable as $$
     select f.id, f.key, f.data, f.failed_at from headrace_internal.capture_failures as f where f.source_id = p_source and f.retry order by f.id limit p_limit
 $$;
 
 -- Record that these failures failed again.
-create function headrace_internal.record_repeated_failures(p_source int, p_ids bigint[], p_errors text[]) returns void
+create or replace function headrace_internal.record_repeated_failures(p_source int, p_ids bigint[], p_errors text[]) returns void
 language sql as $$
     update headrace_internal.capture_failures as f set retry = false, error = g.error, attempts = f.attempts + 1
     from unnest(p_ids, p_errors) as g(id, error) where f.source_id = p_source and f.id = g.id
 $$;
 
 -- Return the rows that a stream with one_message_per_key has now for these keys.
-create function headrace_internal.rows_of_keys(p_stream text, p_keys text[]) returns table (key text, data json)
+create or replace function headrace_internal.rows_of_keys(p_stream text, p_keys text[]) returns table (key text, data json)
 language plpgsql stable as $$
 begin
     return query execute format('select key, data from %s where key = any ($1)', (headrace_internal.require_stream(p_stream)).relation)
@@ -293,7 +293,7 @@ begin
 end $$;
 
 -- Return those of these keys that were published after a time.
-create function headrace_internal.keys_published_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
+create or replace function headrace_internal.keys_published_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
 language plpgsql stable as $$
 begin
     return query execute format(
@@ -303,7 +303,7 @@ end $$;
 
 -- After a table was truncated, publish a tombstone for each of its rows that the stream has. Returns the number of
 -- rows.
-create function headrace_internal.publish_truncation(
+create or replace function headrace_internal.publish_truncation(
     p_source int, p_epoch bigint, p_stream text, p_schema text, p_relation text, p_metadata json
 ) returns bigint
 language plpgsql as $$

@@ -31,7 +31,7 @@
 
 -- Convert a JSON number, of any length and size, to a numeric that compares correctly with every number of less than
 -- 1,000 digits on either side of the point. numeric itself ends at 131,072 digits before the point and 16,383 after.
-create function headrace_internal.json_number(p_text text) returns numeric
+create or replace function headrace_internal.json_number(p_text text) returns numeric
 language plpgsql immutable strict as $$
 declare
     v_part       text[] := regexp_match(p_text, '^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([-+]?)0*([0-9]+))?$');
@@ -56,7 +56,7 @@ end $$;
 
 -- Return the value at the path, for any document. Returns null, as if there were no fields, for a document that
 -- Postgres can't decompose.
-create function headrace_internal.json_at(p_json json, p_path text[]) returns json
+create or replace function headrace_internal.json_at(p_json json, p_path text[]) returns json
 language plpgsql immutable strict as $$
 begin
     if p_path = '{}' then
@@ -69,7 +69,7 @@ exception when data_exception or program_limit_exceeded then
 end $$;
 
 -- Return the path of a field, its root first: {data,items,0,"odd key"} for data.items.0."odd key".
-create function headrace_internal.where_path(p_field json) returns text[]
+create or replace function headrace_internal.where_path(p_field json) returns text[]
 language plpgsql immutable as $$
 declare
     v_field  text := p_field #>> '{}';
@@ -92,14 +92,14 @@ end $$;
 -- Return a piece of text that any JSON without `\u` must contain if a string in it equals p_text, or is like it. Null
 -- if the piece would be too short to search for. p_text is split at wildcards, and at characters that JSON may write
 -- in another way.
-create function headrace_internal.where_search_text(p_text text) returns text
+create or replace function headrace_internal.where_search_text(p_text text) returns text
 language sql immutable as $$
     select piece from regexp_split_to_table('"' || regexp_replace(p_text, '["\\/[:cntrl:]%_]', '%', 'g') || '"', '%+') as piece
     where octet_length(piece) >= 2 order by octet_length(piece) desc limit 1
 $$;
 
 -- Return a time in ISO 8601 as text with its zone. The zone is UTC if there is none.
-create function headrace_internal.where_time(p_text text) returns text
+create or replace function headrace_internal.where_time(p_text text) returns text
 language plpgsql immutable as $$
 declare
     v_text  text := p_text;
@@ -120,7 +120,7 @@ end $$;
 
 -- Raise unless the value is a valid pattern. A regular expression is tried, which also bounds its size when compiled.
 -- Back references are refused: only these make Postgres search by trying all ways to divide a text.
-create function headrace_internal.where_check_pattern(p_op text, p_value json) returns void
+create or replace function headrace_internal.where_check_pattern(p_op text, p_value json) returns void
 language plpgsql immutable as $$
 declare
     v_pattern  text := p_value #>> '{}';
@@ -159,7 +159,7 @@ create type headrace_internal.where_values as (
 
 -- Check that the operator and the value of a leaf fit together and fit its field, and return the values by their kind.
 -- p_root: data, headers or a column.
-create function headrace_internal.where_values(p_op text, p_value json, p_root text) returns headrace_internal.where_values
+create or replace function headrace_internal.where_values(p_op text, p_value json, p_root text) returns headrace_internal.where_values
 language plpgsql immutable as $$
 declare
     v_values  json[] := array[p_value];
@@ -206,7 +206,7 @@ begin
 end $$;
 
 -- Compile a leaf on a column.
-create function headrace_internal.where_column(p_op text, p_column text, p_values headrace_internal.where_values) returns headrace_internal.where_sql
+create or replace function headrace_internal.where_column(p_op text, p_column text, p_values headrace_internal.where_values) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_operator  text := case p_op when 'regex' then '~' when 'in' then '= any' when 'not in' then '<> all' else p_op end;
@@ -228,7 +228,7 @@ begin
 end $$;
 
 -- Return a test over j, a value as JSON.
-create function headrace_internal.where_json_test(p_op text, p_values headrace_internal.where_values) returns text
+create or replace function headrace_internal.where_json_test(p_op text, p_values headrace_internal.where_values) returns text
 language plpgsql immutable as $$
 declare
     c_number  constant text := 'case when octet_length(j::text) < 40 and strpos(j::text, ''e'') = 0 and strpos(j::text, ''E'') = 0 '
@@ -252,7 +252,7 @@ begin
 end $$;
 
 -- Compile a leaf on a document. p_safe: see headrace_internal.where_leaf.
-create function headrace_internal.where_document(p_op text, p_path text[], p_values headrace_internal.where_values, p_safe boolean) returns headrace_internal.where_sql
+create or replace function headrace_internal.where_document(p_op text, p_path text[], p_values headrace_internal.where_values, p_safe boolean) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_root       text := p_path[1];
@@ -312,7 +312,7 @@ end $$;
 
 -- Compile one leaf.
 -- p_safe: whether the document may be one that raises
-create function headrace_internal.where_leaf(p_leaf json, p_safe boolean) returns headrace_internal.where_sql
+create or replace function headrace_internal.where_leaf(p_leaf json, p_safe boolean) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_op      text := p_leaf ->> 'op';
@@ -326,7 +326,7 @@ begin
 end $$;
 
 -- Join conditions by "and" or "or", the cheapest first. None of the parts can raise, so they may come in any order.
-create function headrace_internal.where_join(p_parts headrace_internal.where_sql[], p_word text) returns headrace_internal.where_sql
+create or replace function headrace_internal.where_join(p_parts headrace_internal.where_sql[], p_word text) returns headrace_internal.where_sql
 language sql immutable as $$
     select string_agg(format('(%s)', part.sql), format(' %s ', p_word) order by part.cost, place), sum(part.cost)::int,
            array(select distinct root from unnest(p_parts) as p, unnest(p.roots) as root order by root), bool_or(searches)
@@ -334,7 +334,7 @@ language sql immutable as $$
 $$;
 
 -- Compile a tree of leaves.
-create function headrace_internal.where_tree(p_where json, p_safe boolean, p_depth int) returns headrace_internal.where_sql
+create or replace function headrace_internal.where_tree(p_where json, p_safe boolean, p_depth int) returns headrace_internal.where_sql
 language plpgsql immutable as $$
 declare
     v_names   text[];
@@ -369,7 +369,7 @@ begin
 end $$;
 
 -- Return the condition as SQL, in parentheses, or 'true' if there is none. Raises HR004, with what would be right.
-create function headrace_internal.where_condition(p_where json) returns text
+create or replace function headrace_internal.where_condition(p_where json) returns text
 language plpgsql immutable as $$
 declare
     v_child    json;

@@ -3,7 +3,7 @@
 
 -- Raise HR004 unless these are filters, by the grammar of headrace.model.keys: like keys, but with "*" for one token and
 -- ">" as the last token.
-create function headrace_internal.check_filters(p_filters text[]) returns void
+create or replace function headrace_internal.check_filters(p_filters text[]) returns void
 language plpgsql immutable as $$
 declare
     v_filter  text;
@@ -33,7 +33,7 @@ end $$;
 
 -- Return the filters as one condition over `key`. Raises HR004 for anything that is no filter. Postgres quotes every
 -- literal (%L), so no text of a user enters the SQL unquoted.
-create function headrace_internal.key_condition(p_filters text[]) returns text
+create or replace function headrace_internal.key_condition(p_filters text[]) returns text
 language plpgsql immutable as $$
 declare
     v_filter     text;
@@ -68,7 +68,7 @@ begin
 end $$;
 
 -- Return the filters and the condition of a consumer as one SQL condition over a message's columns.
-create function headrace_internal.condition(p_filters text[], p_where json) returns text
+create or replace function headrace_internal.condition(p_filters text[], p_where json) returns text
 language plpgsql stable as $$
 begin
     if p_where is null then
@@ -84,7 +84,7 @@ end $$;
 -- Create or update a consumer.
 -- p_deliver_policy, p_start_seq, p_start_time: where a new consumer begins. An existing one keeps its position.
 -- Returns the consumer's id, and its settings as they were before (null when it is new).
-create function headrace_internal.declare_consumer(
+create or replace function headrace_internal.declare_consumer(
     p_stream           text,
     p_name             text,
     p_filters          text[],
@@ -145,7 +145,7 @@ begin
 end $$;
 
 -- Set the first position of a new consumer.
-create function headrace_internal.start_consumer(
+create or replace function headrace_internal.start_consumer(
     p_stream headrace_internal.streams, p_consumer int, p_condition text, p_policy text, p_start_seq bigint, p_start_time timestamptz
 ) returns void
 language plpgsql as $$
@@ -178,7 +178,7 @@ begin
     end if;
 end $$;
 
-create function headrace_internal.consumer_settings(c headrace_internal.consumers) returns json
+create or replace function headrace_internal.consumer_settings(c headrace_internal.consumers) returns json
 language sql stable as $$
     select json_build_object(
         'filters', c.filters, 'where', c.filter_where, 'ordered', c.ordered, 'ack_wait', extract(epoch from c.ack_wait)::float8,

@@ -5,7 +5,7 @@
 --
 -- p_below, p_newest: the last p_limit of them below this seq, in descending order. p_bytes: until their size as text
 -- exceeds this.
-create function headrace_internal.find_dead_letters(
+create or replace function headrace_internal.find_dead_letters(
     p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int,
     p_below bigint default null, p_newest boolean default false, p_bytes bigint default null
 ) returns setof headrace_internal.dead_letters
@@ -28,7 +28,7 @@ end $$;
 
 -- Return the seqs of the dead letters that match all given arguments: seqs, a key, filters, a condition. With none
 -- given, all match.
-create function headrace_internal.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
+create or replace function headrace_internal.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
 returns bigint[]
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -49,7 +49,7 @@ end $$;
 -- with one message per key, a newer message may have replaced it, and that one is delivered in any case.)
 -- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace_internal.select_dead_letters. p_dry_run: only count.
 -- Returns the number of dead letters.
-create function headrace_internal.redrive(
+create or replace function headrace_internal.redrive(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
     p_where json default null, p_dry_run boolean default false
 ) returns bigint
@@ -107,7 +107,7 @@ end $$;
 -- Delete dead letters. A blocked key continues after the last message that blocked it.
 -- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace_internal.select_dead_letters. p_dry_run: only count.
 -- Returns the number of dead letters.
-create function headrace_internal.discard(
+create or replace function headrace_internal.discard(
     p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
     p_where json default null, p_dry_run boolean default false
 ) returns bigint

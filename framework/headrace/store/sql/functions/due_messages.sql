@@ -18,7 +18,7 @@ create type headrace_internal.due_messages as (
 -- p_distinct_keys: only the first message of each key. `behind`: messages that are due and join the tail of their key
 -- instead, because an earlier message of the key waits for its retry or blocks the key. A tail counts no attempts. So
 -- a retry that falls due while its key is blocked begins at its first attempt when the key is free again.
-create function headrace_internal.find_due_messages(
+create or replace function headrace_internal.find_due_messages(
     p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
     p_distinct_keys boolean, p_now timestamptz,
     out seqs bigint[], out hashes bigint[], out attempts int[], out crashes int[], out behind bigint[]
@@ -89,7 +89,7 @@ begin
 end $$;
 
 -- Take the messages that are due, and read their contents. p_cached: see headrace_internal.scan.
-create function headrace_internal.take_due_messages(
+create or replace function headrace_internal.take_due_messages(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
     p_blocked boolean, p_until bigint, p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
 ) returns headrace_internal.due_messages
@@ -155,7 +155,7 @@ end $$;
 --
 -- p_parked: the state as it was read just before. p_search, p_until: of headrace_internal.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
 -- p_scan_limit: how many messages of a replay, and how many late arrivals, are examined.
-create function headrace_internal.take_parked(
+create or replace function headrace_internal.take_parked(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_parked headrace_internal.parked_state,
     p_search boolean, p_until bigint, p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
 ) returns headrace_internal.due_messages

@@ -3,7 +3,7 @@
 -- Lock the consumers that have messages or holes below p_upper, in the order of their ids. At most p_limit of those
 -- that lag are locked. Those that only have holes there are locked as well, only when these are all (`more` is
 -- false). A server has room for some thousands of locks, and there may be more consumers.
-create function headrace_internal.lock_lagging_consumers(p_stream int, p_upper bigint, p_limit int, out consumers int[], out more boolean)
+create or replace function headrace_internal.lock_lagging_consumers(p_stream int, p_upper bigint, p_limit int, out consumers int[], out more boolean)
 language plpgsql as $$
 declare
     c_holes     constant int := 1000;
@@ -32,7 +32,7 @@ end $$;
 
 -- Move a consumer past messages below p_upper that it will not get, at most p_scan_limit of them, and count them. Missing
 -- seqs among them become holes, as in a lease call. `reached`: all seqs up to here have been examined.
-create function headrace_internal.skip_undelivered(
+create or replace function headrace_internal.skip_undelivered(
     p_stream headrace_internal.streams, p_consumer int, p_upper bigint, p_scan_limit int, p_now timestamptz, out reached bigint, out missed bigint
 ) language plpgsql as $$
 declare
@@ -80,7 +80,7 @@ end $$;
 -- its key continues to block it, since the key waits for a user, and the message's dead letter is complete. If all
 -- messages below p_upper are removed (p_seqs is null), no transaction can be in flight there any more, and the cursor
 -- moves there. Returns the number of messages counted.
-create function headrace_internal.drop_undelivered(
+create or replace function headrace_internal.drop_undelivered(
     p_stream headrace_internal.streams, p_consumer int, p_upper bigint, p_seqs bigint[], p_now timestamptz
 ) returns bigint
 language plpgsql as $$
@@ -139,7 +139,7 @@ begin
 end $$;
 
 -- Count messages that retention removed before they were delivered to a consumer.
-create function headrace_internal.record_gap(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
+create or replace function headrace_internal.record_gap(p_consumer int, p_count bigint, p_lower bigint, p_upper bigint, p_now timestamptz) returns void
 language sql as $$
     insert into headrace_internal.gaps as g (consumer_id, messages, lower, upper, happened_at)
         values (p_consumer, p_count, p_lower, p_upper, p_now)

@@ -17,7 +17,7 @@
 
 -- Return the timeline for the row of headrace_internal.history and its xmin. Null for no row. The function is inlined where it
 -- is called.
-create function headrace_internal.timeline_identity(p_id uuid, p_xmin xid) returns uuid
+create or replace function headrace_internal.timeline_identity(p_id uuid, p_xmin xid) returns uuid
 language sql stable as $$
     select case when p_id is not null then
         md5(concat_ws('/', p_id, p_xmin, pg_relation_filepath('headrace_internal.history'::regclass)))::uuid
@@ -26,7 +26,7 @@ $$;
 
 -- Return the history of a timeline. It does not use the text of the time, which differs with the settings of the
 -- session.
-create function headrace_internal.history_identity(p_timeline uuid) returns uuid
+create or replace function headrace_internal.history_identity(p_timeline uuid) returns uuid
 language sql stable as $$
     select case when p_timeline is not null then
         md5(concat_ws('/', p_timeline, extract(epoch from pg_postmaster_start_time())))::uuid
@@ -35,7 +35,7 @@ $$;
 
 -- Begin a timeline, if there is none. It is a call of its own. As part of a lease call it could be frozen with its
 -- client, and all other calls would wait for it.
-create function headrace_internal.begin_timeline() returns void
+create or replace function headrace_internal.begin_timeline() returns void
 language sql as $$
     insert into headrace_internal.history default values on conflict do nothing
 $$;

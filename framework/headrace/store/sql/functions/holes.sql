@@ -21,7 +21,7 @@
 -- moment after the mark was taken is gone.
 
 -- Whether each seq is drawn by the transaction that uses it, and is larger than all before.
-create function headrace_internal.draws_one_by_one(p_sequence regclass) returns boolean
+create or replace function headrace_internal.draws_one_by_one(p_sequence regclass) returns boolean
 language plpgsql stable as $$
 begin
     -- Not pg_sequence_parameters, which requires a privilege on the sequence.
@@ -29,7 +29,7 @@ begin
 end $$;
 
 -- Raise unless seqs are drawn one by one. For callers that keep a position without holes.
-create function headrace_internal.require_one_by_one(p_stream headrace_internal.streams) returns void
+create or replace function headrace_internal.require_one_by_one(p_stream headrace_internal.streams) returns void
 language plpgsql stable as $$
 begin
     if not headrace_internal.draws_one_by_one(p_stream.sequence::regclass) then
@@ -43,7 +43,7 @@ end $$;
 -- sequence at its present value discards the caches. No seq may be drawn meanwhile, so this waits until the
 -- transactions that publish have ended, for p_lock_timeout milliseconds at most, and then raises lock_not_available.
 -- Returns whether there was anything to mend.
-create function headrace.mend_sequence(p_stream text, p_lock_timeout int default 5000) returns boolean
+create or replace function headrace.mend_sequence(p_stream text, p_lock_timeout int default 5000) returns boolean
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
@@ -64,7 +64,7 @@ begin
 end $$;
 
 -- The same for a janitor, without raising. Returns whether the sequence draws one by one now.
-create function headrace_internal.try_mend_sequence(p_stream text, p_lock_timeout int) returns boolean
+create or replace function headrace_internal.try_mend_sequence(p_stream text, p_lock_timeout int) returns boolean
 language plpgsql as $$
 begin
     perform headrace.mend_sequence(p_stream, p_lock_timeout);
@@ -74,7 +74,7 @@ exception when lock_not_available then
 end $$;
 
 -- Check whether the mark is settled, before the holes are searched. If it is, mark_stamp becomes null.
-create function headrace_internal.check_mark(
+create or replace function headrace_internal.check_mark(
     p_cursor headrace_internal.cursors, p_relation text, p_xmin xid8, p_now timestamptz
 ) returns headrace_internal.cursors
 language plpgsql as $$
@@ -121,7 +121,7 @@ end $$;
 -- call discards the scan.
 
 -- The transactions in progress in a snapshot with an xid below p_before. Null if they may be very many.
-create function headrace_internal.xids_in_progress(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
+create or replace function headrace_internal.xids_in_progress(p_snapshot pg_snapshot, p_before xid8) returns xid8[]
 language plpgsql as $$
 declare
     v_holders  xid8[] := array(select xid from pg_snapshot_xip(p_snapshot) as xid where xid < p_before);
@@ -138,10 +138,10 @@ end $$;
 
 -- The size in bytes of about 140 holes, up to which they stay in the cursor. Searching these takes a tenth of a
 -- millisecond.
-create function headrace_internal.max_hole_bytes() returns int language sql immutable as 'select 3000';
+create or replace function headrace_internal.max_hole_bytes() returns int language sql immutable as 'select 3000';
 
 -- Write holes apart from the cursor, with their holders.
-create function headrace_internal.freeze_holes(p_cursor headrace_internal.cursors, p_holes int8multirange, p_holders xid8[]) returns headrace_internal.cursors
+create or replace function headrace_internal.freeze_holes(p_cursor headrace_internal.cursors, p_holes int8multirange, p_holders xid8[]) returns headrace_internal.cursors
 language plpgsql as $$
 begin
     p_holders := array(select distinct unnest(p_holders));
@@ -164,7 +164,7 @@ create type headrace_internal.examined_holes as (
 -- search includes them.
 -- p_xids_in_progress: all transactions in progress. Any other has ended, or ran in the server that the database was restored
 -- from.
-create function headrace_internal.thaw_holes(p_cursor headrace_internal.cursors, p_xids_in_progress xid8[], p_scan_limit int) returns headrace_internal.examined_holes
+create or replace function headrace_internal.thaw_holes(p_cursor headrace_internal.cursors, p_xids_in_progress xid8[], p_scan_limit int) returns headrace_internal.examined_holes
 language plpgsql as $$
 declare
     v_ended  xid8[] := array(select unnest(p_cursor.frozen) except select unnest(p_xids_in_progress));
@@ -204,7 +204,7 @@ create type headrace_internal.hole_search as (
 
 -- Decide whether the holes are searched: if a transaction that can fill them has ended. Then also return the frozen
 -- holes of ended holders to the cursor, from the lowest on. While messages are replayed, the frozen holes stay frozen.
-create function headrace_internal.find_ended_holders(p_cursor headrace_internal.cursors, p_scan_limit int) returns headrace_internal.hole_search
+create or replace function headrace_internal.find_ended_holders(p_cursor headrace_internal.cursors, p_scan_limit int) returns headrace_internal.hole_search
 language plpgsql as $$
 declare
     v_thawed  headrace_internal.examined_holes;
@@ -222,7 +222,7 @@ begin
 end $$;
 
 -- Return all frozen holes to the cursor, before the holes are changed in another way.
-create function headrace_internal.thaw_all_holes(p_cursor headrace_internal.cursors) returns headrace_internal.cursors
+create or replace function headrace_internal.thaw_all_holes(p_cursor headrace_internal.cursors) returns headrace_internal.cursors
 language plpgsql as $$
 begin
     if p_cursor.frozen <> '{}' then
@@ -235,14 +235,14 @@ begin
 end $$;
 
 -- Return all holes of a cursor, including the frozen ones.
-create function headrace_internal.all_holes(p_cursor headrace_internal.cursors) returns int8multirange
+create or replace function headrace_internal.all_holes(p_cursor headrace_internal.cursors) returns int8multirange
 language sql stable as $$
     select p_cursor.holes + case when p_cursor.frozen = '{}' then '{}' else coalesce((
         select range_agg(hole) from headrace_internal.frozen_holes as f cross join unnest(f.holes) as hole
         where f.consumer_id = p_cursor.consumer_id), '{}') end
 $$;
 
-create function headrace_internal.lowest_hole(p_cursor headrace_internal.cursors) returns bigint
+create or replace function headrace_internal.lowest_hole(p_cursor headrace_internal.cursors) returns bigint
 language sql stable as $$
     select case when p_cursor.frozen = '{}' then lower(p_cursor.holes) else least(lower(p_cursor.holes), (
         select min(lowest) from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id)) end
@@ -251,7 +251,7 @@ $$;
 -- Return the SQL that reads the messages in the holes. p_holes_parameter names the statement's parameter that holds the
 -- holes. Holes that lie close together are read in one index scan, others are looked up one by one. The bounds are
 -- written out for the planner, so that it reads only these segments.
-create function headrace_internal.holes_query(
+create or replace function headrace_internal.holes_query(
     p_stream headrace_internal.streams, p_holes int8multirange, p_columns text, p_holes_parameter text, p_limit_parameter text
 ) returns text
 language plpgsql stable as $$
@@ -278,7 +278,7 @@ end $$;
 -- were read.
 -- p_one_by_one: whether the sequence draws one by one, as read before the scan.
 -- p_had_xid: whether this transaction had its xid before the scan.
-create function headrace_internal.advance_cursor(
+create or replace function headrace_internal.advance_cursor(
     p_cursor headrace_internal.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
     p_snapshot pg_snapshot, p_drawn bigint, p_one_by_one boolean, p_had_xid boolean
 ) returns headrace_internal.cursors
@@ -360,7 +360,7 @@ begin
 end $$;
 
 -- Park late arrivals of parked keys, before any parked message is picked. They come first in their key.
-create function headrace_internal.park_late_arrivals(
+create or replace function headrace_internal.park_late_arrivals(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_scan_limit int
 ) returns headrace_internal.examined_holes
 language plpgsql as $$
@@ -389,7 +389,7 @@ begin
 end $$;
 
 -- Write the cursor's next version, if it differs. See the table.
-create function headrace_internal.write_cursor(p_cursor headrace_internal.cursors, p_next headrace_internal.cursors) returns void
+create or replace function headrace_internal.write_cursor(p_cursor headrace_internal.cursors, p_next headrace_internal.cursors) returns void
 language plpgsql as $$
 begin
     if p_next is distinct from p_cursor then

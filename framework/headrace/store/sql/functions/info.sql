@@ -1,7 +1,7 @@
 -- Information about streams and consumers, for users and tools. No function here counts the whole of a large stream.
 -- Other tables that may have grown large are counted up to a million rows.
 
-create function headrace_internal.stream_info(p_stream text default null, p_now timestamptz default clock_timestamp())
+create or replace function headrace_internal.stream_info(p_stream text default null, p_now timestamptz default clock_timestamp())
 returns table (id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
                segments bigint, consumers bigint, scheduled bigint, next_scheduled timestamptz, "full" boolean)
 language plpgsql stable as $$
@@ -31,7 +31,7 @@ begin
 end $$;
 
 -- Return the tables that hold a stream's messages.
-create function headrace_internal.tables_of_stream(p_stream headrace_internal.streams) returns setof regclass
+create or replace function headrace_internal.tables_of_stream(p_stream headrace_internal.streams) returns setof regclass
 language sql stable as $$
     select to_regclass(relation) from headrace_internal.segments where stream_id = p_stream.id
     union all
@@ -40,7 +40,7 @@ $$;
 
 -- Estimate the number of messages from the rows per page at the last analyze. A segment that was never analyzed
 -- counts one message for each of its seqs.
-create function headrace_internal.estimate_messages(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns bigint
+create or replace function headrace_internal.estimate_messages(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns bigint
 language sql stable as $$
     select coalesce(sum(case
         when c.reltuples >= 0 and c.relpages > 0
@@ -54,7 +54,7 @@ $$;
 
 -- Return the seq of the last message, null when there is none. It reads the last 1,000 seqs drawn, which seldom lie
 -- in more than one segment. It reads the whole stream only if all of those were rolled back or removed.
-create function headrace_internal.last_message_seq(p_stream headrace_internal.streams) returns bigint
+create or replace function headrace_internal.last_message_seq(p_stream headrace_internal.streams) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_last_drawn  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
@@ -70,7 +70,7 @@ end $$;
 
 -- Return the state of consumers. p_scan_limit: how many messages above the position are examined at most, to count those
 -- that are pending.
-create function headrace_internal.consumer_info(
+create or replace function headrace_internal.consumer_info(
     p_stream text default null, p_name text default null, p_scan_limit int default 10000, p_now timestamptz default clock_timestamp()
 )
 returns table (id uuid, stream text, stream_id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, begins json, "position" bigint, last_seq bigint, lag bigint, num_pending bigint,
@@ -155,7 +155,7 @@ end $$;
 -- Examine the next p_scan_limit messages above a position. Return how many of them a consumer wants, when the oldest of
 -- these was published, and whether there are no further messages. The first read covers only 10 times as many seqs,
 -- so that few segments are planned for. A sparse stream is read a second time.
-create function headrace_internal.count_pending(
+create or replace function headrace_internal.count_pending(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_position bigint, p_last bigint, p_scan_limit int,
     out wanted bigint, out oldest timestamptz, out complete boolean
 )

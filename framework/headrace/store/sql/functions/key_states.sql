@@ -4,7 +4,7 @@
 -- The tables of messages in flight, parked, blocked or to be replayed are read first, since the settings may have
 -- changed after the message got there. A message that is in none of them is done if the position has passed it and it
 -- is in no hole. That also holds for one that was dropped, or that was there before the consumer began.
-create function headrace_internal.key_states(p_stream text, p_key text)
+create or replace function headrace_internal.key_states(p_stream text, p_key text)
 returns table (seq bigint, consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare

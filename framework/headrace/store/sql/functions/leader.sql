@@ -6,7 +6,7 @@
 -- run concurrently.
 
 -- Become the leader, or stay it, for a term. `again_in`: seconds until the process should ask again.
-create function headrace_internal.lead(
+create or replace function headrace_internal.lead(
     p_candidate uuid, p_term interval, p_now timestamptz default clock_timestamp(), out leads boolean, out again_in float8
 )
 language plpgsql as $$
@@ -28,7 +28,7 @@ begin
 end $$;
 
 -- End the term, so that the next process doesn't have to wait.
-create function headrace_internal.resign(p_leader uuid) returns void
+create or replace function headrace_internal.resign(p_leader uuid) returns void
 language sql as $$
     delete from headrace_internal.leaders where candidate = p_leader
 $$;
@@ -37,7 +37,7 @@ $$;
 -- their notification if the process that should have sent it died, or if one notification stood for several messages
 -- and came before the last was committed.
 -- `reached`: the last consumer that was checked, null at the end. `notified`: how many had something to lease.
-create function headrace_internal.notify_waiting(
+create or replace function headrace_internal.notify_waiting(
     p_after int default 0, p_limit int default 1000, p_now timestamptz default clock_timestamp(), out reached int, out notified int
 )
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -31,7 +31,7 @@ create type headrace_internal.batch as (
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
 -- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
 -- The 20 random bits keep the next id different.
-create function headrace_internal.new_lease_id() returns bigint
+create or replace function headrace_internal.new_lease_id() returns bigint
 language sql volatile as $$
     select (nextval('headrace_internal.lease_ids') << 20) + floor(random() * 1048576)::bigint
 $$;
@@ -39,7 +39,7 @@ $$;
 -- Split a batch into leases of these sizes, as far as its messages suffice, and return the ids of the leases. The
 -- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
 -- as started, see headrace_internal.expire_leases. p_lowest: no seq is smaller.
-create function headrace_internal.lease_shares(
+create or replace function headrace_internal.lease_shares(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
     p_now timestamptz, p_until timestamptz
 ) returns bigint[]
@@ -66,7 +66,7 @@ end $$;
 
 -- Take one of the few places for calls that wait for the consumer's lock. Returns whether a place was free. These
 -- places suffice to keep the lock in use. More callers would only wait.
-create function headrace_internal.take_waiting_place(p_consumer int) returns boolean
+create or replace function headrace_internal.take_waiting_place(p_consumer int) returns boolean
 language plpgsql as $$
 declare
     c_places  constant int := 4;
@@ -80,7 +80,7 @@ begin
 end $$;
 
 -- Raise what is wrong with the transaction of a lease call.
-create function headrace_internal.refuse_lease() returns void
+create or replace function headrace_internal.refuse_lease() returns void
 language plpgsql as $$
 begin
     if pg_is_in_recovery() then
@@ -92,7 +92,7 @@ end $$;
 
 -- Wait for the consumer's lock, unless the caller does not want to wait (p_wait) and enough other calls wait for it
 -- already. Returns whether it is locked now.
-create function headrace_internal.wait_for_consumer(p_consumer int, p_wait boolean) returns boolean
+create or replace function headrace_internal.wait_for_consumer(p_consumer int, p_wait boolean) returns boolean
 language plpgsql as $$
 begin
     if not p_wait and not headrace_internal.take_waiting_place(p_consumer) then
@@ -103,7 +103,7 @@ begin
 end $$;
 
 -- Return the batch of a call that did not wait for the lock.
-create function headrace_internal.busy_batch(p_consumer int) returns headrace_internal.batch
+create or replace function headrace_internal.busy_batch(p_consumer int) returns headrace_internal.batch
 language plpgsql as $$
 declare
     v_batch  headrace_internal.batch;
@@ -126,7 +126,7 @@ create type headrace_internal.live_leases as (
 );
 
 -- Expire the leases past their time, and return what the others hold.
-create function headrace_internal.live_leases(
+create or replace function headrace_internal.live_leases(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_owner uuid, p_now timestamptz
 ) returns headrace_internal.live_leases
 language plpgsql as $$
@@ -175,7 +175,7 @@ end $$;
 --
 -- p_cached, p_history: see headrace_internal.scan. The caller has the messages of p_cached from this history. In another history
 -- the same seqs may be other messages.
-create function headrace_internal.lease(
+create or replace function headrace_internal.lease(
     p_consumer int, p_owner uuid, p_limit int, p_scan_limit int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
     p_shares int[] default null, p_cached int8multirange default null, p_history uuid default null, p_wait boolean default true
 ) returns headrace_internal.batch

@@ -9,13 +9,13 @@
 -- a set and are stable, and their arguments are neither volatile nor subqueries.
 
 -- The lowest parked message of a consumer.
-create function headrace_internal.first_parked(p_consumer int, p_floor bigint) returns setof bigint
+create or replace function headrace_internal.first_parked(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
     select seq from headrace_internal.parked where consumer_id = p_consumer and seq >= p_floor order by seq limit 1
 $$;
 
 -- The lowest parked message of a key.
-create function headrace_internal.first_parked_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
+create or replace function headrace_internal.first_parked_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
 language sql stable as $$
     select seq from headrace_internal.parked
     where consumer_id = p_consumer and (key_hash, seq) >= (p_hash, p_floor) and key_hash <= p_hash
@@ -23,7 +23,7 @@ language sql stable as $$
 $$;
 
 -- The parked messages that are due at once, in the order of seq.
-create function headrace_internal.parked_ready(p_consumer int, p_floor bigint) returns setof headrace_internal.parked
+create or replace function headrace_internal.parked_ready(p_consumer int, p_floor bigint) returns setof headrace_internal.parked
 language sql stable as $$
     select * from headrace_internal.parked
     where consumer_id = p_consumer and (due_at, seq) >= ('-infinity', p_floor) and due_at <= '-infinity'
@@ -31,7 +31,7 @@ language sql stable as $$
 $$;
 
 -- The other parked messages that are due, in the order of their times.
-create function headrace_internal.parked_due(p_consumer int, p_floor timestamptz, p_now timestamptz) returns setof headrace_internal.parked
+create or replace function headrace_internal.parked_due(p_consumer int, p_floor timestamptz, p_now timestamptz) returns setof headrace_internal.parked
 language sql stable as $$
     select * from headrace_internal.parked
     where consumer_id = p_consumer and due_at > '-infinity' and due_at >= p_floor and due_at <= p_now
@@ -39,14 +39,14 @@ language sql stable as $$
 $$;
 
 -- The lowest dead letter that blocks a key.
-create function headrace_internal.first_blocking(p_consumer int, p_floor bigint) returns setof bigint
+create or replace function headrace_internal.first_blocking(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
     select seq from headrace_internal.dead_letters
     where consumer_id = p_consumer and (blocks, seq) >= (true, p_floor) order by blocks, seq limit 1
 $$;
 
 -- The lowest dead letter that blocks this key.
-create function headrace_internal.first_blocking_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
+create or replace function headrace_internal.first_blocking_of_key(p_consumer int, p_hash bigint, p_floor bigint) returns setof bigint
 language sql stable as $$
     select seq from headrace_internal.dead_letters
     where consumer_id = p_consumer and blocks and (key_hash, seq) >= (p_hash, p_floor) and key_hash <= p_hash
@@ -64,7 +64,7 @@ create type headrace_internal.parked_state as (
 -- The state of the parked messages. p_lowest is the first parked message, and p_blocked the first message that blocks
 -- its key. Each other value is the first entry of an index from its floor up. In an ordered consumer, a message of a
 -- blocked key never falls due.
-create function headrace_internal.parked_state(
+create or replace function headrace_internal.parked_state(
     p_consumer int, p_lowest bigint, p_blocked bigint, p_ordered boolean, p_ready_floor bigint, p_due_floor timestamptz, p_blocked_floor bigint,
     p_now timestamptz
 ) returns setof headrace_internal.parked_state
@@ -81,7 +81,7 @@ language sql stable as $$
 $$;
 
 -- Return the number of parked messages, counted up to p_limit.
-create function headrace_internal.count_parked(p_cursor headrace_internal.cursors, p_limit int) returns int
+create or replace function headrace_internal.count_parked(p_cursor headrace_internal.cursors, p_limit int) returns int
 language plpgsql set enable_sort = off as $$
 begin
     return (select count(*) from (
@@ -90,7 +90,7 @@ begin
 end $$;
 
 -- Return whether a parked message is due.
-create function headrace_internal.has_due_message(p_cursor headrace_internal.cursors, p_now timestamptz) returns boolean
+create or replace function headrace_internal.has_due_message(p_cursor headrace_internal.cursors, p_now timestamptz) returns boolean
 language plpgsql set enable_sort = off as $$
 begin
     return coalesce(
@@ -99,7 +99,7 @@ begin
 end $$;
 
 -- Return those of these keys that have a parked message (if p_parked) or are blocked (if p_blocked).
-create function headrace_internal.filter_waiting_keys(
+create or replace function headrace_internal.filter_waiting_keys(
     p_hashes bigint[], p_consumer int, p_parked boolean, p_blocked boolean, p_parked_floor bigint, p_blocked_floor bigint
 ) returns bigint[]
 language plpgsql stable set enable_sort = off as $$
@@ -111,7 +111,7 @@ begin
 end $$;
 
 -- The number of waiting keys up to which they are listed.
-create function headrace_internal.max_listed_keys() returns int language sql immutable as 'select 50';
+create or replace function headrace_internal.max_listed_keys() returns int language sql immutable as 'select 50';
 
 create type headrace_internal.waiting_keys as (
     hashes   bigint[],  -- the listed keys, if there are few
@@ -121,7 +121,7 @@ create type headrace_internal.waiting_keys as (
 
 -- Return the keys that are parked or blocked, so that their fresh messages must wait. A list of a few keys is cheaper
 -- than a lookup for each key of a batch.
-create function headrace_internal.waiting_keys(
+create or replace function headrace_internal.waiting_keys(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_parked boolean, p_blocked boolean
 ) returns headrace_internal.waiting_keys
 language plpgsql set enable_sort = off as $$

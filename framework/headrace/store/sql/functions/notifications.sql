@@ -8,7 +8,7 @@
 -- ended. So a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
 -- at most one lock per stream, however often it publishes.
 
-create function headrace_internal.notify_stream(p_stream int) returns void
+create or replace function headrace_internal.notify_stream(p_stream int) returns void
 language plpgsql as $$
 declare
     c_slice  constant float8 := 0.02;   -- seconds. A commit takes a few milliseconds
@@ -27,7 +27,7 @@ end $$;
 
 -- Subscribe consumers to notifications for `p_duration` from now. Each is subscribed again after about half of that time.
 -- A subscription that another process has renewed recently is not written again.
-create function headrace_internal.subscribe_consumers(p_consumers int[], p_duration interval) returns void
+create or replace function headrace_internal.subscribe_consumers(p_consumers int[], p_duration interval) returns void
 language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
@@ -46,13 +46,13 @@ begin
 end $$;
 
 -- Subscribe one consumer.
-create function headrace_internal.subscribe(p_consumer int, p_duration interval) returns void
+create or replace function headrace_internal.subscribe(p_consumer int, p_duration interval) returns void
 language sql as $$
     select headrace_internal.subscribe_consumers(array[p_consumer], p_duration)
 $$;
 
 -- Return those of these consumers for which no process is subscribed.
-create function headrace_internal.without_subscription(p_consumers int[]) returns int[]
+create or replace function headrace_internal.without_subscription(p_consumers int[]) returns int[]
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select coalesce(array_agg(id), '{}') from unnest(p_consumers) as id
         where coalesce((select until from headrace_internal.waiting where consumer_id = id), '-infinity') <= clock_timestamp()

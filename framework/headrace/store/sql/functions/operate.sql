@@ -1,7 +1,7 @@
 -- operate: pause and resume a consumer, list its blocked keys, and delete consumers and streams.
 
 -- Lease no messages of a consumer until p_until. Null means until it is resumed. Messages in flight continue.
-create function headrace_internal.pause(p_consumer int, p_until timestamptz) returns void
+create or replace function headrace_internal.pause(p_consumer int, p_until timestamptz) returns void
 language plpgsql as $$
 begin
     update headrace_internal.consumers set paused_until = coalesce(p_until, 'infinity') where id = p_consumer;
@@ -10,7 +10,7 @@ begin
     end if;
 end $$;
 
-create function headrace_internal.resume(p_consumer int) returns void
+create or replace function headrace_internal.resume(p_consumer int) returns void
 language plpgsql as $$
 declare
     v_stream  int;
@@ -25,7 +25,7 @@ end $$;
 
 -- The keys that a dead letter blocks, in the order of these letters' seqs. `waiting`: the number of messages of the
 -- key behind it.
-create function headrace_internal.blocked_keys(
+create or replace function headrace_internal.blocked_keys(
     p_consumer int, p_limit int, p_above bigint default 0, p_below bigint default null, p_newest boolean default false
 )
 returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
@@ -41,7 +41,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 $$;
 
 -- The number of workers of a consumer, by its leases, and whether a worker waits for its next message.
-create function headrace_internal.consumer_use(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
+create or replace function headrace_internal.consumer_use(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select count(distinct l.owner), coalesce(sum(l.held), 0),
            exists (select from headrace_internal.waiting as w where w.consumer_id = p_consumer and w.until > p_now)
@@ -52,7 +52,7 @@ $$;
 
 -- Delete a consumer. p_force: even while workers handle its messages. Then the outcomes of these messages are lost,
 -- and the workers' next call reports that the consumer is gone.
-create function headrace_internal.delete_consumer(p_consumer int, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
+create or replace function headrace_internal.delete_consumer(p_consumer int, p_force boolean, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql set lock_timeout = '5s' as $$
 begin
     perform headrace_internal.end_consumer_use(p_consumer, p_force, p_now);
@@ -65,7 +65,7 @@ exception when lock_not_available or deadlock_detected then
 end $$;
 
 -- Take a consumer's lock, and end its leases. Raises if the consumer is in use, unless p_force.
-create function headrace_internal.end_consumer_use(p_consumer int, p_force boolean, p_now timestamptz) returns void
+create or replace function headrace_internal.end_consumer_use(p_consumer int, p_force boolean, p_now timestamptz) returns void
 language plpgsql as $$
 declare
     v_consumer  record;
@@ -93,7 +93,7 @@ end $$;
 
 -- End all leases of a consumer. The caller holds the consumer's lock. They are locked in the order of their ids, as a
 -- settle locks them. Without the ordering, a small table would be read in another order.
-create function headrace_internal.end_leases(p_consumer int) returns void
+create or replace function headrace_internal.end_leases(p_consumer int) returns void
 language plpgsql as $$
 begin
     perform from headrace_internal.leases where consumer_id = p_consumer order by lease_id for update;
@@ -101,14 +101,14 @@ begin
     delete from headrace_internal.acks where consumer_id = p_consumer;
 end $$;
 
-create function headrace_internal.count_of(p_count bigint, p_noun text) returns text
+create or replace function headrace_internal.count_of(p_count bigint, p_noun text) returns text
 language sql immutable as $$
     select format('%s %s%s', p_count, p_noun, case when p_count <> 1 then 's' end)
 $$;
 
 -- Delete a stream with its messages, its consumers and its sources. p_force: even while workers handle them, or a
 -- webhook feeds the stream. p_end_leases: even while workers handle them.
-create function headrace_internal.delete_stream(
+create or replace function headrace_internal.delete_stream(
     p_stream text, p_force boolean, p_now timestamptz default clock_timestamp(), p_end_leases boolean default false
 ) returns void
 language plpgsql set lock_timeout = '5s' as $$

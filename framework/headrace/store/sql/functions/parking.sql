@@ -19,7 +19,7 @@
 -- crashed once, and that attempt counts. From then on an owner that starts one of these messages records that first
 -- (headrace_internal.mark_started). When the next owner crashes, neither an attempt nor a crash is counted for those that it
 -- had not started. So only the culprit goes on to its last attempt.
-create function headrace_internal.expire_leases(
+create or replace function headrace_internal.expire_leases(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_now timestamptz
 ) returns void
 language plpgsql as $$
@@ -70,7 +70,7 @@ end $$;
 -- crashed by now.
 -- p_delays: seconds until it may be delivered again, or null for now. p_since: when their leases were given. No
 -- message is due before that, since it would be below the cursor's due_floor, even if clocks differ.
-create function headrace_internal.requeue(
+create or replace function headrace_internal.requeue(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz,
     p_since timestamptz default '-infinity'
@@ -105,7 +105,7 @@ end $$;
 
 -- Store those of these messages as dead letters that were rejected, are invalid, or failed too often, unless the
 -- consumer drops the latter. The parameters: see headrace_internal.requeue.
-create function headrace_internal.store_dead_letters(
+create or replace function headrace_internal.store_dead_letters(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
     p_outcomes text[], p_errors text[], p_tracebacks text[], p_now timestamptz
 ) returns void
@@ -148,7 +148,7 @@ end $$;
 -- Add messages of waiting keys: park the first message of each key, due at once, and add the others to its tail. An
 -- unordered consumer parks all. With one message per key, all are parked except those of blocked keys, because only
 -- one message of a key counts.
-create function headrace_internal.park_by_key(
+create or replace function headrace_internal.park_by_key(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_floor bigint, p_ordered boolean, p_one_per_key boolean
 ) returns void
 language sql set enable_sort = off as $$
@@ -171,7 +171,7 @@ $$;
 -- message.
 -- p_after: for each key, a seq up to which its tail has been read and emptied. The index holds dead rows there.
 -- Returns the lowest seq that was parked.
-create function headrace_internal.promote_tails(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
+create or replace function headrace_internal.promote_tails(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
 language sql set enable_sort = off as $$
     with next as materialized (
         select k.hash, t.seq
@@ -193,7 +193,7 @@ $$;
 
 -- one_message_per_key: delete the parked messages of these keys that no longer have a row, because a newer message of
 -- the key replaced it.
-create function headrace_internal.delete_outdated_parked(p_consumer int, p_stream headrace_internal.streams, p_hashes bigint[], p_floor bigint) returns void
+create or replace function headrace_internal.delete_outdated_parked(p_consumer int, p_stream headrace_internal.streams, p_hashes bigint[], p_floor bigint) returns void
 language plpgsql as $$
 begin
     execute format('delete from headrace_internal.parked as p where consumer_id = $1 and key_hash = any ($2) and seq >= $3

@@ -12,7 +12,7 @@ create type headrace_internal.peeked as (
 
 -- Return at most p_limit messages of each state with a seq above p_after, in the order of seq, until their size as text
 -- exceeds p_bytes. To find those that come next, at most p_scan_limit messages are examined.
-create function headrace_internal.peek(
+create or replace function headrace_internal.peek(
     p_consumer int, p_limit int, p_scan_limit int default 10000, p_after bigint default 0, p_bytes bigint default null
 ) returns setof headrace_internal.peeked
 language plpgsql stable as $$
@@ -28,7 +28,7 @@ begin
 end $$;
 
 -- Return at most p_limit messages of each state with a seq above p_after, state by state.
-create function headrace_internal.peek_states(p_consumer int, p_limit int, p_scan_limit int, p_after bigint) returns setof headrace_internal.peeked
+create or replace function headrace_internal.peek_states(p_consumer int, p_limit int, p_scan_limit int, p_after bigint) returns setof headrace_internal.peeked
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_consumer  headrace_internal.consumers;
@@ -89,7 +89,7 @@ begin
 end $$;
 
 -- Return the messages of these seqs that are still in the stream. The arrays run in parallel.
-create function headrace_internal.peek_seqs(
+create or replace function headrace_internal.peek_seqs(
     p_stream headrace_internal.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
     p_held int[], p_until timestamptz[]
 ) returns setof headrace_internal.peeked
@@ -108,7 +108,7 @@ end $$;
 
 -- Return the messages of a stream that match, from a seq on and up to another: the first p_limit of them, or the newest
 -- in descending order, until their size as text exceeds p_bytes. Filters, condition and bounds may be null.
-create function headrace_internal.messages(
+create or replace function headrace_internal.messages(
     p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean,
     p_end bigint default null, p_bytes bigint default null
 ) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
@@ -133,7 +133,7 @@ begin
 end $$;
 
 -- Return the latest message of a key. In a stream with several messages per key, this scans backwards from the end.
-create function headrace_internal.latest(p_stream text, p_key text)
+create or replace function headrace_internal.latest(p_stream text, p_key text)
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -145,7 +145,7 @@ begin
 end $$;
 
 -- Return the messages of these seqs that are still in the stream. It reads a single segment where that suffices.
-create function headrace_internal.messages_at(p_stream int, p_seqs bigint[])
+create or replace function headrace_internal.messages_at(p_stream int, p_seqs bigint[])
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare

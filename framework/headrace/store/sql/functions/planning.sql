@@ -4,7 +4,7 @@
 -- once. But no less than ten seconds of publishing, unless that is more than an eighth, because creating and dropping
 -- segments has a cost, too. Measured on the newest segments: bytes of a message, and messages a second (`rate`).
 -- `again_in`: seconds in which a sixteenth of max_storage is published at this rate.
-create function headrace_internal.wanted_segment_width(
+create or replace function headrace_internal.wanted_segment_width(
     p_stream headrace_internal.streams, p_drawn bigint, p_now timestamptz, out width bigint, out rate float8, out again_in float8
 ) language plpgsql as $$
 declare
@@ -49,7 +49,7 @@ end $$;
 -- The sequence reaches the segment without an upper bound only when this was not called for a long time. That segment
 -- gets a bound while it is small, so that it can be dropped later. The server reads the whole segment for that, under
 -- the lock. A larger one stays the open segment for good, and is trimmed row by row.
-create function headrace_internal.plan_segments(
+create or replace function headrace_internal.plan_segments(
     p_stream int, p_lock_timeout int default 50, p_now timestamptz default clock_timestamp(),
     out made int, out busy boolean, out again_in float8
 ) language plpgsql set enable_seqscan = off as $$
@@ -126,7 +126,7 @@ end $$;
 
 -- Close the open segment early, when it alone is a large part of max_storage, by drawing the rest of its numbers.
 -- (The sequence is never set, because that could move it back.) Returns how many numbers it drew.
-create function headrace_internal.close_segment_early(p_stream int) returns int
+create or replace function headrace_internal.close_segment_early(p_stream int) returns int
 language plpgsql as $$
 declare
     c_share    constant int := 4;

@@ -10,7 +10,7 @@
 -- p_message_ids: ids for deduplication, see headrace_internal.publish_or_schedule. p_deliver_at: when to publish a message, if
 -- that is later.
 -- Returns the number of messages that were published or scheduled.
-create function headrace.publish_many(
+create or replace function headrace.publish_many(
     p_stream       text,
     p_keys         text[],
     p_data         json[],
@@ -44,7 +44,7 @@ end $$;
 
 -- Publish one message. Returns its seq. If the message id was published before, returns the seq of that message.
 -- Returns null if the message is scheduled for later.
-create function headrace.publish(
+create or replace function headrace.publish(
     p_stream      text,
     p_key         text,
     p_data        json,
@@ -81,7 +81,7 @@ begin
     return v_seq;
 end $$;
 
-create function headrace_internal.require_stream_with_room(p_name text) returns headrace_internal.streams
+create or replace function headrace_internal.require_stream_with_room(p_name text) returns headrace_internal.streams
 language plpgsql stable as $$
 declare
     v_stream  headrace_internal.streams;
@@ -98,7 +98,7 @@ end $$;
 -- Publish messages with ids, and schedule messages for later. An id that was published within the stream's
 -- dedupe_window is not published again. If an id occurs twice in a call, the first message is published. `seqs`: the
 -- seqs of the messages that were published now, in their order.
-create function headrace_internal.publish_or_schedule(
+create or replace function headrace_internal.publish_or_schedule(
     p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
     out count bigint, out seqs bigint[]
 )
@@ -179,7 +179,7 @@ $$;
 -- message is stored. A seq is drawn only after the key's row is locked, so that the later one of two publishers has
 -- the larger seq. Rows are locked in the order of their keys, so that publishers don't deadlock.
 -- Returns the seqs that were published, without the payloads that `dedupe` found unchanged.
-create function headrace_internal.upsert_messages(p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
+create or replace function headrace_internal.upsert_messages(p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[]) returns bigint[]
 language plpgsql as $$
 declare
     v_held  record;

@@ -23,7 +23,7 @@
 -- Take a mark now. p_known: the `last` of an earlier mark. A lock holder without an xid has drawn nothing up to
 -- `last`. A transaction that becomes a prepared one at this moment may be seen with its lock on the table but without
 -- its lock on the xid, which the prepared one has already. Then all prepared transactions count.
-create function headrace_internal.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
+create or replace function headrace_internal.range_mark(p_stream text, p_known bigint default 0, out uid uuid, out last bigint, out open text[])
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
@@ -61,14 +61,14 @@ begin
 end $$;
 
 -- Return those of these xids that are still open.
-create function headrace_internal.still_open_xids(p_xids text[]) returns text[]
+create or replace function headrace_internal.still_open_xids(p_xids text[]) returns text[]
 language sql as $$
     select coalesce(array_agg(distinct transactionid::text), '{}') from pg_locks
     where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid::text = any (p_xids)
 $$;
 
 -- Describe the sessions or prepared transactions of these xids, one line for each.
-create function headrace_internal.describe_transactions(p_xids text[]) returns setof text
+create or replace function headrace_internal.describe_transactions(p_xids text[]) returns setof text
 language sql stable as $$
     select coalesce(
         (select format('the prepared transaction %L of %s, since %s', gid, owner, prepared) from pg_prepared_xacts as p
@@ -81,7 +81,7 @@ language sql stable as $$
 $$;
 
 -- The last seq below which retention has removed whole segments.
-create function headrace_internal.range_floor(p_stream headrace_internal.streams) returns bigint
+create or replace function headrace_internal.range_floor(p_stream headrace_internal.streams) returns bigint
 language sql as $$
     select coalesce(min(lower), 1) - 1 from headrace_internal.segments where stream_id = p_stream.id
 $$;
@@ -91,7 +91,7 @@ $$;
 -- may have drawn. They drew after they began, so above all that was written before by the server's clock, and one
 -- hour is allowed for a clock that is set back. So an old hole stops no reader for long, and a transaction that stays
 -- open stops the reader at its own first seq.
-create function headrace_internal.resolved_position(p_stream text, p_after bigint) returns bigint
+create or replace function headrace_internal.resolved_position(p_stream text, p_after bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
@@ -118,7 +118,7 @@ end $$;
 
 -- The seq before the first missing one above p_after, at most p_last. A call examines at most 5 million seqs, which
 -- is enough progress.
-create function headrace_internal.last_before_first_missing(p_stream headrace_internal.streams, p_after bigint, p_last bigint) returns bigint
+create or replace function headrace_internal.last_before_first_missing(p_stream headrace_internal.streams, p_after bigint, p_last bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_step   constant bigint := 100000;
@@ -152,7 +152,7 @@ end $$;
 -- Return the position before the first message of a range. p_edge: 'earliest' or 'latest'. Otherwise the range begins
 -- at p_seq or p_time. 'latest' includes all messages that become visible from now on. It may also include messages
 -- that were published while another transaction was open.
-create function headrace_internal.range_start(
+create or replace function headrace_internal.range_start(
     p_stream text, p_edge text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
@@ -174,7 +174,7 @@ end $$;
 
 -- Return the last seq of a range: p_seq itself, or the one before the first message of p_time or later. Null for the
 -- end of the stream.
-create function headrace_internal.range_end(
+create or replace function headrace_internal.range_end(
     p_stream text, p_seq bigint default null, p_time timestamptz default null, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
@@ -195,7 +195,7 @@ begin
 end $$;
 
 -- Return the largest position up to p_last with at most p_rows messages after p_after.
-create function headrace_internal.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
+create or replace function headrace_internal.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
@@ -214,7 +214,7 @@ end $$;
 -- Return the filters that Spark pushes down, as SQL over a message's columns: [{"column": "key", "op": "=", "value":
 -- "a", "not": false}, …]. All of them must hold. They have the meaning of SQL, also for null. Text compares byte by
 -- byte, by the collation of the column.
-create function headrace_internal.pushdown_condition(p_tests json) returns text
+create or replace function headrace_internal.pushdown_condition(p_tests json) returns text
 language plpgsql immutable as $$
 declare
     v_test   json;
@@ -254,7 +254,7 @@ end $$;
 -- p_first: null for the first message that exists. p_uid: the uid of the stream as it was known before, null for any.
 -- p_fail: whether to raise if messages at the beginning were removed, now and while the ranges are read. p_columns:
 -- which columns, and in which order.
-create function headrace_internal.plan_ranges(
+create or replace function headrace_internal.plan_ranges(
     p_stream      text,
     p_first       bigint,
     p_last        bigint,
@@ -308,7 +308,7 @@ end $$;
 -- before any row is read. A condition is not computed where all segments of a range are gone. When the limit is
 -- computed the query has its snapshot, and its lock on the stream's table, and retention drops no segment while that
 -- lock is held. So the check stays valid until the query ends.
-create function headrace_internal.require_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
+create or replace function headrace_internal.require_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -333,7 +333,7 @@ end $$;
 
 -- Move a consumer that represents a reader of ranges up to the reader's position, never back. Retention by `interest`
 -- then keeps the messages that the reader has not read. Returns the position of the consumer.
-create function headrace_internal.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
+create or replace function headrace_internal.confirm_range(p_stream text, p_consumer text, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams := headrace_internal.require_stream(p_stream);

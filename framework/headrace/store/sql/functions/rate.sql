@@ -10,7 +10,7 @@ create type headrace_internal.token_bucket as (
 
 -- Return the tokens available. p_wanted: how many messages there is room for. A clock that was set back neither adds
 -- nor removes tokens.
-create function headrace_internal.grant_tokens(
+create or replace function headrace_internal.grant_tokens(
     p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_wanted int, p_now timestamptz
 ) returns headrace_internal.token_bucket
 language plpgsql immutable as $$
@@ -28,7 +28,7 @@ end $$;
 
 -- Return the seconds until there is a whole token again, if there is none now. Rounded up to the next microsecond, so
 -- that the token is there then.
-create function headrace_internal.seconds_until_token(p_consumer headrace_internal.consumers, p_tokens float8) returns float8
+create or replace function headrace_internal.seconds_until_token(p_consumer headrace_internal.consumers, p_tokens float8) returns float8
 language sql immutable as $$
     select ceil(1e6 * greatest(0, 1 - p_tokens) / p_consumer.rate_limit) / 1e6
 $$;

@@ -3,7 +3,7 @@
 -- Drop the closed segments that the policy no longer keeps, from the oldest on. Consumers that are far behind are
 -- first moved past them, call by call, so that no call takes long.
 -- `more`: another call will do more at once. `busy`: another session was using the table, and nothing was done.
-create function headrace_internal.drop_segments(
+create or replace function headrace_internal.drop_segments(
     p_stream int, p_lock_timeout int default 50, p_now timestamptz default clock_timestamp(),
     out removed int, out missed bigint, out more boolean, out busy boolean
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -89,7 +89,7 @@ end $$;
 -- Delete old messages row by row, from the lowest seq on. In a stream of segments this is done by age, in the open
 -- segment, once no closed one is left. With one_message_per_key it is done by size, too. By `interest` alone nothing
 -- is deleted in an open segment.
-create function headrace_internal.trim_stream(
+create or replace function headrace_internal.trim_stream(
     p_stream int, p_now timestamptz default clock_timestamp(), out removed int, out missed bigint, out more boolean
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -176,7 +176,7 @@ end $$;
 
 -- Refuse publishing while the stream is larger than max_storage and its oldest messages must be kept. Returns whether
 -- it is refused.
-create function headrace_internal.check_full(p_stream int, p_now timestamptz default clock_timestamp()) returns boolean
+create or replace function headrace_internal.check_full(p_stream int, p_now timestamptz default clock_timestamp()) returns boolean
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream   headrace_internal.streams;

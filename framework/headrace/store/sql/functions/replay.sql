@@ -7,7 +7,7 @@ create type headrace_internal.selection as (
 );
 
 -- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive.
-create function headrace_internal.compile_selection(
+create or replace function headrace_internal.compile_selection(
     p_stream headrace_internal.streams, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
 ) returns headrace_internal.selection
@@ -32,7 +32,7 @@ end $$;
 -- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
 -- that are above the cursor, in flight, parked or blocked are delivered anyway, and are neither taken nor counted.
 -- p_dry_run: only count. Returns the number of messages.
-create function headrace_internal.replay(
+create or replace function headrace_internal.replay(
     p_consumer int, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
 ) returns bigint
@@ -117,7 +117,7 @@ end $$;
 -- Publish the messages of a stream that match, in their order, into another stream, or into the same one (the
 -- messages that exist now). Runs in the caller's transaction: all or none. p_dry_run: only count. Returns the number
 -- of messages.
-create function headrace_internal.republish(
+create or replace function headrace_internal.republish(
     p_stream text, p_target text, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
 ) returns bigint
@@ -171,7 +171,7 @@ end $$;
 
 -- Record in the cursor that rows were added to headrace_internal.replays, the first of them p_first. The caller's transaction
 -- holds the consumer's lock.
-create function headrace_internal.start_replay(p_consumer int, p_first bigint) returns void
+create or replace function headrace_internal.start_replay(p_consumer int, p_first bigint) returns void
 language plpgsql as $$
 declare
     v_cursor  headrace_internal.cursors;
@@ -184,7 +184,7 @@ begin
 end $$;
 
 -- Park the next p_scan_limit messages of a replay. Those that are leased or parked already are skipped.
-create function headrace_internal.park_replayed(
+create or replace function headrace_internal.park_replayed(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_scan_limit int
 ) returns headrace_internal.cursors
 language plpgsql as $$

@@ -19,7 +19,7 @@
 
 -- Return the stream, if it exists and its lock is free. No other call maintains the stream until the end of the
 -- transaction.
-create function headrace_internal.lock_stream_for_maintenance(p_stream int) returns headrace_internal.streams
+create or replace function headrace_internal.lock_stream_for_maintenance(p_stream int) returns headrace_internal.streams
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -31,14 +31,14 @@ begin
     return v_stream;
 end $$;
 
-create function headrace_internal.last_drawn_seq(p_stream headrace_internal.streams) returns bigint
+create or replace function headrace_internal.last_drawn_seq(p_stream headrace_internal.streams) returns bigint
 language sql as $$
     select coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0)
 $$;
 
 -- Return whether it is useless to request a lock on one of these tables now. That is so if a session has been using
 -- one for more than a second, since it may continue for long. A prepared transaction counts, too. It has no process.
-create function headrace_internal.is_locked_for_long(p_relations text[]) returns boolean
+create or replace function headrace_internal.is_locked_for_long(p_relations text[]) returns boolean
 language sql as $$
     select exists (
         select from pg_locks as l left join pg_stat_activity as a on a.pid = l.pid
@@ -50,7 +50,7 @@ $$;
 
 -- Limit the wait for each lock to p_lock_timeout milliseconds, until the end of the transaction. Then lock_not_available
 -- is raised.
-create function headrace_internal.set_lock_timeout(p_lock_timeout int) returns void
+create or replace function headrace_internal.set_lock_timeout(p_lock_timeout int) returns void
 language sql as $$
     select set_config('lock_timeout', p_lock_timeout || 'ms', true)
 $$;
@@ -59,7 +59,7 @@ $$;
 
 -- Return the bytes that count against max_storage. With one_message_per_key this is an estimate of what the live rows
 -- and their index entries take, since the number of dead ones fluctuates.
-create function headrace_internal.stored_bytes(p_stream headrace_internal.streams) returns bigint
+create or replace function headrace_internal.stored_bytes(p_stream headrace_internal.streams) returns bigint
 language plpgsql as $$
 declare
     c_few    constant int := 20000;
@@ -84,7 +84,7 @@ end $$;
 -- Return the first seq that some consumer is not done with. Null when there is no consumer. It is one statement,
 -- since a message moves from the cursor to a lease, from there to the parked messages and back, and must not be
 -- overlooked in between.
-create function headrace_internal.first_unfinished_seq(p_stream int) returns bigint
+create or replace function headrace_internal.first_unfinished_seq(p_stream int) returns bigint
 language sql stable as $$
     select min(least(
         u.position + 1, headrace_internal.lowest_hole(u),
@@ -101,7 +101,7 @@ $$;
 -- Return whether some consumer still needs a segment, as it is now. This does not wait for missing messages, and a
 -- consumer need not have read past the segment's last message. Otherwise a stream that is full for that reason would
 -- never continue.
-create function headrace_internal.is_segment_needed(p_stream headrace_internal.streams, p_segment headrace_internal.segments, p_newest bigint) returns boolean
+create or replace function headrace_internal.is_segment_needed(p_stream headrace_internal.streams, p_segment headrace_internal.segments, p_newest bigint) returns boolean
 language plpgsql as $$
 declare
     v_first     bigint;
@@ -136,7 +136,7 @@ begin
 end $$;
 
 -- Return whether the policy lets the oldest segment go. p_too_large: whether the stream is larger than max_storage.
-create function headrace_internal.is_segment_removable(
+create or replace function headrace_internal.is_segment_removable(
     p_stream headrace_internal.streams, p_segment headrace_internal.segments, p_too_large boolean, p_now timestamptz
 ) returns boolean
 language plpgsql as $$

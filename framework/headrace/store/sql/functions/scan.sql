@@ -23,7 +23,7 @@ create type headrace_internal.scanned as (
 -- Return for each of these keys, in the order of seq, whether its message must wait. Returns null when none must.
 -- Among the reads this may come last, because what has been parked meanwhile belongs to keys that were busy. Each key
 -- is looked up once.
-create function headrace_internal.must_wait(
+create or replace function headrace_internal.must_wait(
     p_hashes bigint[], p_cursor headrace_internal.cursors, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean
 ) returns boolean[]
 language plpgsql as $$
@@ -51,7 +51,7 @@ begin
 end $$;
 
 -- Set the messages aside that must wait. p_waits: for each message, in the order of seq, whether it must.
-create function headrace_internal.set_aside(p_scanned headrace_internal.scanned, p_waits boolean[]) returns headrace_internal.scanned
+create or replace function headrace_internal.set_aside(p_scanned headrace_internal.scanned, p_waits boolean[]) returns headrace_internal.scanned
 language plpgsql as $$
 begin
     select array_agg(seq) filter (where not waits), array_agg(hash) filter (where not waits),
@@ -73,7 +73,7 @@ end $$;
 --
 -- p_fresh: the query of the fresh messages. p_relation: the table that it reads. p_arrived: the query of the late
 -- arrivals, null if there can be none.
-create function headrace_internal.scan_usual(
+create or replace function headrace_internal.scan_usual(
     p_fresh text, p_relation text, p_arrived text, p_position bigint, p_holes int8multirange, p_limit int, p_bytes bigint,
     p_cached int8multirange
 ) returns headrace_internal.scanned
@@ -121,7 +121,7 @@ begin
 end $$;
 
 -- Scan in the general case. p_fresh, p_arrived: as in headrace_internal.scan_usual. The other parameters: see headrace_internal.scan.
-create function headrace_internal.scan_general(
+create or replace function headrace_internal.scan_general(
     p_fresh text, p_arrived text, p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_limit int, p_scan_limit int,
     p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean, p_cached int8multirange,
     p_until bigint
@@ -208,7 +208,7 @@ end $$;
 -- p_cached: the caller has the contents of these messages, so their key, data, headers and created_at are left out
 -- p_search: whether there can be late arrivals
 -- p_until: read only late arrivals, up to this seq, and nothing fresh
-create function headrace_internal.scan(
+create or replace function headrace_internal.scan(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
     p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean,
     p_distinct_keys boolean, p_cached int8multirange, p_search boolean, p_until bigint
@@ -292,7 +292,7 @@ end $$;
 -- A holder may end between the search for ended holders and the scan, and its messages may precede those that were
 -- read. Then the scan is repeated, with a search of its holes. If it holds frozen holes, nothing is read, and the next
 -- call returns those holes to the cursor.
-create function headrace_internal.read_ahead(
+create or replace function headrace_internal.read_ahead(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_search boolean, p_in_progress xid8[],
     p_until bigint, p_more_late boolean, p_parked boolean, p_blocked boolean, p_limit int, p_scan_limit int, p_bytes bigint,
     p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_last_drawn bigint, p_now timestamptz

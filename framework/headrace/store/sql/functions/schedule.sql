@@ -4,7 +4,7 @@
 -- scheduling. One call at a time for each stream, until the commit, so that this is the order of their seqs, too.
 -- p_floor: nothing is due before that time, where there may be many dead rows. `due_in`: seconds until there is more
 -- to do, null when nothing is scheduled.
-create function headrace_internal.publish_scheduled(
+create or replace function headrace_internal.publish_scheduled(
     p_stream int, p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', out moved int, out due_in float8
 ) language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -45,7 +45,7 @@ end $$;
 
 -- Return the streams that have scheduled messages, and in how many seconds the next one is due. p_floor: nothing is
 -- due before that time, except in the streams of p_except.
-create function headrace_internal.next_scheduled(
+create or replace function headrace_internal.next_scheduled(
     p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', p_except int[] default '{}'
 ) returns table (stream_id int, stream text, due_in float8)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -60,7 +60,7 @@ $$;
 
 -- Return the transactions that may have added rows to a table that are not visible yet, and the time after which no
 -- other transaction adds an earlier row. Publishers lock the table before they read the clock.
-create function headrace_internal.open_inserts(p_table regclass, out at timestamptz, out holders text[])
+create or replace function headrace_internal.open_inserts(p_table regclass, out at timestamptz, out holders text[])
 language plpgsql as $$
 begin
     at := clock_timestamp();

@@ -3,7 +3,7 @@
 
 -- Move a consumer. p_position: the next message delivered is the first one above it. Null is the end, so that only
 -- messages that commit from now on are delivered.
-create function headrace_internal.seek(p_consumer int, p_position bigint) returns bigint
+create or replace function headrace_internal.seek(p_consumer int, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
@@ -77,7 +77,7 @@ end $$;
 -- back, so one hour is allowed for that. Without either bound the walk is as long as the stream, some seconds for ten
 -- million messages. That is so if no consumer has ever read the stream, and the transaction is prepared, or the
 -- statistics of its user are not visible.
-create function headrace_internal.lowest_open_seq(p_stream headrace_internal.streams, p_end bigint) returns bigint
+create or replace function headrace_internal.lowest_open_seq(p_stream headrace_internal.streams, p_end bigint) returns bigint
 language plpgsql as $$
 declare
     c_many    constant int := 200000;   -- number of messages up to which the first bound suffices
@@ -104,7 +104,7 @@ begin
 end $$;
 
 -- Move a consumer to a seq, or else to a time. The next message delivered is the first one at or above it.
-create function headrace_internal.seek_to(
+create or replace function headrace_internal.seek_to(
     p_consumer int, p_seq bigint, p_time timestamptz, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
@@ -133,7 +133,7 @@ begin
 end $$;
 
 -- The seq of the first message that was published at p_time or later. Null when there is none.
-create function headrace_internal.seq_at(p_stream text, p_time timestamptz) returns bigint
+create or replace function headrace_internal.seq_at(p_stream text, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
@@ -149,7 +149,7 @@ end $$;
 
 -- The position below the first message that was published at p_time or later. Null, the end, when there is none. It
 -- is the seq of the message before, and not just one less. The seqs in between are missing, and may still be filled.
-create function headrace_internal.position_at(p_stream text, p_time timestamptz) returns bigint
+create or replace function headrace_internal.position_at(p_stream text, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
@@ -168,7 +168,7 @@ end $$;
 -- drawn only larger seqs. The result is not the seq before the first message of p_time or later, because seqs in
 -- between may be missing, and may have been drawn later. The message's own time is compared, since a message that
 -- commits during the search may precede that first one, too.
-create function headrace_internal.last_seq_before(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
+create or replace function headrace_internal.last_seq_before(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
 language plpgsql stable as $$
 declare
     v_found  bigint;
@@ -180,7 +180,7 @@ end $$;
 
 -- Return a seq near the first message of p_time, by binary search, because there is no index on the times. created_at
 -- rises with seq, except where a transaction was delayed between drawing the seq and reading the clock.
-create function headrace_internal.seq_near(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
+create or replace function headrace_internal.seq_near(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_low     bigint;   -- all messages below are earlier

@@ -3,7 +3,7 @@
 -- last has no upper bound, so that no publish ever fails for lack of one. The longer no new ones are created, the
 -- coarser they get.
 
-create function headrace_internal.add_segment(p_stream int, p_lower bigint, p_upper bigint) returns text
+create or replace function headrace_internal.add_segment(p_stream int, p_lower bigint, p_upper bigint) returns text
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -23,7 +23,7 @@ end $$;
 
 -- Create segments from p_lower on: one of the wanted width, two that are wider and wider, and the one without a
 -- bound.
-create function headrace_internal.add_segments_ahead(p_stream int, p_lower bigint, p_width bigint) returns void
+create or replace function headrace_internal.add_segments_ahead(p_stream int, p_lower bigint, p_width bigint) returns void
 language plpgsql as $$
 begin
     perform headrace_internal.add_segment(p_stream, p_lower, p_lower + p_width);
@@ -34,7 +34,7 @@ end $$;
 
 -- Return the table from which to read the seqs from p_first to p_last. It is a single segment where that suffices,
 -- since a query on the parent is planned for every segment that it may touch.
-create function headrace_internal.table_of_range(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns text
+create or replace function headrace_internal.table_of_range(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns text
 language sql stable as $$
     select coalesce(
         (select relation from (
@@ -46,7 +46,7 @@ $$;
 
 -- Return SQL for the size of data and headers as they are delivered. The stored ones may be compressed. It is text,
 -- because a function would be parsed for inlining at each planning of a statement.
-create function headrace_internal.payload_bytes() returns text
+create or replace function headrace_internal.payload_bytes() returns text
 language sql immutable as $f$
     select $$case when pg_column_compression(data) is null then pg_column_size(data) else octet_length(data::text) end
              + case when headers is null then 0

@@ -7,7 +7,7 @@
 -- number that exists already raises the same error (store/database/errors.py).
 
 -- Raise the error that a sequence is behind.
-create function headrace_internal.raise_sequence_behind(p_sequence text, p_stands_at bigint, p_needed bigint) returns void
+create or replace function headrace_internal.raise_sequence_behind(p_sequence text, p_stands_at bigint, p_needed bigint) returns void
 language plpgsql as $$
 begin
     raise exception using errcode = 'HR010', message = format(
@@ -18,7 +18,7 @@ end $$;
 
 -- Return the number before the next one drawn. pg_sequence_last_value is null for a sequence that was restarted at a
 -- number.
-create function headrace_internal.sequence_position(p_sequence text) returns bigint
+create or replace function headrace_internal.sequence_position(p_sequence text) returns bigint
 language plpgsql as $$
 declare
     v_last  bigint;
@@ -29,7 +29,7 @@ end $$;
 
 -- Raise if a consumer's cursor is beyond the last seq drawn. Called when that seems so, which is also the case if the
 -- caller may not read the sequence.
-create function headrace_internal.require_sequence_ahead(p_stream headrace_internal.streams, p_needed bigint) returns void
+create or replace function headrace_internal.require_sequence_ahead(p_stream headrace_internal.streams, p_needed bigint) returns void
 language plpgsql as $$
 begin
     if has_sequence_privilege(p_stream.sequence, 'select') and headrace_internal.sequence_position(p_stream.sequence) < p_needed then
@@ -39,7 +39,7 @@ end $$;
 
 -- Return the largest seq of a stream that any table contains. A cursor's position does not count where a user has
 -- moved it ahead of the stream.
-create function headrace_internal.largest_seq(p_stream headrace_internal.streams) returns bigint
+create or replace function headrace_internal.largest_seq(p_stream headrace_internal.streams) returns bigint
 language plpgsql as $$
 declare
     v_largest  bigint;
@@ -56,7 +56,7 @@ begin
 end $$;
 
 -- Return the sequences of the schema that are behind: where they are, and where they must be.
-create function headrace.sequences_behind() returns table (sequence text, stands_at bigint, needed bigint)
+create or replace function headrace.sequences_behind() returns table (sequence text, stands_at bigint, needed bigint)
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -94,7 +94,7 @@ end $$;
 -- Move all sequences that are behind above the numbers in use, and return them. No number may be drawn meanwhile, so
 -- this waits for open transactions that have drawn one, for up to p_lock_timeout milliseconds, and then raises
 -- lock_not_available.
-create function headrace.mend_sequences(p_lock_timeout int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
+create or replace function headrace.mend_sequences(p_lock_timeout int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
 language plpgsql as $$
 declare
     v_behind  record;

@@ -18,7 +18,7 @@
 --
 -- Returns what could not be settled. lost_seq is null for a whole lease, and lost_lease is null for everything, in
 -- another timeline. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
-create function headrace_internal.settle(
+create or replace function headrace_internal.settle(
     p_consumer int, p_whole bigint[],
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
     p_now timestamptz default clock_timestamp(), p_timeline uuid default null
@@ -107,7 +107,7 @@ begin
 end $$;
 
 -- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
-create function headrace_internal.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
+create or replace function headrace_internal.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_leases  bigint[];
@@ -124,7 +124,7 @@ end $$;
 
 -- Record which messages are being started, of those that crashed before. See headrace_internal.expire_leases. Returns the leases that
 -- are lost. A crash of the server can lose only the record that a message was started.
-create function headrace_internal.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
+create or replace function headrace_internal.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_leases  bigint[];
@@ -142,7 +142,7 @@ end $$;
 -- Release the leases that an owner holds without knowing it, because the response to its lease call was lost.
 -- p_known: the leases that the owner knows. Waits for a lease call that is still running. Returns the number of
 -- messages released.
-create function headrace_internal.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
+create or replace function headrace_internal.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_floor   bigint;

@@ -3,7 +3,7 @@
 
 -- Create a source. Returns whether it is new. An existing one is not changed, whatever its kind. A name that looks like
 -- an id is refused, because it could be the id of another source.
-create function headrace_internal.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
+create or replace function headrace_internal.create_source(p_name text, p_kind text, p_stream text, p_settings json) returns boolean
 language plpgsql as $$
 declare
     v_id   int;
@@ -28,7 +28,7 @@ begin
 end $$;
 
 -- Find sources by id or name. Null returns all. An id comes before a name that looks like it.
-create function headrace_internal.source_info(p_id_or_name text default null)
+create or replace function headrace_internal.source_info(p_id_or_name text default null)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$
     select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace_internal.capture_info(o.id)
@@ -38,7 +38,7 @@ language sql stable as $$
 $$;
 
 -- Find webhook sources by name.
-create function headrace_internal.webhook_sources(p_names text[])
+create or replace function headrace_internal.webhook_sources(p_names text[])
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
 language sql stable as $$
     select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, null::json
@@ -48,21 +48,21 @@ $$;
 
 -- Lock a source until the end of the transaction, before its settings are read and changed. Two changes at once would lose
 -- one of them. Returns whether the source exists.
-create function headrace_internal.lock_source(p_id uuid) returns boolean
+create or replace function headrace_internal.lock_source(p_id uuid) returns boolean
 language plpgsql as $$
 begin
     perform from headrace_internal.sources where uid = p_id for update;
     return found;
 end $$;
 
-create function headrace_internal.edit_source(p_id uuid, p_settings json) returns boolean
+create or replace function headrace_internal.edit_source(p_id uuid, p_settings json) returns boolean
 language plpgsql as $$
 begin
     update headrace_internal.sources set settings = p_settings, updated_at = clock_timestamp() where uid = p_id;
     return found;
 end $$;
 
-create function headrace_internal.delete_source(p_id uuid) returns boolean
+create or replace function headrace_internal.delete_source(p_id uuid) returns boolean
 language plpgsql as $$
 begin
     delete from headrace_internal.sources where uid = p_id;

@@ -2,13 +2,13 @@
 
 -- Whether a name is a UUID in any spelling that Postgres or Python reads. The HTTP API takes an id wherever it takes a
 -- name. `headrace.model.keys` has the same rule.
-create function headrace_internal.looks_like_id(p_name text) returns boolean
+create or replace function headrace_internal.looks_like_id(p_name text) returns boolean
 language sql immutable as $$
     select regexp_replace(regexp_replace(lower(p_name), 'urn:|uuid:', '', 'g'), '[{}()_+\s-]', '', 'g') ~ '^[0-9a-f]{32}$'
 $$;
 
 -- Raise if a new name looks like an id. Existing ones stay.
-create function headrace_internal.refuse_id(p_kind text, p_name text) returns void
+create or replace function headrace_internal.refuse_id(p_kind text, p_name text) returns void
 language plpgsql immutable as $$
 begin
     if headrace_internal.looks_like_id(p_name) then
@@ -21,7 +21,7 @@ end $$;
 -- p_settings: any of the policy's columns of headrace_internal.streams, durations in seconds. An existing stream is not
 -- changed.
 -- `new`: whether the stream was created by this call.
-create function headrace_internal.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
+create or replace function headrace_internal.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -104,14 +104,14 @@ begin
     end if;
 end $$;
 
-create function headrace.create_stream(p_name text, p_settings json default '{}') returns int
+create or replace function headrace.create_stream(p_name text, p_settings json default '{}') returns int
 language sql as $$
     select stream_id from headrace_internal.declare_stream(p_name, p_settings)
 $$;
 
 -- Raise unless the transaction is read committed. A function that reads several times, or after it got a lock, must
 -- see the newest state at each read.
-create function headrace_internal.require_read_committed(p_function text) returns void
+create or replace function headrace_internal.require_read_committed(p_function text) returns void
 language plpgsql stable as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -120,7 +120,7 @@ begin
     end if;
 end $$;
 
-create function headrace_internal.require_stream(p_name text) returns headrace_internal.streams
+create or replace function headrace_internal.require_stream(p_name text) returns headrace_internal.streams
 language plpgsql stable as $$
 declare
     v_stream  headrace_internal.streams;
@@ -133,7 +133,7 @@ begin
 end $$;
 
 -- Change a stream's policy. Settings that are not given stay.
-create function headrace_internal.edit_stream(p_name text, p_settings json) returns void
+create or replace function headrace_internal.edit_stream(p_name text, p_settings json) returns void
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -146,7 +146,7 @@ begin
     perform headrace_internal.set_policy(v_stream.id, p_settings);
 end $$;
 
-create function headrace_internal.set_policy(p_stream int, p_settings json) returns void
+create or replace function headrace_internal.set_policy(p_stream int, p_settings json) returns void
 language plpgsql as $$
 declare
     v_before  interval;
@@ -173,7 +173,7 @@ begin
           and headrace_internal.replayable_time(message_id, v_before) <> headrace_internal.replayable_time(message_id, v_after);
 end $$;
 
-create function headrace_internal.stream_settings(s headrace_internal.streams) returns json
+create or replace function headrace_internal.stream_settings(s headrace_internal.streams) returns json
 language sql stable as $$
     select json_build_object(
         'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,

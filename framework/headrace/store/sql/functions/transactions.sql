@@ -19,7 +19,7 @@
 -- p_leases, p_seqs: the messages, in parallel. p_timeline: the timeline that the leases were given in, see
 -- history.sql. Null skips that check. Returns the transaction's id. If the response to a COMMIT is lost,
 -- pg_xact_status reports by this id whether it took place.
-create function headrace.ack(
+create or replace function headrace.ack(
     p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null
 ) returns xid8
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -71,7 +71,7 @@ begin
     return pg_current_xact_id();
 end $$;
 
-create function headrace_internal.raise_lease_lost(p_seq bigint) returns void
+create or replace function headrace_internal.raise_lease_lost(p_seq bigint) returns void
 language plpgsql as $$
 begin
     raise exception using errcode = 'HR007', message = format(
@@ -80,14 +80,14 @@ begin
 end $$;
 
 -- Return the acked messages of these leases, each message once.
-create function headrace_internal.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
+create or replace function headrace_internal.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
 language sql stable as $$
     select distinct a.lease_id, s.seq from headrace_internal.acks as a cross join unnest(a.seqs) as s(seq)
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
 $$;
 
 -- Return the seqs of the messages that are leased and not acked.
-create function headrace_internal.in_flight_seqs(p_consumer int, p_floor bigint) returns setof bigint
+create or replace function headrace_internal.in_flight_seqs(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
     select m.seq from headrace_internal.leases as l cross join unnest(l.seqs) as m(seq)
     where l.consumer_id = p_consumer and l.lease_id >= p_floor
@@ -96,7 +96,7 @@ language sql stable as $$
 $$;
 
 -- Delete the acks of those of these leases that have ended.
-create function headrace_internal.delete_ended_acks(p_consumer int, p_leases bigint[]) returns void
+create or replace function headrace_internal.delete_ended_acks(p_consumer int, p_leases bigint[]) returns void
 language sql as $$
     delete from headrace_internal.acks as a
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
@@ -107,7 +107,7 @@ $$;
 -- server has not assigned yet belonged to a transaction that a crash reverted, so it returns `aborted`. This raises
 -- on a standby, which may lag behind. An id alone doesn't identify the transaction, see headrace_internal.commit_status and
 -- headrace_internal.ack_status.
-create function headrace_internal.transaction_status(p_xid bigint) returns text
+create or replace function headrace_internal.transaction_status(p_xid bigint) returns text
 language plpgsql as $$
 begin
     if pg_is_in_recovery() then
@@ -122,7 +122,7 @@ end $$;
 -- server that crashed may have assigned the id of a transaction which had written nothing to disk to another
 -- transaction. Without the lease, the status may be that of the other transaction. That does no harm: an outcome for
 -- a lease that no longer exists changes nothing, and if an ack was reverted, its message is delivered again.
-create function headrace_internal.ack_status(p_consumer int, p_leases bigint[], p_seqs bigint[], p_xid bigint) returns text
+create or replace function headrace_internal.ack_status(p_consumer int, p_leases bigint[], p_seqs bigint[], p_xid bigint) returns text
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_status  text := headrace_internal.transaction_status(p_xid);
@@ -142,7 +142,7 @@ end $$;
 -- Leave a witness that the COMMIT took place, as the last statement before it. `xid` is null if the transaction has
 -- written nothing. `at` is null if the transaction can't write the witness either. Runs with the rights of the
 -- schema's owner, since the transaction may have changed its role.
-create function headrace_internal.leave_witness(p_nonce uuid, out xid bigint, out at timestamptz, out timeline uuid)
+create or replace function headrace_internal.leave_witness(p_nonce uuid, out xid bigint, out at timestamptz, out timeline uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_xid  xid8 := pg_current_xact_id_if_assigned();
@@ -159,7 +159,7 @@ begin
 end $$;
 
 -- How long witnesses are kept, while the server is up.
-create function headrace_internal.witness_retention() returns interval
+create or replace function headrace_internal.witness_retention() returns interval
 language sql immutable as $$
     select interval '10 minutes'
 $$;
@@ -168,7 +168,7 @@ $$;
 -- be known any more. The witness decides, also on a server that the row was replicated to. The status by xid is read
 -- before the witness. If that status is final and this statement's snapshot sees the transaction, then its witness is
 -- here, or the xid was another transaction's. p_at, p_timeline: as leave_witness returned them.
-create function headrace_internal.commit_status(
+create or replace function headrace_internal.commit_status(
     p_xid bigint, p_nonce uuid, p_at timestamptz, p_timeline uuid, p_now timestamptz default clock_timestamp()
 ) returns text
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -196,7 +196,7 @@ end $$;
 -- p_floor, p_timeline: what an earlier call returned, so that rows removed before are not read again. In another
 -- timeline xids are assigned again.
 -- `more`: whether there may be more to remove.
-create function headrace_internal.delete_old_witnesses(
+create or replace function headrace_internal.delete_old_witnesses(
     p_floor bigint default 0, p_timeline uuid default null, p_now timestamptz default clock_timestamp(),
     out floor bigint, out timeline uuid, out more boolean
 )

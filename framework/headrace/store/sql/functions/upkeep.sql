@@ -2,7 +2,7 @@
 
 -- Delete message ids that are older than the stream's dedupe_window. p_floor: no id is older than that, and there may
 -- be many dead rows below it. `reached`: all ids before that time are deleted. Null while there are more.
-create function headrace_internal.delete_old_message_ids(
+create or replace function headrace_internal.delete_old_message_ids(
     p_stream int, p_floor timestamptz, p_now timestamptz default clock_timestamp(), out forgotten int, out reached timestamptz
 )
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -22,7 +22,7 @@ end $$;
 
 -- Return all streams, with what retention needs for each. p_streams, p_floors: for these streams, no message id is
 -- older than the floor.
-create function headrace_internal.streams_to_sweep(
+create or replace function headrace_internal.streams_to_sweep(
     p_now timestamptz default clock_timestamp(), p_streams int[] default '{}', p_floors timestamptz[] default '{}'
 ) returns table (
     id int, name text, updated_at timestamptz, drawn bigint, compacted boolean, tombstones boolean, "full" boolean, sized boolean, aged boolean,
@@ -41,7 +41,7 @@ $$;
 
 -- Remove keys that have a null payload as their latest one, once every consumer is done with that message. p_after:
 -- the seq up to which an earlier call has examined the stream. `reached`: the seq up to which it is examined now.
-create function headrace_internal.remove_tombstones(p_stream int, p_after bigint default 0, out removed int, out reached bigint)
+create or replace function headrace_internal.remove_tombstones(p_stream int, p_after bigint default 0, out removed int, out reached bigint)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_scan_limit    constant int := 10000;
@@ -76,7 +76,7 @@ end $$;
 
 -- Return tables with constantly rewritten rows that have more dead rows than live ones. They are vacuumed without
 -- waiting for autovacuum, which may come only once a minute.
-create function headrace_internal.tables_to_vacuum() returns table (relation text, dead bigint)
+create or replace function headrace_internal.tables_to_vacuum() returns table (relation text, dead bigint)
 language sql as $$
     select pg_stat_clear_snapshot();
     select r.relation, pg_stat_get_dead_tuples(r.relation::regclass)

@@ -1,13 +1,13 @@
 -- The public views: what exists and how far it is, for psql, scripts and dashboards. Their columns keep their names from
 -- version to version. No secret is in them.
 
-create view headrace.streams as
+create or replace view headrace.streams as
 select s.name, i.id, i.messages, i.first_seq, i.last_seq, i.size, i.segments, i.consumers, i.scheduled, i.next_scheduled, i."full" as is_full,
        i.settings, i.created_at, i.updated_at
 from headrace_internal.streams as s cross join lateral headrace_internal.stream_info(s.name) as i;
 comment on view headrace.streams is 'Streams: how many messages they hold, and their settings';
 
-create view headrace.consumers as
+create or replace view headrace.consumers as
 select s.name as stream, c.name, i.id, i.position, i.last_seq, i.lag, i.num_pending, i.num_pending_exact, i.num_ack_pending, i.parked, i.blocked,
        i.replaying, i.dead_letters, i.missed, i.oldest_unacked_at, i.paused_until,
        c.filters, c.filter_where, c.ordered, c.ack_wait, c.max_ack_pending, c.max_deliver, c.on_exhausted, c.rate_limit, c.created_at, c.updated_at
@@ -16,7 +16,7 @@ join headrace_internal.consumers as c on c.stream_id = s.id
 cross join lateral headrace_internal.consumer_info(s.name, c.name) as i;
 comment on view headrace.consumers is 'Consumers: how far they are, and their settings';
 
-create view headrace.in_flight as
+create or replace view headrace.in_flight as
 select s.name as stream, c.name as consumer, m.seq, coalesce(m.attempt, 1) as attempt, l.owner, l.expires_at, l.consumer_id, l.lease_id
 from headrace_internal.leases as l
 join headrace_internal.consumers as c on c.id = l.consumer_id
@@ -26,7 +26,7 @@ where not exists (
     select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs));
 comment on view headrace.in_flight is 'Messages that workers hold: consumer_id, lease_id and seq are the arguments of headrace.ack';
 
-create view headrace.parked as
+create or replace view headrace.parked as
 select s.name as stream, c.name as consumer, p.seq, p.attempts, p.due_at
 from headrace_internal.parked as p
 join headrace_internal.consumers as c on c.id = p.consumer_id
@@ -38,21 +38,21 @@ join headrace_internal.consumers as c on c.id = t.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id;
 comment on view headrace.parked is 'Messages that wait for a retry, or, without due_at, for an earlier message of their key';
 
-create view headrace.dead_letters as
+create or replace view headrace.dead_letters as
 select s.name as stream, c.name as consumer, d.seq, d.key, d.data, d.headers, d.attempts, d.reason, d.error, d.traceback, d.blocks, d.created_at, d.died_at
 from headrace_internal.dead_letters as d
 join headrace_internal.consumers as c on c.id = d.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id;
 comment on view headrace.dead_letters is 'Dead letters, with the error. Those that block their key keep it waiting';
 
-create view headrace.sources as
+create or replace view headrace.sources as
 select o.name, o.uid as id, o.kind, s.name as stream, i.capture ->> 'state' as state, i.capture ->> 'reason' as reason, o.created_at, o.updated_at
 from headrace_internal.sources as o
 join headrace_internal.streams as s on s.id = o.stream_id
 cross join lateral headrace_internal.capture_info(o.id) as i(capture);
 comment on view headrace.sources is 'Sources: which stream they fill, and the state of those that capture tables';
 
-create view headrace.workers as
+create or replace view headrace.workers as
 select w.id, w.seen_at, w.gone, w.facts from headrace_internal.worker_info() as w;
 comment on view headrace.workers is 'Processes that run an app: their last heartbeat, and their state as JSON';
 

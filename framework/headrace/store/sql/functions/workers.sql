@@ -2,7 +2,7 @@
 
 -- Write a process's heartbeat. It does not wait for the disk, since the table is unlogged, and a lost row is written
 -- again in a moment.
-create function headrace_internal.record_heartbeat(p_id uuid, p_report json, p_now timestamptz default clock_timestamp()) returns void
+create or replace function headrace_internal.record_heartbeat(p_id uuid, p_report json, p_now timestamptz default clock_timestamp()) returns void
 language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);
@@ -11,14 +11,14 @@ begin
 end $$;
 
 -- Delete the heartbeat of a process that ends cleanly, so that it is not reported as gone.
-create function headrace_internal.delete_heartbeat(p_id uuid) returns void
+create or replace function headrace_internal.delete_heartbeat(p_id uuid) returns void
 language sql as $$
     delete from headrace_internal.workers where id = p_id
 $$;
 
 -- Return the processes with a heartbeat, the longest running first. A process that was not seen for p_gone_after is
 -- gone.
-create function headrace_internal.worker_info(p_now timestamptz default clock_timestamp(), p_gone_after interval default '15 seconds')
+create or replace function headrace_internal.worker_info(p_now timestamptz default clock_timestamp(), p_gone_after interval default '15 seconds')
 returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
 language sql stable as $$
     select w.id, w.seen_at, w.seen_at < p_now - p_gone_after, w.facts
@@ -27,7 +27,7 @@ language sql stable as $$
 $$;
 
 -- Delete the heartbeats of processes that have been gone for long. Returns the number deleted.
-create function headrace_internal.delete_old_heartbeats(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
+create or replace function headrace_internal.delete_old_heartbeats(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
 language plpgsql as $$
 declare
     v_count  int;

@@ -16,7 +16,7 @@
 -- Return the staging table for a batch of a write, and create it if necessary. Null if that batch is committed
 -- already, so that nothing needs to be staged.
 -- p_streaming: whether it is one of many batches. Then the write is remembered for good, otherwise for some days.
-create function headrace_internal.stage_write(
+create or replace function headrace_internal.stage_write(
     p_stream text, p_write text, p_batch bigint default 0, p_streaming boolean default false
 ) returns text
 language plpgsql as $$
@@ -52,7 +52,7 @@ end $$;
 
 -- Create a staging table with the constraints of the stream. So an invalid row is refused while the task that sends
 -- it still knows which row it is.
-create function headrace_internal.create_staging(p_stream headrace_internal.streams, p_write text) returns text
+create or replace function headrace_internal.create_staging(p_stream headrace_internal.streams, p_write text) returns text
 language plpgsql as $$
 declare
     v_name     text := p_stream.id || '.' || md5(p_write);
@@ -82,7 +82,7 @@ end $$;
 -- partitions, and of the places within them. With one_message_per_key the last row of a key counts, and they are
 -- published in the order of their keys. Returns the number of messages published, or 0 if the batch was committed
 -- before. All or nothing. A caller that lost the response may call again.
-create function headrace_internal.commit_write(p_stream text, p_write text, p_batch bigint, p_parts json) returns bigint
+create or replace function headrace_internal.commit_write(p_stream text, p_write text, p_batch bigint, p_parts json) returns bigint
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -116,7 +116,7 @@ begin
     return v_count;
 end $$;
 
-create function headrace_internal.require_all_parts(p_stream text, p_write text, p_wanted bigint, p_found bigint) returns void
+create or replace function headrace_internal.require_all_parts(p_stream text, p_write text, p_wanted bigint, p_found bigint) returns void
 language plpgsql as $$
 begin
     if p_wanted is distinct from p_found and p_wanted > 0 then
@@ -126,7 +126,7 @@ begin
     end if;
 end $$;
 
-create function headrace_internal.append_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
+create or replace function headrace_internal.append_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_part   record;
@@ -148,7 +148,7 @@ end $$;
 
 -- Publish the staged rows in pieces, since headrace_internal.upsert_messages takes arrays. The existing rows are locked first, and all of
 -- it goes in the order of the keys, so that two such writes don't deadlock.
-create function headrace_internal.upsert_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
+create or replace function headrace_internal.upsert_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
 language plpgsql as $$
 declare
     c_messages  constant int := 5000;
@@ -198,7 +198,7 @@ end $$;
 
 -- Delete what is staged for a batch that won't be committed. A write that has committed nothing is deleted as a
 -- whole.
-create function headrace_internal.abort_write(p_stream text, p_write text, p_batch bigint) returns void
+create or replace function headrace_internal.abort_write(p_stream text, p_write text, p_batch bigint) returns void
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
@@ -215,7 +215,7 @@ end $$;
 -- Empty the staging table of a write, or drop it if no further batch is to come. The caller has locked the write's
 -- row. A task that still fills the table is not waited for, since its result is no longer needed. Then the rows that
 -- exist by now are deleted, and a table that should be dropped is left to the janitor.
-create function headrace_internal.clear_staging(p_stream int, p_write text, p_drop boolean default false) returns void
+create or replace function headrace_internal.clear_staging(p_stream int, p_write text, p_drop boolean default false) returns void
 language plpgsql as $$
 declare
     c_large  constant bigint := 8000000;    -- bytes. Below that, rows are deleted, which does not change the catalog,
@@ -245,7 +245,7 @@ end $$;
 -- the records of single writes, after a day if nothing was committed, otherwise after a week. Returns the number of
 -- tables and rows. Rows that another session has locked are left for the next call, and another user's tables to that
 -- user.
-create function headrace_internal.clean_up_writes(p_now timestamptz default clock_timestamp()) returns int
+create or replace function headrace_internal.clean_up_writes(p_now timestamptz default clock_timestamp()) returns int
 language plpgsql as $$
 declare
     c_tables  constant int := 100;      -- each of them takes some locks until the end

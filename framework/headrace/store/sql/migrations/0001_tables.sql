@@ -5,6 +5,8 @@
 -- batch. Only messages that wait have rows: for a retry, for another message of their key, or for a user.
 --
 -- Every table can be part of a publication, so every table has a key or a replica identity.
+--
+-- Serves from: 1
 
 -- Streams.
 
@@ -393,6 +395,14 @@ create unlogged table headrace_internal.leaders (
     candidate  uuid not null,
     until      timestamptz not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- What only new processes can bear, see revisions.sql. A migration inserts a row, and the janitor switches it on once
+-- each running process has the revision that it needs.
+create table headrace_internal.features (
+    name            text primary key,
+    needs           int not null,
+    switched_on_at  timestamptz
+);
 
 -- Secrets that all servers of this database share. Without pgcrypto, random UUIDs are the strong random numbers that
 -- every server has.

@@ -1,0 +1,87 @@
+"""The state of the schema in a database, and whether it fits the code of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from headrace.model.errors import SchemaError
+from headrace.model.text.masking import masked
+from headrace.store.database.revisions import newest_revision
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema in a database.
+
+    Attributes:
+        revision: its revision, 0 for none.
+        serves_from: the oldest revision whose processes work with it.
+        digest: the SHA-256 of the text of its functions.
+        supported: False if a development version before revision 1 was released created it.
+    """
+
+    revision: int = 0
+    serves_from: int = 0
+    digest: str | None = None
+    supported: bool = True
+
+    def refusal(self, dsn: str) -> str | None:
+        """Why no process of this code may start with the schema, or None. A schema that is too old is no reason."""
+        if not self.supported:
+            return (
+                f"The schema in {masked(dsn)} was created by a development version of Headrace before 0.1.0. Remove it with all"
+                " its data: drop schema headrace, headrace_internal, headrace_streams, headrace_staging cascade."
+            )
+        if self.serves_from > newest_revision():
+            return (
+                f"The schema in {masked(dsn)} has revision {self.revision}, and serves Headrace from revision {self.serves_from} on."
+                f" This Headrace has revision {newest_revision()}. Upgrade Headrace: pip install --upgrade headrace."
+            )
+        return None
+
+    def outdated(self, dsn: str) -> str | None:
+        """Why the schema must be upgraded before this code can use it, or None."""
+        if self.revision == 0:
+            return f"The database {masked(dsn)} has no Headrace schema. Run `headrace migrate`."
+        if self.revision < newest_revision():
+            return (
+                f"The schema in {masked(dsn)} has revision {self.revision}, and this Headrace needs revision {newest_revision()}."
+                " Run `headrace migrate` of this version first."
+            )
+        return None
+
+    def mismatch(self, dsn: str) -> str | None:
+        """Why this code can't use the schema as it is, or None."""
+        return self.refusal(dsn) or self.outdated(dsn)
+
+
+async def read_state(connection: asyncpg.Connection[Any]) -> SchemaState:
+    """Read the state of the schema, in a transaction that the caller began or in one of its own."""
+    # Not to_regclass: it would still return what it found before this call waited for another migration.
+    if not await connection.fetchval(
+        "select exists (select from pg_tables where schemaname = 'headrace_internal' and tablename = 'migrations')"
+    ):
+        return SchemaState()
+    # As JSON, because a later revision may add columns, or have them otherwise.
+    text = await connection.fetchval(
+        "select to_jsonb(m)::text from headrace_internal.migrations as m order by version desc limit 1"
+    )
+    if text is None:
+        return SchemaState()
+    row = msgspec.json.decode(text)
+    return SchemaState(
+        revision=row["version"],
+        serves_from=row.get("serves_from") or 1,
+        digest=row.get("functions"),
+        supported="serves_from" in row,
+    )
+
+
+async def require_schema(connection: asyncpg.Connection[Any], dsn: str) -> SchemaState:
+    """Return the state of the schema. Raises `SchemaError` if this code can't use it as it is."""
+    state = await read_state(connection)
+    if (reason := state.mismatch(dsn)) is not None:
+        raise SchemaError(reason)
+    return state

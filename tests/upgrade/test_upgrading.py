@@ -1,0 +1,229 @@
+"""An upgrade keeps what users made, gives way to long transactions, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from headrace import App, store
+from headrace.app.heartbeats import Heartbeats
+from headrace.model.errors import InUse, SchemaError, StoreError
+from headrace.store.database import revisions
+from tests.conftest import Connect
+from tests.support.readers import begun
+from tests.upgrade.revisions import add_revision
+
+pytestmark = pytest.mark.asyncio
+
+COLUMN = "alter table headrace_internal.consumers add column note text"
+
+
+@pytest_asyncio.fixture
+async def other(dsn: str) -> AsyncIterator[store.Database]:
+    """The database as another process has it."""
+    database = store.Database(dsn)
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def beat(database: store.Database, revision: int) -> None:
+    """Write the heartbeat of a process of another revision."""
+    facts = msgspec.structs.replace(Heartbeats(database, dict).facts(), revision=revision, host="elsewhere")
+    await store.record_heartbeat(database, uuid4(), facts)
+
+
+async def old_history(database: store.Database) -> None:
+    """Let the last recovery be an hour ago."""
+    await database.fetch("update headrace_internal.history set since = since - interval '1 hour'")
+
+
+async def test_grants_comments_and_views_of_users_survive_an_upgrade(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.create_stream(database, "orders")
+    for statement in (
+        "grant execute on function headrace.create_stream to pg_monitor",
+        "grant select on headrace.streams to pg_monitor",
+        "comment on view headrace.streams is 'mine'",
+        "create view public.mine as select name, messages from headrace.streams",
+        "create view public.behind as select * from headrace.sequences_behind()",
+    ):
+        await database.fetch(statement)
+    grants = """select (select proacl::text from pg_proc where proname = 'create_stream' and pronamespace = 'headrace'::regnamespace),
+                       (select relacl::text from pg_class where oid = 'headrace.streams'::regclass)"""
+    before = tuple(await database.fetchrow(grants))
+    add_revision(monkeypatch, COLUMN, functions="-- newer")
+    assert len(await store.migrate(database)) == 2
+    assert tuple(await database.fetchrow(grants)) == before
+    assert "pg_monitor" in before[0]
+    assert [tuple(row) for row in await database.fetch("select * from public.mine")] == [("orders", 0)]
+    assert await database.fetch("select * from public.behind") == []
+
+
+async def test_a_reader_of_a_view_that_stays_the_same_is_not_in_the_way(
+    database: store.Database, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump holds such locks for hours."""
+    add_revision(monkeypatch, "select 1")
+    async with begun(connect) as (reader, transaction):
+        await reader.fetch("select * from headrace.streams")
+        assert len(await store.migrate(database)) == 2
+        await transaction.rollback()
+
+
+async def test_a_view_gets_further_columns_at_its_end(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_revision(monkeypatch, "select 1")
+    text = revisions.functions().replace(
+        "i.settings, i.created_at, i.updated_at\nfrom", "i.settings, i.created_at, i.updated_at, 7 as more\nfrom"
+    )
+    monkeypatch.setattr(revisions, "functions", lambda: text)
+    await store.create_stream(database, "orders")
+    await store.migrate(database)
+    assert await database.fetchval("select more from headrace.streams") == 7
+
+
+async def test_an_upgrade_gives_way_to_a_long_transaction_and_names_it(
+    database: store.Database, other: store.Database, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its tries, the others work."""
+    add_revision(monkeypatch, COLUMN)
+    reported: list[str] = []
+    tries = 0
+    async with begun(connect) as (holder, transaction):
+        await holder.execute("set application_name = 'nightly report'")
+        await holder.fetch("select count(*) from headrace_internal.consumers")
+
+        async def sleep(_: float) -> None:
+            nonlocal tries
+            tries += 1
+            await other.fetch("select count(*) from headrace_internal.consumers")  # it would wait behind the upgrade
+            assert await store.schema_version(other) == revisions.newest_revision() - 1
+            if tries == 3:
+                await transaction.rollback()
+
+        patience = store.Patience(report=reported.extend, sleep=sleep)
+        assert len(await store.migrate(database, patience=patience)) == 2
+    assert tries >= 3
+    assert len(reported) == 1
+    assert "nightly report" in reported[0]
+    assert "select count(*) from headrace_internal.consumers" in reported[0]
+
+
+async def test_an_upgrade_that_waited_too_long_says_for_what_and_changes_nothing(
+    database: store.Database, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = add_revision(monkeypatch, COLUMN)
+    async with begun(connect) as (holder, transaction):
+        await holder.fetch("select count(*) from headrace_internal.consumers")
+        with pytest.raises(
+            InUse, match=r"not upgraded within 0 s\. It waits for: the session \d+ of .*idle in transaction"
+        ):
+            await store.migrate(database, patience=store.Patience(timeout=0))
+        await transaction.rollback()
+    assert await store.schema_version(database) == version - 1
+
+
+async def test_an_upgrade_waits_for_processes_that_it_would_not_serve(
+    database: store.Database, other: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await beat(database, 1)
+    version = add_revision(monkeypatch, "select 1")
+    version = add_revision(monkeypatch, "select 1", serves_from=2)
+    reported: list[str] = []
+
+    async def sleep(_: float) -> None:
+        await other.fetch("delete from headrace_internal.workers")
+
+    patience = store.Patience(report=reported.extend, sleep=sleep)
+    plan = await store.plan_migration(database)
+    await store.migrate(database, patience=patience)
+    assert list(plan.in_the_way) == reported
+    assert "of elsewhere, which has revision 1 and the new schema serves from revision 2 on" in reported[0]
+    state = await store.schema_state(database)
+    assert (state.revision, state.serves_from) == (version, 2)
+
+
+async def test_a_feature_is_switched_on_when_the_last_older_process_has_gone(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as new:
+        version = add_revision(new, "insert into headrace_internal.features values ('wide_rows', 2)")
+        await store.migrate(database)
+        await old_history(database)
+        await beat(database, version - 1)
+        await beat(database, version)
+        assert await store.live_revision(database) == version - 1
+        assert await store.switch_on_features(database) == []
+        assert not await store.feature_is_on(database, "wide_rows")
+        await store.require_current_schema(database)
+        await database.fetch("delete from headrace_internal.workers where facts ->> 'revision' = '1'")
+        assert await store.switch_on_features(database) == ["wide_rows"]
+        assert await store.feature_is_on(database, "wide_rows")
+        assert await store.switch_on_features(database) == []
+    with pytest.raises(SchemaError, match=r"serves Headrace from revision 2 on. This Headrace has revision 1"):
+        await store.migrate(database)
+    with pytest.raises(SchemaError, match="Upgrade Headrace"):
+        await Heartbeats(database, dict).announce()
+    assert await database.fetchval("select count(*) from headrace_internal.workers") == 1
+
+
+async def test_after_a_recovery_no_feature_is_switched_on_until_heartbeats_are_back(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_revision(monkeypatch, "insert into headrace_internal.features values ('wide_rows', 2)")
+    await store.migrate(database)
+    assert await store.switch_on_features(database) == []
+    await database.fetch("delete from headrace_internal.history")
+    assert await store.switch_on_features(database) == []
+
+
+async def test_a_fresh_schema_has_all_features(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_revision(monkeypatch, "insert into headrace_internal.features values ('wide_rows', 2)")
+    database = store.Database(empty_dsn)
+    await database.open()
+    await store.migrate(database)
+    assert await store.feature_is_on(database, "wide_rows")
+    await database.close()
+
+
+async def test_a_process_at_work_reports_a_function_that_was_removed(database: store.Database) -> None:
+    """As an outage, which its loops wait out."""
+    await database.fetch("alter function headrace_internal.worker_info rename to gone")
+    await database.fetch("update headrace_internal.migrations set version = 9, serves_from = 9")
+    with pytest.raises(StoreError, match=r"worker_info.* has revision 9, and serves Headrace from revision 9 on"):
+        await store.workers(database)
+
+
+async def test_an_app_that_does_not_migrate_refuses_an_older_schema(
+    dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with App(dsn, migrate=False):
+        pass
+    with pytest.raises(SchemaError, match=r"has no Headrace schema. Run `headrace migrate`"):
+        async with App(empty_dsn, migrate=False):
+            pass
+    monkeypatch.setenv("HEADRACE_MIGRATE", "off")
+    add_revision(monkeypatch, "select 1")
+    with pytest.raises(SchemaError, match=r"needs revision 2. Run `headrace migrate` of this version first"):
+        async with App(dsn):
+            pass
+
+
+async def test_heartbeats_name_the_revision(database: store.Database) -> None:
+    await Heartbeats(database, dict).announce()
+    facts = json.loads(await database.fetchval("select facts::text from headrace_internal.workers"))
+    assert facts["revision"] == revisions.newest_revision()
+
+
+async def test_a_schema_of_a_development_version_is_refused(database: store.Database) -> None:
+    await database.fetch("alter table headrace_internal.migrations drop column serves_from")
+    with pytest.raises(SchemaError, match="development version"):
+        await store.migrate(database)
