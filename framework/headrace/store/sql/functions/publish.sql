@@ -169,7 +169,7 @@ end $$;
 -- The time for which a message id is remembered longer than the stream's dedupe_window. Ids of webhooks whose
 -- signatures have a time are remembered for as long as such a signature may be accepted: 5 minutes before and after its
 -- time. Otherwise a delivery could be replayed after a shorter window. The id's published_at is later by this time.
-create function headrace_internal.replayable_time(p_message_id text, p_window interval) returns interval
+create or replace function headrace_internal.replayable_time(p_message_id text, p_window interval) returns interval
 language sql immutable parallel safe as $$
     select case when starts_with(p_message_id, 'headrace:timed-webhook:') then greatest(interval '10 minutes' - p_window, interval '0')
                 else interval '0' end
