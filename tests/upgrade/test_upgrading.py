@@ -180,7 +180,11 @@ async def test_after_a_recovery_no_feature_is_switched_on_until_heartbeats_are_b
 ) -> None:
     add_revision(monkeypatch, "insert into headrace_internal.features values ('wide_rows', 2)")
     await store.migrate(database)
+    await database.fetch("update headrace_internal.history set since = clock_timestamp()")  # the last recovery
     assert await store.switch_on_features(database) == []
+    await old_history(database)
+    assert await store.switch_on_features(database) == ["wide_rows"]
+    await database.fetch("update headrace_internal.features set switched_on_at = null")
     await database.fetch("delete from headrace_internal.history")
     assert await store.switch_on_features(database) == []
 
