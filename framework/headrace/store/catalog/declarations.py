@@ -120,6 +120,24 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     return spec, row["version"]
 
 
+async def consumer_exists(executor: Executor, consumer: int, streams: Collection[str] | None = None) -> bool:
+    """Whether a consumer, given by its number, exists on one of the streams.
+
+    Args:
+        streams: the names of the streams to look at. None for all.
+    """
+    found: bool = await executor.fetchval(
+        """select exists (
+               select from headrace_internal.consumers c join headrace_internal.streams s on s.id = c.stream_id
+               where c.id = $1 and ($2::text[] is null or s.name = any($2)))""",
+        consumer,
+        None if streams is None else list(streams),
+    )
+    if not found and isinstance(executor, Database):
+        await executor.refuse_while_recovering()
+    return found
+
+
 class Found(msgspec.Struct, frozen=True):
     """A consumer that was found. Numbers are those of the database, and ids those of the HTTP API."""
 
