@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -104,6 +105,64 @@ async def test_acks_of_a_consumer_that_is_there_are_not_taken_under_a_wrong_name
                 assert answer["code"] == "unknown_consumer"
     answer = await api.client.post("/v1/streams/orders/consumers/shop/ack", content=b"\xff{")
     assert answer.status_code == 404
+
+
+async def _headers(api: Api, *scopes: str) -> dict[str, str]:
+    """Return the headers of a client with a new token."""
+    created = await api.post("/tokens", {"name": f"t{uuid4().hex}", "scopes": list(scopes)}, 201)
+    return {"authorization": f"Bearer {created['token']}"}
+
+
+async def _ack_answers(api: Api, path: str, ack_ids: list[str], headers: dict[str, str]) -> list[tuple[int, Any]]:
+    """Return the answers to an ack, a strict one, and one of ids that are not all valid."""
+    bodies = [{"ack_ids": ack_ids}, {"ack_ids": ack_ids, "strict": True}, {"ack_ids": [*ack_ids, "nonsense"]}]
+    answers = [await api.client.post(api.prefix + path, json=body, headers=headers) for body in bodies]
+    return [(answer.status_code, answer.json().get("code")) for answer in answers]
+
+
+async def test_late_acks_with_a_token_for_the_stream_are_stale_in_all_dialects(api: Api) -> None:
+    late = await held(api, "a")
+    stream = (await api.get("/streams/orders"))["id"]
+    api.client.headers.update(await _headers(api, "admin"))
+    tenant = await _headers(api, "consume:orders")
+    assert (await api.call("DELETE", _SHIP))["deleted"] is True
+    paths = ["/http_pull_consumers/ship", "/http-consumers/ship", "/consumers/ship", "/consumers/orders:ship", _SHIP]
+    for path in paths:
+        answers = await _ack_answers(api, f"{path}/ack", late, tenant)
+        assert answers[:2] == [(200, None), (409, "lease_lost")], path
+        assert answers[2][0] in (403, 404)
+    assert (await api.call("DELETE", "/streams/orders"))["deleted"] is True
+    for path in [*paths, f"/streams/{stream}/consumers/ship", f"/consumers/{stream}:ship"]:
+        answers = await _ack_answers(api, f"{path}/ack", late, tenant)
+        assert answers[:2] == [(200, None), (409, "lease_lost")], path
+
+
+async def test_no_ack_tells_a_stranger_whether_a_consumer_exists(api: Api) -> None:
+    """Also with genuine ack ids, such as those of a log."""
+    ids = await held(api, "a")
+    await api.consumer("old")
+    old = [one["ack_id"] for one in await api.receive("old")]
+    await api.stream("shop")
+    await api.consumer("mine", "shop")
+    await api.publish(("a", 1), stream="shop")
+    own = [one["ack_id"] for one in await api.receive("mine", "shop")]
+    api.client.headers.update(await _headers(api, "admin"))
+    stranger, publisher = await _headers(api, "consume:shop"), await _headers(api, "publish:shop")
+    assert (await api.call("DELETE", "/streams/orders/consumers/old"))["deleted"] is True
+    for way in ("/consumers/{}/ack", "/streams/orders/consumers/{}/nack", "/streams/shop/consumers/{}/ack"):
+        found = [
+            await _ack_answers(api, way.format(name), given, stranger)
+            for name in ("ship", "old", "never")
+            for given in (ids, old)
+        ]
+        assert found.count(found[0]) == len(found), way
+        if "orders" in way:  # decided by the name of the stream alone
+            assert {status for status, _ in found[0]} == {403}
+    for given in (ids, old):
+        assert {status for status, _ in await _ack_answers(api, "/consumers/ship/ack", given, publisher)} == {403}
+    wrong_name = await _ack_answers(api, "/consumers/mime/ack", own, stranger)
+    assert {status for status, _ in wrong_name} == {403}, "messages of an existing consumer, under a mistyped name"
+    assert (await api.get(_SHIP))["info"]["num_ack_pending"] == 1, "nothing was acked"
 
 
 async def test_a_receive_that_waits_ends_when_its_consumer_is_deleted(api: Api) -> None:

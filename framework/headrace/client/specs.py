@@ -91,7 +91,7 @@ def consumer_spec(info: ConsumerInfo) -> ConsumerSpec:
     settings = {name: value for name, value in info.settings.items() if name in ConsumerSpec.__struct_fields__}
     where = settings.pop("where", None)
     if settings.get("push") is not None:
-        settings["push"] = {name: value for name, value in settings["push"].items() if name != "secret"}
+        settings["push"] = Push.stored({name: value for name, value in settings["push"].items() if name != "secret"})
     spec = msgspec.convert({**settings, "stream": info.stream, "name": info.name}, ConsumerSpec)
     return spec if where is None else msgspec.structs.replace(spec, where=conditions.parse(where))
 

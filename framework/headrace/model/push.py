@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections.abc import Mapping
+from copy import copy
 from ipaddress import IPv6Address
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from headrace.model.errors import ConfigurationError
-from headrace.model.settings import Setting, check
+from headrace.model.settings import Setting
+from headrace.model.settings import check as check_settings
 from headrace.model.text.masking import masked_push
 
 LONGEST_TIMEOUT = 300.0
@@ -69,11 +73,28 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     )] = (1, 64)  # fmt: skip
 
     def __post_init__(self) -> None:
+        self.check()
+
+    @classmethod
+    def stored(cls, settings: Mapping[str, Any]) -> Push:
+        """Return settings that were stored, perhaps by an earlier version with other rules. Only their types are
+        checked, so that invalid ones can be read and changed. Call `check` before you send to them.
+
+        Raises `msgspec.ValidationError`.
+        """
+        read = msgspec.convert(settings, _Unchecked)
+        found = copy(_PLAIN)  # a copy is made without the checks
+        for name in cls.__struct_fields__:
+            force_setattr(found, name, getattr(read, name))
+        return found
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for invalid settings."""
         _check_url(self.url)
         _check_headers(self.headers)
         if self.secret is not None:
             _key(self.secret)
-        check(self, "`push`")
+        check_settings(self, "`push`")
         low, high = self.concurrency
         if not 1 <= low <= high <= MOST_CONCURRENCY:
             raise ConfigurationError(
@@ -89,6 +110,13 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def key(self) -> bytes | None:
         """The signing key as bytes, or None for no signature."""
         return None if self.secret is None else _key(self.secret)
+
+
+class _Unchecked(Push, frozen=True, kw_only=True):
+    """The settings without the checks."""
+
+    def __post_init__(self) -> None:
+        pass
 
 
 def _check_url(url: str) -> None:
@@ -154,3 +182,6 @@ def _key(secret: str) -> bytes:
             f"The push secret can't be used: write {SECRET!r} and then {SMALLEST_KEY} to {LARGEST_KEY} random bytes in base64."
         )
     return key
+
+
+_PLAIN = Push(url="https://example.com/hook")

@@ -272,8 +272,12 @@ class Engine:
             del ours[text]
         return ours, stale
 
-    async def are_of_deleted_consumer(self, ack_ids: Sequence[str]) -> bool:
-        """Return whether these are valid ack ids, of one consumer that was deleted since."""
+    async def are_of_deleted_consumer(self, ack_ids: Sequence[str], streams: frozenset[str] | None = None) -> bool:
+        """Return whether these are valid ack ids, of one consumer that was deleted since.
+
+        Args:
+            streams: the names of the only streams whose consumers count as existing. None for all.
+        """
         codec = await self.ack_ids()
         try:
             numbers = {one.consumer for one in codec.open_all(ack_ids)}
@@ -281,11 +285,7 @@ class Engine:
             return False
         if len(numbers) != 1:
             return False
-        try:
-            await store.consumer_spec(self._running().database, numbers.pop())
-        except UnknownConsumer:
-            return True
-        return False
+        return not await store.consumer_exists(self._running().database, numbers.pop(), streams)
 
     async def ack_ids(self) -> AckIds:
         """Return the object that makes and reads ack ids."""

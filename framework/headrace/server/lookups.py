@@ -7,9 +7,15 @@ use get the same answer, and are looked up by the same statements, which read th
 from __future__ import annotations
 
 from headrace.model.errors import UnknownStream
-from headrace.server.access.scopes import Access, Need
+from headrace.model.keys import looks_like_id
+from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
+
+
+class UnknownWithinScopes(Forbidden):
+    """No stream of the token has what a request names, which may have been deleted, or never existed, or be
+    another token's. The answer is that of `Forbidden`."""
 
 
 class Lookups:
@@ -32,7 +38,7 @@ class Lookups:
                 whether it exists or not.
             UnknownStream, Unauthorized, StoreUnavailable.
         """
-        streams = None if self._access.open else await self._access.streams(authorization, need)
+        streams = await self.streams(authorization, need)
         if streams is None:
             return await self._engine.stream(ref)
         found = (await self._engine.streams_named(streams)).get(ref)
@@ -40,7 +46,9 @@ class Lookups:
             return found
         if ref in streams:
             raise UnknownStream(f"The stream {ref!r} does not exist.")
-        raise await self._access.forbidden(authorization, f"'{need}:{ref:.80}', or {need!r} for all streams")
+        error = await self._access.forbidden(authorization, f"'{need}:{ref:.80}', or {need!r} for all streams")
+        # A name is decided by the scopes alone. An id may be that of a stream of the token that was deleted.
+        raise UnknownWithinScopes(str(error)) if streams and looks_like_id(ref) else error
 
     async def consumer(self, authorization: str | None, stream: str, ref: str, need: Need) -> CachedConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises as `stream`,
@@ -59,7 +67,7 @@ class Lookups:
             Problem: several of the streams have a consumer of this name.
             UnknownStream, UnknownConsumer, Unauthorized, StoreUnavailable.
         """
-        streams = None if self._access.open else await self._access.streams(authorization, need)
+        streams = await self.streams(authorization, need)
         if streams is None:
             return await self._engine.consumer_anywhere(ref)
         stream, colon, name = ref.partition(":")
@@ -67,7 +75,16 @@ class Lookups:
             return await self.consumer(authorization, stream, name, need)
         found = await self._engine.consumer_among(streams, ref)
         if found is None:
-            raise await self._access.forbidden(
+            error = await self._access.forbidden(
                 authorization, f"{need!r} for the stream of the consumer {ref:.80}, or for all streams"
             )
+            raise UnknownWithinScopes(str(error)) if streams else error
         return found
+
+    async def streams(self, authorization: str | None, need: Need) -> frozenset[str] | None:
+        """Return the names of the streams for which the token has the scope. None for all streams.
+
+        Raises:
+            Unauthorized, StoreUnavailable.
+        """
+        return None if self._access.open else await self._access.streams(authorization, need)

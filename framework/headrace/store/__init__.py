@@ -47,6 +47,7 @@ from headrace.store.capture.captures import (
 from headrace.store.catalog.declarations import (
     Declared,
     Found,
+    consumer_exists,
     consumer_id,
     consumer_spec,
     create_stream,
@@ -180,6 +181,7 @@ __all__ = [
     "clean_up_writes",
     "close_segment_early",
     "consumer",
+    "consumer_exists",
     "consumer_id",
     "consumer_spec",
     "consumers",

@@ -158,7 +158,7 @@ class Observables:
     def _consumers(self) -> Iterator[tuple[dict[str, str], Mapping[str, Any]]]:
         for source in list(self.sources):
             for name, counts in source.statistics().get("consumers", {}).items():
-                if not counts.get("deleted"):
+                if "actors" in counts and not counts.get("deleted"):  # a push consumer that failed has no counts
                     yield consumer_attributes(*name.rsplit(":", 1)), counts
 
     def _jobs(self, count: str) -> Iterator[Observation]:

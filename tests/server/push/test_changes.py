@@ -266,6 +266,41 @@ async def test_invalid_settings_of_one_consumer_do_not_stop_the_others(
     assert logged(caplog, "push consumer failed")
 
 
+async def test_a_stored_url_that_is_invalid_today_is_refused_and_can_be_changed(
+    dsn: str, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(dsn)
+    server = Server(app, Options(push_allow=("loopback",), push_refresh_interval=3600.0))
+    transport = httpx.ASGITransport(app=server)
+    ship = "/streams/orders/consumers/ship"
+    async with app.running(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        api = Api(client, server)
+        await api.stream()
+        await api.consumer("old", kind="push", push={"url": endpoint.url})
+        await api.consumer(kind="pull")
+        await app.database.fetch(
+            "update headrace_internal.consumers set push = json_build_object('url', $1::text), version = version + 1"
+            " where name = 'ship'",
+            f"http://{'a' * 300}.example/hidden",
+        )
+        changed = await api.call("PATCH", ship, {"max_deliver": 7})  # which causes a look-up, too
+        assert changed["max_deliver"] == 7
+
+        async def is_logged() -> bool:
+            return bool(logged(caplog, "push consumer failed"))
+
+        await eventually(is_logged)
+        assert "of the push URL is invalid" in app.statistics()["consumers"]["orders:ship"]["reason"]
+        assert "hidden" not in caplog.text
+        assert (await api.get(ship))["push"]["url"].startswith("http://aaa")
+        answer = await api.refused("PATCH", ship, {"push": {"timeout_ms": 5000}}, status=422)
+        assert "of the push URL is invalid" in answer["summary"], "what is written is valid as a whole"
+        await api.call("PATCH", ship, {"push": {"url": endpoint.url}})
+        await api.publish(("k", 1))
+        await endpoint.until(2)  # one of each consumer, at once and not after the delay of a restart
+        assert "decisions" in app.statistics()["consumers"]["orders:ship"]
+
+
 async def test_a_paused_consumer_is_not_pushed(push_app: PushApp, endpoint: Endpoint) -> None:
     number = await push_app.declare(endpoint.url)
     await store.pause(push_app.app.database, number)

@@ -19,7 +19,7 @@ from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, StaleAckIds
 from headrace.server.http import Request, Response
-from headrace.server.lookups import Lookups
+from headrace.server.lookups import Lookups, UnknownWithinScopes
 from headrace.server.transport.limits import Limits
 
 Find = Callable[[Request], Awaitable[CachedConsumer]]
@@ -27,6 +27,9 @@ Find = Callable[[Request], Awaitable[CachedConsumer]]
 
 _decode_settle = msgspec.json.Decoder(Settle).decode
 _decode_nack = msgspec.json.Decoder(Nack).decode
+
+_NOT_FOUND = (UnknownConsumer, UnknownStream, UnknownWithinScopes)
+"""Errors of look-ups that a deleted consumer causes, too."""
 
 SUCCESS = Response(200, b'{"success":true}')
 
@@ -82,7 +85,7 @@ class Operations:
         """Ack the messages of a request. `find` returns the consumer that it names."""
         try:
             consumer = await find(request)
-        except (UnknownConsumer, UnknownStream) as error:
+        except _NOT_FOUND as error:
             return await self.settle_deleted(request, error)
         body = _decode_settle(request.body)
         with argument(ack_ids_field(body)):
@@ -96,7 +99,7 @@ class Operations:
         """
         try:
             consumer = await find(request)
-        except (UnknownConsumer, UnknownStream) as error:
+        except _NOT_FOUND as error:
             return await self.settle_deleted(request, error)
         body = _decode_nack(request.body)
         ack_ids = ack_ids_of(body)
@@ -111,7 +114,7 @@ class Operations:
         """Extend the leases of a request. `find` returns the consumer that it names."""
         try:
             consumer = await find(request)
-        except (UnknownConsumer, UnknownStream) as error:
+        except _NOT_FOUND as error:
             return await self.settle_deleted(request, error)
         body = _decode_settle(request.body)
         with argument(ack_ids_field(body)):
@@ -119,13 +122,20 @@ class Operations:
 
     async def settle_deleted(self, request: Request, error: HeadraceError) -> Response:
         """Answer a request whose consumer doesn't exist. If the messages are those of a deleted consumer, their
-        ack ids are stale, like any whose leases were lost. Otherwise raises `error`."""
+        ack ids are stale, like any whose leases were lost. Otherwise raises `error`.
+
+        For a token for some streams, messages of consumers elsewhere are stale, too. It can't settle them, and
+        doesn't learn whether their consumer still exists.
+        """
         try:
             body = _decode_nack(request.body)
             ack_ids = ack_ids_of(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Problem):
             raise error from None
-        if not ack_ids or not await self.engine.are_of_deleted_consumer(ack_ids):
+        if not ack_ids:
+            raise error
+        streams = await self._lookups.streams(request.authorization, "consume")
+        if not await self.engine.are_of_deleted_consumer(ack_ids, streams):
             raise error
         stale = list(dict.fromkeys(ack_ids))
         self.engine.counts.stale += len(stale)

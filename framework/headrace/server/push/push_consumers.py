@@ -61,6 +61,22 @@ class _RunningConsumer:
         self.ending = False  # and its end was logged
 
 
+class _Failure(msgspec.Struct, frozen=True):
+    """Why a push consumer doesn't run.
+
+    Attributes:
+        name: the stream and the name of the consumer. None if its settings could not be read.
+        version: the version of the settings.
+        reason: the error in words.
+        until: the time at which it starts again, unless its settings change before.
+    """
+
+    name: str | None
+    version: int
+    reason: str
+    until: float
+
+
 class PushConsumers:
     """Runs push consumers beside an app's consumers. See `headrace.app.attached`.
 
@@ -78,7 +94,7 @@ class PushConsumers:
         self._allowed = AllowedAddresses(allow)
         self._refresh_interval = refresh_interval
         self._running: dict[int, _RunningConsumer] = {}
-        self._restart_at: dict[int, float] = {}
+        self._failures: dict[int, _Failure] = {}
         self._changed = anyio.Event()
         self._look_up_scope: anyio.CancelScope | None = None  # made in `run`, in the event loop
         self._draining = False
@@ -99,7 +115,7 @@ class PushConsumers:
         finally:
             self._look_up_scope = None
             self._draining = False  # the app may run again
-            self._restart_at.clear()
+            self._failures.clear()
 
     def refresh(self) -> None:
         """Look for push consumers now. Called when this process has created, changed or deleted one."""
@@ -116,6 +132,8 @@ class PushConsumers:
             found = {one.number: one for one in await store.push_consumers(database)}
             for number in self._running.keys() - found.keys():
                 self._end(self._running[number], "push consumer removed")
+            for number in self._failures.keys() - found.keys():
+                del self._failures[number]
             for consumer in found.values():
                 await self._update(consumer, ack_ids, group)
             database_retry.cleared()
@@ -127,14 +145,17 @@ class PushConsumers:
         running = self._running.get(consumer.number)
         if running is not None and running.consumer.version == consumer.version:
             return
-        if running is None and self._waits_to_restart(consumer.number):
+        if running is None and self._waits_to_restart(consumer):
             return
+        spec: ConsumerSpec | None = None
         try:
             spec, current_version = await store.consumer_spec(self._shared.database, consumer.number)
             consumer = msgspec.structs.replace(consumer, version=current_version)
             if spec.push is None or self._draining:  # changed just now
                 return
             if running is None:
+                spec.push.check()  # an earlier version may have accepted what is invalid now
+                self._failures.pop(consumer.number, None)
                 self._begin(consumer, spec, spec.push, ack_ids, group)
             elif running.push == spec.push:
                 running.consumer = consumer  # the pipeline applies other settings itself
@@ -145,7 +166,7 @@ class PushConsumers:
         except StoreUnavailable:
             raise
         except Exception as error:  # invalid settings, which must not stop other consumers
-            self._report_failure(consumer, error)
+            self._report_failure(consumer, error, spec)
 
     def _report_failure(self, consumer: PushConsumer, error: Exception, spec: ConsumerSpec | None = None) -> None:
         """Log a failure, and let the consumer start again later."""
@@ -158,10 +179,17 @@ class PushConsumers:
             hint="it starts again after these seconds",
             exc_info=None if isinstance(error, HeadraceError) else error,  # a sentence about the settings is enough
         )
-        self._restart_at[consumer.number] = self._shared.time.clock() + RESTART_DELAY
+        self._failures[consumer.number] = _Failure(
+            None if spec is None else f"{spec.stream}:{spec.name}",
+            consumer.version,
+            str(error) if isinstance(error, HeadraceError) else "it failed unexpectedly, see the log of the server",
+            self._shared.time.clock() + RESTART_DELAY,
+        )
 
-    def _waits_to_restart(self, number: int) -> bool:
-        return self._restart_at.get(number, float("-inf")) > self._shared.time.clock()
+    def _waits_to_restart(self, consumer: PushConsumer) -> bool:
+        """Return whether it failed a moment ago, with the settings that it still has."""
+        failure = self._failures.get(consumer.number)
+        return failure is not None and failure.version == consumer.version and failure.until > self._shared.time.clock()
 
     # --- one consumer
 
@@ -242,8 +270,13 @@ class PushConsumers:
         return {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in self._pipelines()}
 
     def app_statistics(self) -> dict[str, Any]:
-        """Return the consumers' part of the app's statistics, in the form of the app's own consumers."""
-        return {"consumers": self.statistics()}
+        """Return the consumers' part of the app's statistics, in the form of the app's own consumers. Of one that
+        doesn't run because of a failure, there is only the reason."""
+        consumers = self.statistics()
+        for failure in list(self._failures.values()):  # after the others, since heartbeats have only the first ones
+            if failure.name is not None:
+                consumers.setdefault(failure.name, {"reason": failure.reason})
+        return {"consumers": consumers}
 
     def _pipelines(self) -> list[Pipeline]:
         return [running.pipeline for running in list(self._running.values())]

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.text.masking import masked_push
 from headrace.store.database.pool import Database, Executor
@@ -100,7 +101,8 @@ async def consumer_id(executor: Executor, stream: str, name: str) -> int:
 
 
 async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec, int]:
-    """The settings of a consumer, and their version, which rises when they change. Raises `UnknownConsumer`."""
+    """The settings of a consumer, and their version, which rises when they change. Those of `push` may be invalid by
+    today's rules, see `Push.stored`. Raises `UnknownConsumer`."""
     row = await executor.fetchrow(
         """select s.name as stream, c.name, c.version, c.deliver_policy, c.start_seq, c.start_time,
                   headrace_internal.consumer_settings(c) as settings, c.filter_where::text as condition
@@ -114,10 +116,29 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
     settings = msgspec.json.decode(row["settings"])
     del settings["where"]
-    spec = msgspec.convert({**settings, **given}, ConsumerSpec)
+    push = settings.pop("push", None)
+    spec = msgspec.convert({**settings, **given, "push": None if push is None else Push.stored(push)}, ConsumerSpec)
     if row["condition"] is not None:  # as text, because long numbers would be rounded otherwise
         spec = msgspec.structs.replace(spec, where=conditions.parse(row["condition"]))
     return spec, row["version"]
+
+
+async def consumer_exists(executor: Executor, consumer: int, streams: Collection[str] | None = None) -> bool:
+    """Whether a consumer, given by its number, exists on one of the streams.
+
+    Args:
+        streams: the names of the streams to look at. None for all.
+    """
+    found: bool = await executor.fetchval(
+        """select exists (
+               select from headrace_internal.consumers c join headrace_internal.streams s on s.id = c.stream_id
+               where c.id = $1 and ($2::text[] is null or s.name = any($2)))""",
+        consumer,
+        None if streams is None else list(streams),
+    )
+    if not found and isinstance(executor, Database):
+        await executor.refuse_while_recovering()
+    return found
 
 
 class Found(msgspec.Struct, frozen=True):
