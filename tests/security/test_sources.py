@@ -42,6 +42,9 @@ HOSTILE = {
 }
 """Statements that a module or a function may run, by the name of a source."""
 
+ALLOWED = [word for name in (*HOSTILE, "exits", "hangs") for word in ("--transforms", name)]
+"""Options that let sources name these modules over HTTP."""
+
 HANG = "import threading\nthreading.Event().wait()"
 
 
@@ -82,7 +85,7 @@ class Site:
 def site(server_dsn: str, template: str, tmp_path: Path) -> Iterator[Site]:
     with servers.clone(server_dsn, template) as dsn:
         servers.run(_execute(dsn, "create table orders (id int primary key)"))
-        server = ServerProcess(dsn, tmp_path / "server.log")
+        server = ServerProcess(dsn, tmp_path / "server.log", *ALLOWED)
         server.start()
         site = Site(server, dsn, tmp_path)
         try:

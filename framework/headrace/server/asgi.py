@@ -52,7 +52,9 @@ class Server:
         self.app = app
         self.options = options or Options()
         allowed = AllowedAddresses(self.options.push_allow)
-        self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"))
+        self.engine = Engine(
+            app, refusal=lambda address: allowed.refusal(address, "connect"), transforms=self.options.transforms
+        )
         self.access = access or Access(lambda: app.database)
         self._origins = OriginPolicy(self.options.allowed_hosts)
         self.limits = Limits(self.options, self._overloaded)

@@ -25,6 +25,7 @@ from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
 from headrace.model.errors import InvalidInput, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
+from headrace.server.access.transform_modules import TransformModules
 from headrace.server.data_plane.background_tasks import BackgroundTasks
 from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_WAIT
 from headrace.server.data_plane.coalescing import Coalescer
@@ -68,9 +69,11 @@ class Engine:
     """
 
     def __init__(
-        self, app: App, clock: Callable[[], float] = time.monotonic, *, refusal: Refusal | None = None
-    ) -> None:
+        self, app: App, clock: Callable[[], float] = time.monotonic, *, refusal: Refusal | None = None,
+        transforms: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.app = app
+        self.transforms = TransformModules(transforms)
         self._refusal = refusal
         self.counts = Counts()
         self.requests: Callable[[], dict[str, int]] = dict

@@ -21,6 +21,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "private" or "loopback".
         allowed_hosts: hosts under which clients reach the server in addition to loopback, without
             ports. They count while no token protects the server.
+        transforms: modules whose functions sources may name as their transform over HTTP. A package allows its
+            submodules.
         capture: whether to capture the tables of all sources that no other process captures.
 
     The rest is for `headrace serve`, which handles the connections itself:
@@ -53,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 10.0
     push_allow: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    transforms: tuple[str, ...] = ()
     capture: bool = True
 
     max_connections: int = 10_000

@@ -96,6 +96,14 @@ def serve(
             " token exists. Repeat for several.",
         ),
     ] = None,
+    transforms: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--transforms", negative="", show_default=False,
+            help="A module whose functions sources may name as their transform over HTTP. A package allows its submodules."
+            " Default: none. Repeat for several.",
+        ),
+    ] = None,
     no_capture: Annotated[bool, flag("Don't capture tables in this server.")] = False,
     no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False,
     ready_file: Annotated[
@@ -125,23 +133,30 @@ def serve(
         "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
         "migrate": False if no_migrate else None, "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
     })  # fmt: skip
-    options = _options(max_body, max_requests, push_allow, allowed_host, settings.host, capture=not no_capture)
+    options = _options(
+        max_body, max_requests, push_allow, allowed_host, transforms, settings.host, capture=not no_capture
+    )
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
     return ServeCommand(settings, options, child, insecure=insecure, database=database).run()
 
 
 def _options(
-    max_body: str | None, max_requests: int | None, push_allow: list[str] | None, allowed_hosts: list[str] | None, host: str,
-    *, capture: bool,
+    max_body: str | None, max_requests: int | None, push_allow: list[str] | None, allowed_hosts: list[str] | None,
+    transforms: list[str] | None, host: str, *, capture: bool,
 ) -> Options:  # fmt: skip
     from headrace.server.access.origins import OriginPolicy
+    from headrace.server.access.transform_modules import TransformModules
     from headrace.server.options import Options
     from headrace.server.push.addresses import AllowedAddresses
 
     hosts = [*(allowed_hosts or ()), host.partition("%")[0]]  # clients may name the address that it listens on
-    options = Options(push_allow=tuple(push_allow or ()), allowed_hosts=tuple(dict.fromkeys(hosts)), capture=capture)
+    options = Options(
+        push_allow=tuple(push_allow or ()), allowed_hosts=tuple(dict.fromkeys(hosts)),
+        transforms=tuple(transforms or ()), capture=capture,
+    )  # fmt: skip
     AllowedAddresses(options.push_allow)  # raises at once if a network is invalid
     OriginPolicy(allowed_hosts or ())  # or a host
+    TransformModules(options.transforms)  # or a module
     if max_body is not None:
         options = msgspec.structs.replace(options, max_body=size_in_bytes(max_body, "--max-body"))
     if max_requests is not None:
@@ -249,6 +264,8 @@ class ServeCommand:
             words += ["--push-allow", network]
         for host in options.allowed_hosts:
             words += ["--allowed-host", host]
+        for module in options.transforms:
+            words += ["--transforms", module]
         words += [] if options.capture else ["--no-capture"]
         words += [] if settings.migrate else ["--no-migrate"]
         return tuple(child_command(settings, *words, *(["--insecure"] if self._insecure else [])))

@@ -56,6 +56,7 @@ def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
                 "kind='webhook' can't be checked. Only sources of the kind postgres can.",
                 validation_errors={"kind": ["webhook"]},
             )
+        context.engine.transforms.check_settings(spec.settings())
         return Listed(await context.admin.check_spec(spec))
 
     @post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)

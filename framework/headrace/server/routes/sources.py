@@ -40,8 +40,10 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Creates a source. 409 if a source of this name exists. A source that captures tables also creates its stream unless that exists,
         and requires a token with `admin` for all streams."""
         stream = await _stream(context, request, data)
+        spec = data.spec(stream)
+        engine.transforms.check_settings(spec.settings())
         try:
-            if not await context.admin.create_source(data.spec(stream)):
+            if not await context.admin.create_source(spec):
                 raise already_exists(f"The source {data.name!r}", {})
         except AlreadyExists as error:
             if "stream" in error.differing and await context.scope(request, "admin") is not None:
@@ -76,7 +78,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Changes settings of a source. Settings that are left out stay, also with PUT. Among `secrets`, `…` stands for
         the secrets that the source has. This server applies the change at once, others within two seconds."""
         info = await context.source(request, source)
-        changed = await context.admin.edit_source(info.id, **data.changes(info.kind))
+        changes = data.changes(info.kind)
+        engine.transforms.check_settings(changes, info.settings)
+        changed = await context.admin.edit_source(info.id, **changes)
         engine.clear_caches()
         return source_of(changed)
 
