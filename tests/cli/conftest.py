@@ -118,7 +118,7 @@ def operator(
         monkeypatch.setenv("HEADRACE_DATABASE", dsn)
         yield Operator(headrace, dsn)
         return
-    with serving(dsn, Options(capture=False)) as url:  # the test reports captures itself
+    with serving(dsn, Options(capture=False, transforms=("shop",))) as url:  # the test reports captures itself
         monkeypatch.setenv("HEADRACE_SERVER", url)
         yield Operator(headrace, dsn, over_http=True)
 

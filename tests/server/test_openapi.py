@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,18 @@ async def test_every_body_has_an_example_that_its_schema_allows(api: Api) -> Non
             assert "example" in content, (method, path)
             schema = {**content["schema"], "components": document["components"]}
             jsonschema_rs.validate(schema, content["example"])
+
+
+@pytest.mark.asyncio
+async def test_a_name_that_several_streams_have_is_refused_as_described(api: Api) -> None:
+    for stream in ("mystream", "o"):
+        await api.stream(stream)
+        await api.consumer("us_orders", stream)
+    document = (await api.client.get("/openapi.json")).json()
+    for method in ("GET", "POST"):
+        await api.refused(method, "/consumers/us_orders/receive", status=409)
+        path = next(path for path in document["paths"] if re.fullmatch(r"/v1/consumers/\{[^/]*\}/receive", path))
+        assert "409" in document["paths"][path][method.lower()]["responses"]
 
 
 @pytest.mark.asyncio

@@ -293,7 +293,7 @@ async def test_a_change_while_the_publication_was_missing_is_reported_and_not_sk
     finally:
         await again.close()
     _is_reported_missing(error)
-    assert "I" not in kinds(received)
+    assert kinds(received).count("I") <= 1, "the first change may come again, and the second may not come yet"
 
 
 def _is_reported_missing(error: HeadraceError) -> None:

@@ -13,7 +13,10 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "403",
     ),
     "Unknown": ("The object does not exist.", "404"),
-    "Conflict": ("The object exists already or is in use, or a strict settle has lost leases.", "409"),
+    "Conflict": (
+        "The object exists already or is in use, its name is ambiguous, or a strict settle has lost leases.",
+        "409",
+    ),
     "TooLarge": ("The body is too large.", "413"),
     "UnsupportedMediaType": (
         "Without tokens, the body has a content type that a form of a web page can send. Send `application/json`.",

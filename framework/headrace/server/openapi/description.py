@@ -200,7 +200,8 @@ def _may_answer(status: str, path: str, method: str, *, has_body: bool, has_para
     if status == "404":
         return "{" in path or has_body
     if status == "409":
-        return method != "get" or "http" in path
+        # A consumer that is named without its stream may be ambiguous.
+        return method != "get" or "http" in path or ("/consumers/" in path and "/streams/" not in path)
     if status == "429":
         return path.endswith(("/receive", "/next", "/messages"))
     return True
