@@ -46,6 +46,17 @@ class Requests:
             await asyncio.sleep(0)
 
 
+async def with_one_turn_each() -> Requests:
+    """Two tokens with a request in progress each, "f" of "few" and "m" of "many", and a limit of one."""
+    requests = Requests(Turns(100))
+    await requests.start("few", "f")
+    await requests.start("many", "m")
+    for _ in range(20):
+        requests.turns.adapt(LATE)
+    assert requests.turns.limit == 1
+    return requests
+
+
 async def test_a_token_alone_has_all_turns_however_late_the_loop_is() -> None:
     requests = Requests(Turns(100))
     await requests.start("one", *"abc")
@@ -80,11 +91,7 @@ async def test_a_late_loop_lets_fewer_requests_of_a_token_be_in_progress() -> No
 
 
 async def test_requests_of_a_token_begin_in_their_order() -> None:
-    requests = Requests(Turns(100))
-    await requests.start("few", "f")
-    await requests.start("many", "m")
-    for _ in range(20):
-        requests.turns.adapt(LATE)
+    requests = await with_one_turn_each()
     await requests.start("many", *"abc")
     for ended, begun in zip("mabc", ("fma", "fmab", "fmabc", "fmabc"), strict=True):
         await requests.end(ended)
@@ -93,11 +100,7 @@ async def test_requests_of_a_token_begin_in_their_order() -> None:
 
 
 async def test_the_limit_rises_again_while_the_loop_is_in_time() -> None:
-    requests = Requests(Turns(100))
-    await requests.start("few", "f")
-    await requests.start("many", "m")
-    for _ in range(20):
-        requests.turns.adapt(LATE)
+    requests = await with_one_turn_each()
     await requests.start("many", *"ab")
     assert requests.began == ["f", "m"]
     for _ in range(20):
@@ -121,11 +124,7 @@ async def test_calls_that_wait_for_a_connection_count_as_a_late_loop() -> None:
 
 
 async def test_a_cancelled_request_leaves_no_turn_behind() -> None:
-    requests = Requests(Turns(100))
-    await requests.start("few", "f")
-    await requests.start("many", "m")
-    for _ in range(20):
-        requests.turns.adapt(LATE)
+    requests = await with_one_turn_each()
     await requests.start("many", *"abc")
     requests.tasks["a"].cancel()
     await requests.end("m")
@@ -159,11 +158,7 @@ async def test_a_cancelled_request_leaves_no_turn_behind() -> None:
 
 
 async def test_a_paused_request_lets_others_of_its_token_begin() -> None:
-    requests = Requests(Turns(100))
-    await requests.start("few", "f")
-    await requests.start("many", "m")
-    for _ in range(20):
-        requests.turns.adapt(LATE)
+    requests = await with_one_turn_each()
     await requests.start("many", "a")
     assert requests.began == ["f", "m"]
     requests.turns.give_back("many")  # as a request does that waits for messages
@@ -174,9 +169,7 @@ async def test_a_paused_request_lets_others_of_its_token_begin() -> None:
     assert requests.turns._in_progress == {}
 
 
-async def test_tokens_are_forgotten_and_nothing_is_measured_while_one_is_active(
-    event_loop_policy: object,
-) -> None:
+async def test_tokens_are_forgotten_and_nothing_is_measured_while_one_is_active() -> None:
     turns = Turns(100)
     loop = asyncio.get_running_loop()
     for token in map(str, range(1000)):
