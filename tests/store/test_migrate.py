@@ -15,6 +15,7 @@ from headrace.model.errors import SchemaError
 from headrace.store.database import revisions
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, begun, publish
+from tests.support.servers import opened
 from tests.support.waiting import start, until_blocked
 from tests.upgrade.revisions import add_revision
 
@@ -25,10 +26,8 @@ pytestmark = pytest.mark.asyncio
 
 @pytest_asyncio.fixture
 async def empty(empty_dsn: str) -> AsyncIterator[store.Database]:
-    database = store.Database(empty_dsn)
-    await database.open()
-    yield database
-    await database.close()
+    async with opened(empty_dsn) as database:
+        yield database
 
 
 async def test_an_empty_database_gets_the_schema_and_the_migrations_are_reported(empty: store.Database) -> None:

@@ -16,6 +16,7 @@ from headrace.model.errors import InUse, SchemaError, StoreError
 from headrace.store.database import revisions
 from tests.conftest import Connect
 from tests.support.readers import begun
+from tests.support.servers import opened
 from tests.upgrade.revisions import add_revision
 
 pytestmark = pytest.mark.asyncio
@@ -26,10 +27,8 @@ COLUMN = "alter table headrace_internal.consumers add column note text"
 @pytest_asyncio.fixture
 async def other(dsn: str) -> AsyncIterator[store.Database]:
     """The database as another process has it."""
-    database = store.Database(dsn)
-    await database.open()
-    yield database
-    await database.close()
+    async with opened(dsn) as database:
+        yield database
 
 
 async def beat(database: store.Database, revision: int) -> None:
@@ -191,11 +190,9 @@ async def test_after_a_recovery_no_feature_is_switched_on_until_heartbeats_are_b
 
 async def test_a_fresh_schema_has_all_features(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     add_revision(monkeypatch, "insert into headrace_internal.features values ('wide_rows', 2)")
-    database = store.Database(empty_dsn)
-    await database.open()
-    await store.migrate(database)
-    assert await store.feature_is_on(database, "wide_rows")
-    await database.close()
+    async with opened(empty_dsn) as database:
+        await store.migrate(database)
+        assert await store.feature_is_on(database, "wide_rows")
 
 
 async def test_a_process_at_work_reports_a_function_that_was_removed(database: store.Database) -> None:
