@@ -104,7 +104,8 @@ def _await_its_lease(operator: Operator) -> None:
 
 
 async def _lease_of_a_command(dsn: str) -> None:
-    asks = "select count(*) from pg_stat_activity where application_name = 'headrace cli' and query ~ 'headrace_internal.lease'"
+    asks = """select count(*) from pg_stat_activity where datname = current_database()
+              and application_name = 'headrace cli' and query ~ 'headrace_internal.lease'"""
     database = store.Database(dsn)
     await database.open()
     deadline = time.monotonic() + PATIENCE

@@ -269,7 +269,8 @@ async def test_a_connection_that_broke_is_the_database_s_absence(app: App, dsn: 
         async with opened(dsn) as (connection, _, _rollback):
             await app.publish("orders", "a", 1, tx=connection)
             await app.database.fetch(
-                "select pg_terminate_backend(pid) from pg_stat_activity where state = 'idle in transaction'"
+                """select pg_terminate_backend(pid) from pg_stat_activity
+                   where datname = current_database() and state = 'idle in transaction'"""
             )
             with pytest.raises(StoreUnavailable):
                 await app.publish("orders", "a", 1, tx=connection)

@@ -171,7 +171,11 @@ async def test_a_consumer_that_is_deleted_while_its_worker_subscribes_stops_alon
     waiting = asyncio.create_task(store.wait(database, ship, 10.0))
 
     async def is_blocked() -> bool:
-        return bool(await other.fetchval("select count(*) from pg_locks where not granted"))
+        return bool(
+            await other.fetchval("""
+            select count(*) from pg_locks join pg_stat_activity using (pid) where datname = current_database() and not granted
+        """)
+        )
 
     await eventually(is_blocked)
     await deleting.commit()

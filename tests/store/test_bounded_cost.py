@@ -339,7 +339,8 @@ async def test_a_hole_that_is_filled_while_a_lease_is_under_way_is_not_overtaken
     leasing = asyncio.create_task(reader.lease(limit=1_000))
     async with asyncio.timeout(SOON):
         while not await late.fetchval(
-            "select exists (select from pg_locks where not granted and relation = 'headrace_internal.dead_letters'::regclass)"
+            """select exists (select from pg_locks where not granted and relation = 'headrace_internal.dead_letters'::regclass
+               and database = (select oid from pg_database where datname = current_database()))"""
         ):
             pass
     await transaction.commit()

@@ -37,6 +37,12 @@ async def beat(database: store.Database, revision: int) -> None:
     await store.record_heartbeat(database, uuid4(), facts)
 
 
+def add_feature(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Add a revision with a feature that older processes can't bear. Returns its number."""
+    needs = revisions.newest_revision() + 1
+    return add_revision(monkeypatch, f"insert into headrace_internal.features values ('wide_rows', {needs})")
+
+
 async def old_history(database: store.Database) -> None:
     """Let the last recovery be an hour ago."""
     await database.fetch("update headrace_internal.history set since = since - interval '1 hour'")
@@ -134,8 +140,8 @@ async def test_an_upgrade_waits_for_processes_that_it_would_not_serve(
     database: store.Database, other: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await beat(database, 1)
-    version = add_revision(monkeypatch, "select 1")
-    version = add_revision(monkeypatch, "select 1", serves_from=2)
+    first = add_revision(monkeypatch, "select 1")
+    version = add_revision(monkeypatch, "select 1", serves_from=first)
     reported: list[str] = []
 
     async def sleep(_: float) -> None:
@@ -145,16 +151,16 @@ async def test_an_upgrade_waits_for_processes_that_it_would_not_serve(
     plan = await store.plan_migration(database)
     await store.migrate(database, patience=patience)
     assert list(plan.in_the_way) == reported
-    assert "of elsewhere, which has revision 1 and the new schema serves from revision 2 on" in reported[0]
+    assert f"of elsewhere, which has revision 1 and the new schema serves from revision {first} on" in reported[0]
     state = await store.schema_state(database)
-    assert (state.revision, state.serves_from) == (version, 2)
+    assert (state.revision, state.serves_from) == (version, first)
 
 
 async def test_a_feature_is_switched_on_when_the_last_older_process_has_gone(
     database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as new:
-        version = add_revision(new, "insert into headrace_internal.features values ('wide_rows', 2)")
+        version = add_feature(new)
         await store.migrate(database)
         await old_history(database)
         await beat(database, version - 1)
@@ -163,11 +169,12 @@ async def test_a_feature_is_switched_on_when_the_last_older_process_has_gone(
         assert await store.switch_on_features(database) == []
         assert not await store.feature_is_on(database, "wide_rows")
         await store.require_current_schema(database)
-        await database.fetch("delete from headrace_internal.workers where facts ->> 'revision' = '1'")
+        await database.fetch("delete from headrace_internal.workers where facts ->> 'revision' = $1", str(version - 1))
         assert await store.switch_on_features(database) == ["wide_rows"]
         assert await store.feature_is_on(database, "wide_rows")
         assert await store.switch_on_features(database) == []
-    with pytest.raises(SchemaError, match=r"serves Headrace from revision 2 on. This Headrace has revision 1"):
+    refusal = rf"serves Headrace from revision {version} on. This Headrace has revision {version - 1}"
+    with pytest.raises(SchemaError, match=refusal):
         await store.migrate(database)
     with pytest.raises(SchemaError, match="Upgrade Headrace"):
         await Heartbeats(database, dict).announce()
@@ -177,7 +184,7 @@ async def test_a_feature_is_switched_on_when_the_last_older_process_has_gone(
 async def test_after_a_recovery_no_feature_is_switched_on_until_heartbeats_are_back(
     database: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_revision(monkeypatch, "insert into headrace_internal.features values ('wide_rows', 2)")
+    add_feature(monkeypatch)
     await store.migrate(database)
     await database.fetch("update headrace_internal.history set since = clock_timestamp()")  # the last recovery
     assert await store.switch_on_features(database) == []
@@ -189,7 +196,7 @@ async def test_after_a_recovery_no_feature_is_switched_on_until_heartbeats_are_b
 
 
 async def test_a_fresh_schema_has_all_features(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_revision(monkeypatch, "insert into headrace_internal.features values ('wide_rows', 2)")
+    add_feature(monkeypatch)
     async with opened(empty_dsn) as database:
         await store.migrate(database)
         assert await store.feature_is_on(database, "wide_rows")
@@ -198,8 +205,8 @@ async def test_a_fresh_schema_has_all_features(empty_dsn: str, monkeypatch: pyte
 async def test_a_process_at_work_reports_a_function_that_was_removed(database: store.Database) -> None:
     """As an outage, which its loops wait out."""
     await database.fetch("alter function headrace_internal.worker_info rename to gone")
-    await database.fetch("update headrace_internal.migrations set version = 9, serves_from = 9")
-    with pytest.raises(StoreError, match=r"worker_info.* has revision 9, and serves Headrace from revision 9 on"):
+    await database.fetch("update headrace_internal.migrations set version = 99, serves_from = 99")
+    with pytest.raises(StoreError, match=r"worker_info.* has revision 99, and serves Headrace from revision 99 on"):
         await store.workers(database)
 
 
@@ -212,8 +219,8 @@ async def test_an_app_that_does_not_migrate_refuses_an_older_schema(
         async with App(empty_dsn, migrate=False):
             pass
     monkeypatch.setenv("HEADRACE_MIGRATE", "off")
-    add_revision(monkeypatch, "select 1")
-    with pytest.raises(SchemaError, match=r"needs revision 2. Run `headrace migrate` of this version first"):
+    version = add_revision(monkeypatch, "select 1")
+    with pytest.raises(SchemaError, match=rf"needs revision {version}. Run `headrace migrate` of this version first"):
         async with App(dsn):
             pass
 

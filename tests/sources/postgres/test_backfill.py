@@ -161,7 +161,8 @@ async def test_a_table_that_is_rewritten_while_a_chunk_waits_for_it_does_not_loo
     capture: Capture, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, watcher, read = await connect(), await connect(), chunks.read
-    waiting = "select exists (select from pg_locks where not granted and relation = 'items'::regclass)"
+    waiting = """select exists (select from pg_locks where not granted and relation = 'items'::regclass
+                 and database = (select oid from pg_database where datname = current_database()))"""
 
     async def read_meanwhile(*args: Any) -> Any:
         monkeypatch.setattr(chunks, "read", read)

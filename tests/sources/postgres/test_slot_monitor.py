@@ -44,7 +44,9 @@ class Bench:
         return await SourceConnection.connect(self.shop.dsn, application_name=self.name)
 
     async def connections(self) -> list[int]:
-        rows = await self.shop.sql.fetch("select pid from pg_stat_activity where application_name = $1", self.name)
+        rows = await self.shop.sql.fetch(
+            "select pid from pg_stat_activity where datname = current_database() and application_name = $1", self.name
+        )
         return [row["pid"] for row in rows]
 
     def monitor(
