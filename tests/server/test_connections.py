@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.server.http import SEND_RESPONSE, Response
+from headrace.server.options import Options
 from headrace.server.transport.limits import Limits
-from headrace.server.transport.protocol import MAX_PIPELINED
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -157,7 +157,7 @@ async def test_only_so_many_requests_may_be_sent_ahead() -> None:
         await Response(200, b"{}").send(send)
 
     async with listening(application, bounds) as port, connected(port) as client:
-        await client.send(request(method=b"GET") * (MAX_PIPELINED + 2))
+        await client.send(request(method=b"GET") * (Options().max_pipelined + 2))
         assert await client.end() == b""  # an earlier answer must come before an error
         assert entered.is_set()
         assert bounds.refused == {400: 1}

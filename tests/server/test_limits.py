@@ -11,7 +11,8 @@ import pytest
 
 from headrace.server.errors import Problem
 from headrace.server.http import Response
-from headrace.server.transport.limits import MIN_RATE, Limits, _IncomingBody, replay
+from headrace.server.options import Options
+from headrace.server.transport.limits import Limits, _IncomingBody, replay
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -71,7 +72,7 @@ async def _late_after(pieces: list[tuple[float, int]], timeout: float = 10.0) ->
     clock = _Clock()
 
     async def read() -> float | None:
-        incoming = _IncomingBody(clock, timeout)  # type: ignore[arg-type]
+        incoming = _IncomingBody(clock, timeout, Options().min_body_rate)  # type: ignore[arg-type]
         for pause, size in pieces:
             for _ in range(round(pause * 2)):
                 clock.now += 0.5
@@ -96,7 +97,7 @@ async def test_a_body_that_trickles_is_given_up_though_it_never_pauses() -> None
     late = await _late_after([(1.0, 10)] * 60)
     assert late is not None
     assert 20.0 < late <= 21.5
-    assert await _late_after([(1.0, 2 * MIN_RATE)] * 60) is None
+    assert await _late_after([(1.0, 2 * Options().min_body_rate)] * 60) is None
 
 
 async def test_empty_pieces_are_no_progress() -> None:
@@ -200,7 +201,7 @@ async def test_requests_that_wait_for_messages_count_apart() -> None:
 
 
 async def test_the_bodies_under_way_are_bounded_together() -> None:
-    bounds = limits(max_held=150)
+    bounds = limits(max_held=150, max_body=150)
     gate = _Gate(bounds)
     async with listening(gate, bounds) as port, connected(port) as first:
         await first.send(request(b"x" * 100))

@@ -59,7 +59,7 @@ def test_caches_share_their_room_and_each_makes_some() -> None:
 
 
 def test_history_that_one_reads_alone_is_not_kept() -> None:
-    cache = MessageCaches().of(KEY)
+    cache = MessageCaches(max_size=10 * SIZE).of(KEY)
     cache.put([1000, 1001], map(message, [1000, 1001]))
     cache.put([5], [message(5)])
     assert (cache.get(5), cache.ranges) == (None, [(1000, 1001)])

@@ -95,7 +95,7 @@ async def test_migrations_name_the_locks_that_they_take(empty_dsn: str) -> None:
                     "select oid::regclass::text as name from pg_class where relkind = 'r'"
                 )
             }
-            await connection.execute(migration.sql)
+            await connection.execute(f"{migration.sql}\n; select")  # it may consist of a comment
             held = await connection.fetch(
                 """select relation::regclass::text as name, lower(trim(regexp_replace(replace(mode, 'Lock', ''), '([A-Z])', ' \\1', 'g'))) as mode
                    from pg_locks where pid = pg_backend_pid() and relation is not null

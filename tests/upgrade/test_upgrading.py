@@ -205,7 +205,9 @@ async def test_a_fresh_schema_has_all_features(empty_dsn: str, monkeypatch: pyte
 async def test_a_process_at_work_reports_a_function_that_was_removed(database: store.Database) -> None:
     """As an outage, which its loops wait out."""
     await database.fetch("alter function headrace_internal.worker_info rename to gone")
-    await database.fetch("update headrace_internal.migrations set version = 99, serves_from = 99")
+    await database.fetch("""
+        update headrace_internal.migrations set version = 99, serves_from = 99
+        where version = (select max(version) from headrace_internal.migrations)""")
     with pytest.raises(StoreError, match=r"worker_info.* has revision 99, and serves Headrace from revision 99 on"):
         await store.workers(database)
 

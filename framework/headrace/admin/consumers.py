@@ -127,7 +127,7 @@ class Consumers(Base):
     async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
         """Read a consumer's messages without leasing them: in flight, parked, blocked and next.
 
-        There are at most `limit` of each state, and no more are added once their data and headers have 4 MB.
+        There are at most `limit` of each state, and no more are added once their data and headers have `MAX_ANSWER_BYTES`.
         """
         check_limit(limit)
         consumer = await self._consumer(stream, name)
@@ -191,7 +191,7 @@ class Consumers(Base):
     ) -> list[DeadLetter]:  # fmt: skip
         """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`.
 
-        No more are added once their contents have 4 MB.
+        No more are added once their contents have `MAX_ANSWER_BYTES`.
         """
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)

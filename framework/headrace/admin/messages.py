@@ -32,7 +32,7 @@ class Messages(Base):
     ) -> list[StoredMessage]:  # fmt: skip
         """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`.
 
-        No more are added once their data and headers have 4 MB.
+        No more are added once their data and headers have `MAX_ANSWER_BYTES`.
         """
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)

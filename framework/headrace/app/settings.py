@@ -35,6 +35,9 @@ _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 _PREFIX = "HEADRACE_"
 _TEST_PREFIX = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
+SERVE_PREFIX = "HEADRACE_SERVE_"
+"""What the environment variables of `headrace serve` begin with that are options of the server only."""
+
 _CLIENT_VARIABLES = frozenset(
     ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE", SAFE_DIRECTORY)
 )  # read by commands that talk to a server, and by the search for the project
@@ -150,7 +153,7 @@ SETTINGS = (
         convert=_one_of(get_args(LogFormat)), default="auto", option="run --log-format",
     ),
     Setting(
-        name="ready_file", description="A file that exists, and is touched regularly, while the process is ready.", convert=_path,
+        name="ready_file", description="A file that exists, and is touched every second, while the process is ready.", convert=_path,
         default_text="none", option="run --ready-file",
     ),
     Setting(
@@ -158,7 +161,7 @@ SETTINGS = (
         convert=_number(1, MAX_PROCESSES), default=1, option="run --processes",
     ),
     Setting(
-        name="host", description="The address on which the server listens: one of this machine, or `0.0.0.0` for all of them.", convert=_text,
+        name="host", description="The address on which the server listens: one of this machine, or `0.0.0.0` (`::` with IPv6) for all of them.", convert=_text,
         default="127.0.0.1", option="serve --host",
     ),
     Setting(
@@ -166,11 +169,11 @@ SETTINGS = (
         option="serve --port",
     ),
     Setting(
-        name="tls_cert", description="A file with the server's certificate, in PEM.", convert=_path,
+        name="tls_cert", description="A file with the server's certificate, in PEM. It enables HTTPS.", convert=_path,
         default_text="plain HTTP", option="serve --tls-cert",
     ),
     Setting(
-        name="tls_key", description="A file with its private key, if it is not in the same one.", convert=_path,
+        name="tls_key", description="A file with its unencrypted private key, if it is not in the same one.", convert=_path,
         default_text="in `tls_cert`", option="serve --tls-key",
     ),
 )  # fmt: skip
@@ -279,7 +282,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[t
     """Yield each HEADRACE_ variable that is not a setting, and the one with a similar name, if there is one."""
     known = [setting.variable for setting in SETTINGS] + [*_SPARK_VARIABLES]
     for name in sorted(environment):
-        is_headrace = name.startswith(_PREFIX) and not name.startswith(_TEST_PREFIX)
+        is_headrace = name.startswith(_PREFIX) and not name.startswith((_TEST_PREFIX, SERVE_PREFIX))
         if is_headrace and name not in known and name not in _CLIENT_VARIABLES:
             yield name, _suggestion(name, known)
 

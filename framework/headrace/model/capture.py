@@ -14,7 +14,8 @@ CaptureState = Literal["new", "starting", "running", "waiting", "stopped", "paus
 - `starting`: a process is about to capture it.
 - `running`: changes become messages as they are committed.
 - `waiting`: it waits for a temporary problem to pass: a database that can't be reached, or a stream that is full.
-- `stopped`: something has to be fixed first, see `reason` and `mend`. It is tried again automatically.
+- `stopped`: something has to be fixed first, see `reason` and `mend`. It is tried again automatically, unless its transform
+  did not return. Then it waits until it is resumed.
 - `paused`: it was paused, until it is resumed.
 - `unattended`: no process captures it, because no process that could is running.
 """

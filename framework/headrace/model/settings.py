@@ -26,7 +26,7 @@ Unit = Literal["seconds", "bytes", "messages", "messages per second", "rows per 
 _UNBOUNDED = 2**60
 """A limit from here on only keeps a number within what Postgres can store. Texts don't mention it."""
 
-_SCALES = {
+_SCALES: Mapping[Unit, Any] = {
     "seconds": ((365 * 86400, "year"), (86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")),
     "bytes": ((10**9, "GB"), (10**6, "MB"), (1, "byte")),
 }
@@ -133,11 +133,9 @@ class Setting(msgspec.Struct, frozen=True):
 
     def _amount(self, number: float, until: float | None = None) -> str:
         """A number with its unit. The unit is left out if `until` has the same one."""
-        scale = _SCALES.get(self.unit or "")
-        if scale is None:
-            return f"{number:,}" if self.unit is None or until is not None else f"{number:,} {self.unit}"
-        size, name = next((one for one in scale if number and number % one[0] == 0), scale[-1])
-        return f"{number / size:,g} {name}{'s' if number != size and name.islower() else ''}"
+        if self.unit is not None and self.unit in _SCALES:
+            return amount(number, self.unit)
+        return f"{number:,}" if self.unit is None or until is not None else f"{number:,} {self.unit}"
 
     def bounds(self, scale: int = 1) -> dict[str, Any]:
         """The limits as JSON Schema, for a number in a unit that is `scale` times smaller."""
@@ -166,6 +164,13 @@ class Setting(msgspec.Struct, frozen=True):
         low, high = self.limits
         valid = number and low <= value <= high and not (self.exclusive and value == low)
         return None if valid else f"be {self.range}"
+
+
+def amount(number: float, unit: Unit) -> str:
+    """A number of seconds or bytes in the largest unit that divides it, such as "4 MB"."""
+    scale = _SCALES[unit]
+    size, name = next((one for one in scale if number and number % one[0] == 0), scale[-1])
+    return f"{number / size:,g} {name}{'s' if number != size and name.islower() else ''}"
 
 
 @cache

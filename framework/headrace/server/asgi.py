@@ -43,7 +43,7 @@ class Server:
     Args:
         app: the app.
         options: the limits, the hosts that clients may name, and the networks that push consumers
-            may reach.
+            may reach. They are those of `headrace serve`.
         access: checks the callers. By default, every call needs a token once a token has been
             created.
     """
@@ -52,9 +52,7 @@ class Server:
         self.app = app
         self.options = options or Options()
         allowed = AllowedAddresses(self.options.push_allow)
-        self.engine = Engine(
-            app, refusal=lambda address: allowed.refusal(address, "connect"), transforms=self.options.transforms
-        )
+        self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"), options=self.options)
         self.access = access or Access(lambda: app.database)
         self._origins = OriginPolicy(self.options.allowed_hosts)
         self.limits = Limits(self.options, self._overloaded)

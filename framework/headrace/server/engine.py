@@ -36,6 +36,7 @@ from headrace.server.data_plane.receiving import Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream, Registry
 from headrace.server.data_plane.settle_batching import SettleBatcher
 from headrace.server.errors import unavailable
+from headrace.server.options import Options
 from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -61,6 +62,7 @@ class Engine:
     Args:
         app: the app with the database. The engine works while the app runs.
         refusal: returns why a source may not connect to an address. None allows all.
+        options: the options of the server.
 
     Attributes:
         counts: numbers of messages by what happened to them.
@@ -70,10 +72,11 @@ class Engine:
 
     def __init__(
         self, app: App, clock: Callable[[], float] = time.monotonic, *, refusal: Refusal | None = None,
-        transforms: Sequence[str] = (),
+        options: Options | None = None,
     ) -> None:  # fmt: skip
         self.app = app
-        self.transforms = TransformModules(transforms)
+        self._options = options or Options()
+        self.transforms = TransformModules(self._options.transforms)
         self._refusal = refusal
         self.counts = Counts()
         self.requests: Callable[[], dict[str, int]] = dict
@@ -92,7 +95,7 @@ class Engine:
         self._receivers: dict[int, Receivers] = {}
         self._settles: dict[int, SettleBatcher] = {}
         self._leasing, self._settling = Coalescer(), Coalescer()
-        self._caches = MessageCaches()
+        self._caches = MessageCaches(self._options.max_cached)
 
     # --- administration
 
@@ -354,6 +357,8 @@ class Engine:
         """Serve until `drain`, and until the tasks that were started have ended."""
         self._waits_ended = False
         self._shared = shared
+        if self._options.max_judging is not None:
+            shared.database.limit_judging(self._options.max_judging)
         self._ack_ids = None  # the database may not be the same as last time
         self.clear_caches()
         self._tasks.open()
@@ -369,7 +374,7 @@ class Engine:
             self._publishes.clear()
             self._receivers.clear()
             self._settles.clear()
-            self._caches = MessageCaches()
+            self._caches = MessageCaches(self._options.max_cached)
             await self._tasks.cancel()
 
     def end_waits(self) -> None:

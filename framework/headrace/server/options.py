@@ -1,43 +1,34 @@
-"""Options of a server."""
+"""Options of a server. The command line of `headrace serve`, its environment variables and the table in docs/server.md
+follow from this description.
+"""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from headrace.model.errors import ConfigurationError
+from headrace.model.settings import Setting, check
+
+_OWNER = "the server"
+_MOST = 1_000_000
+"""The largest number of requests or connections. Linux lets a process open about as many files."""
+_LARGEST = 2**60
+"""The largest size in bytes."""
+_LONGEST = 86_400.0
+"""The longest time in seconds."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and behavior of a server. Sizes are in bytes, times in seconds.
+    """Limits and behavior of a server, each process of it. Sizes are in bytes, times in seconds.
 
-    Args:
-        max_body: the largest request body.
-        max_requests: the most concurrent requests, without those that wait for messages. Others get
-            503.
-        max_requests_per_token: the most concurrent requests of one access token, likewise. Others get 429.
-        max_managed: the most concurrent requests of the management API. No token has more than half of these
-            places, free places go round the tokens, and others wait.
-        max_held: the largest total size of the bodies of concurrent requests. Others get 503.
-        body_timeout: the longest wait for the next piece of a body.
-        push_allow: networks that push consumers and captured databases may be in though they are not public: CIDRs,
-            "private" or "loopback".
-        allowed_hosts: hosts under which clients reach the server in addition to loopback, without
-            ports. They count while no token protects the server.
-        transforms: modules whose functions sources may name as their transform over HTTP. A package allows its
-            submodules.
-        capture: whether to capture the tables of all sources that no other process captures.
+    The limits of connections apply to `headrace serve`, which handles the connections itself.
 
-    The rest is for `headrace serve`, which handles the connections itself:
+    Raises:
+        ConfigurationError: a value is invalid, or contradicts another one.
 
-    Args:
-        max_connections: the most concurrent connections. Others get 503 and are closed.
-        max_head: the largest total size of request line and headers.
-        max_headers: the most headers of a request.
-        head_timeout: the longest time that request line and headers may take, from their first
-            byte, or from the connection's start.
-        idle_timeout: after this time without a request a connection is closed.
-        write_timeout: after this time without progress in reading a response, its client is
-            disconnected.
-
-    These are internal. Tests shorten them:
+    The last three are internal. Tests shorten them:
 
     Args:
         body_check_interval: the interval at which incoming bodies are checked for their timeout.
@@ -47,24 +38,124 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             create, change and delete them, too.
     """
 
-    max_body: int = 10_000_000
-    max_requests: int = 1000
-    max_requests_per_token: int = 250
-    max_managed: int = 4
-    max_held: int = 256_000_000
-    body_timeout: float = 10.0
-    push_allow: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    transforms: tuple[str, ...] = ()
-    capture: bool = True
+    # --- what the server may do
 
-    max_connections: int = 10_000
-    max_head: int = 32_768
-    max_headers: int = 100
-    head_timeout: float = 10.0
-    idle_timeout: float = 75.0
-    write_timeout: float = 30.0
+    push_allow: Annotated[tuple[str, ...], Setting(
+        "Where push consumers may send, and captured databases may be, besides public addresses: a network such as"
+        " 10.0.0.0/8, `private`, or `loopback`.", otherwise="public addresses only",
+    )] = ()  # fmt: skip
+    allowed_hosts: Annotated[tuple[str, ...], Setting(
+        "A name or address of the server, besides loopback, that requests may name in their Host header while no token"
+        " exists.", otherwise="loopback only",
+    )] = ()  # fmt: skip
+    transforms: Annotated[tuple[str, ...], Setting(
+        "A module whose functions sources may name as their transform over HTTP. A package allows its submodules.",
+        otherwise="none",
+    )] = ()  # fmt: skip
+    capture: Annotated[
+        bool, Setting("Whether this server captures the tables of sources that no other process captures.")
+    ] = True
+
+    # --- requests
+
+    max_requests: Annotated[int, Setting(
+        "The most concurrent requests, without those that wait for messages. Others get 503.", limits=(1, _MOST),
+    )] = 1000  # fmt: skip
+    max_requests_per_token: Annotated[int | None, Setting(
+        "The most concurrent requests of one access token. Others get 429. At most `max_requests`.", limits=(1, _MOST),
+        otherwise="a quarter of `max_requests`",
+    )] = None  # fmt: skip
+    max_pipelined: Annotated[int, Setting(
+        "The most requests that a client may send ahead of their responses. Others get 400.", limits=(1, 10_000),
+    )] = 100  # fmt: skip
+    max_managed: Annotated[int, Setting(
+        "The most concurrent requests of the management API. No token has more than half of these places, free places go"
+        " round the tokens, and others wait.", limits=(1, 10_000),
+    )] = 4  # fmt: skip
+    max_managed_waiting: Annotated[int, Setting(
+        "The most requests of one token that wait for a place of the management API. Others get 503.", limits=(1, _MOST),
+    )] = 100  # fmt: skip
+    managed_timeout: Annotated[float, Setting(
+        "The longest wait for such a place. After that the request gets 503.", unit="seconds", limits=(0, _LONGEST), exclusive=True,
+    )] = 30.0  # fmt: skip
+    max_judging: Annotated[int | None, Setting(
+        "The most connections to the database that may examine many messages at the same time. Others wait. At most as many"
+        " as there are.", limits=(1, 1000), otherwise="a fifth of the connections",
+    )] = None  # fmt: skip
+
+    # --- memory
+
+    max_body: Annotated[int, Setting(
+        "The largest body of a request. A larger one gets 413. At most `max_held`.", unit="bytes", limits=(1, _LARGEST),
+    )] = 10_000_000  # fmt: skip
+    max_managed_body: Annotated[int, Setting(
+        "The largest body of a request of the management API. Decoding one holds up all other requests for 10 ms per MB.",
+        unit="bytes", limits=(1, _LARGEST),
+    )] = 1_000_000  # fmt: skip
+    max_held: Annotated[int, Setting(
+        "The largest total size of the bodies of concurrent requests. Others get 503.", unit="bytes", limits=(1, _LARGEST),
+    )] = 256_000_000  # fmt: skip
+    max_cached: Annotated[int, Setting(
+        "The largest total size of the messages that are kept in memory for other consumers.", unit="bytes", limits=(1, _LARGEST),
+    )] = 32_000_000  # fmt: skip
+    max_head: Annotated[int, Setting(
+        "The largest size of request line and headers. Larger ones get 431.", unit="bytes", limits=(256, 16_000_000),
+    )] = 32_768  # fmt: skip
+    max_headers: Annotated[int, Setting(
+        "The most headers of a request. More get 431.", limits=(1, 10_000),
+    )] = 100  # fmt: skip
+
+    # --- connections and slow clients
+
+    max_connections: Annotated[int, Setting(
+        "The most concurrent connections of clients. Others get 503 and are closed.", limits=(1, _MOST),
+    )] = 10_000  # fmt: skip
+    head_timeout: Annotated[float, Setting(
+        "The longest time that a TLS handshake, or request line and headers may take, from their first byte or the connection's"
+        " start.", unit="seconds", limits=(0, _LONGEST), exclusive=True,
+    )] = 10.0  # fmt: skip
+    body_timeout: Annotated[float, Setting(
+        "The longest wait for the next piece of a body. After that the request gets 408.", unit="seconds", limits=(0, _LONGEST),
+        exclusive=True,
+    )] = 10.0  # fmt: skip
+    min_body_rate: Annotated[int, Setting(
+        "The lowest average rate of a body in bytes per second, once it has taken twice as long as `body_timeout`.",
+        limits=(1, _LARGEST),
+    )] = 1000  # fmt: skip
+    idle_timeout: Annotated[float, Setting(
+        "The time without a request after which a connection is closed.", unit="seconds", limits=(0, _LONGEST), exclusive=True,
+    )] = 75.0  # fmt: skip
+    write_timeout: Annotated[float, Setting(
+        "The longest time without progress of a client that reads a response. After that it is disconnected.", unit="seconds",
+        limits=(0, _LONGEST), exclusive=True,
+    )] = 30.0  # fmt: skip
 
     body_check_interval: float = 0.5
     discard_time: float = 2.0
     push_refresh_interval: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("push_allow", "allowed_hosts", "transforms"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+                raise ConfigurationError(
+                    f"`{name}` of {_OWNER} must be a sequence of texts, not {value!r:.60}.", field=name
+                )
+        check(self, _OWNER)
+        if self.max_body > self.max_held:
+            raise ConfigurationError(
+                f"`max_body` of {_OWNER} is {self.max_body:,} bytes, and `max_held` is {self.max_held:,}, so the largest body would"
+                " never be accepted. Raise `max_held`, or lower `max_body`.",
+                field="max_held",
+            )
+        if self.max_requests_per_token is not None and self.max_requests_per_token > self.max_requests:
+            raise ConfigurationError(
+                f"`max_requests_per_token` of {_OWNER} is {self.max_requests_per_token:,}, and `max_requests` is"
+                f" {self.max_requests:,}. One token can't have more than all together. Lower the first, or raise the second.",
+                field="max_requests_per_token",
+            )
+
+    @property
+    def requests_per_token(self) -> int:
+        """The most concurrent requests of one access token."""
+        return max(self.max_requests // 4, 1) if self.max_requests_per_token is None else self.max_requests_per_token

@@ -41,6 +41,7 @@ from headrace.store.capture.captures import (
     reset_capture,
     retry_capture_failures,
     set_idle_timeout,
+    stop_capture,
     take_capture,
     truncate_captured,
 )
@@ -268,6 +269,7 @@ __all__ = [
     "sources_at_work",
     "standing",
     "start_backfill",
+    "stop_capture",
     "stream",
     "streams",
     "streams_named",

@@ -25,6 +25,7 @@ from headrace.cli.processes.reload import directories_to_watch, run_with_reload
 from headrace.cli.processes.supervisor import run_processes
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.capturing import Capturing
+from headrace.sources.postgres.rules.transform_watchdog import let_end_process
 
 log = Log("headrace")
 
@@ -104,6 +105,7 @@ def run(
 
 async def _run(app: App, ready_file: Path | None) -> None:
     set_process_kind("run")
+    let_end_process()
     # It also captures sources that the app didn't declare, because it mostly has their transforms. Their
     # URLs may come from users of the API, so they get no passwords of this process.
     app.attach(Capturing(database_of=app.database_of))

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headrace import store
@@ -21,7 +20,8 @@ from headrace.app.heartbeats import set_process_kind
 from headrace.app.settings import MAX_PROCESSES, Settings
 from headrace.app.settings import read as read_settings
 from headrace.cli.options.common import flag
-from headrace.cli.options.sizes import size_in_bytes
+from headrace.cli.options.process import VISIBLE, process_option
+from headrace.cli.options.server import ServerBehavior, ServerLimits, log_unknown_variables, server_options, words_of
 from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
 from headrace.cli.processes import child_info
 from headrace.cli.processes.child_info import ChildInfo
@@ -48,68 +48,17 @@ others.
 
 def serve(
     *,
-    host: Annotated[
-        str | None, Parameter(show_default=False, help="The address to listen on; 0.0.0.0 for all interfaces. Default: 127.0.0.1.")
-    ] = None,
-    port: Annotated[int | None, Parameter(show_default=False, help="The port to listen on; 0 for any free port. Default: 7376.")] = None,
-    processes: Annotated[
-        int | None,
-        Parameter(
-            validator=Number(gte=1, lte=MAX_PROCESSES), show_default=False,
-            help="The number of processes that share the port. Default: 1.",
-        ),
-    ] = None,
-    database: Annotated[
-        str | None,
-        Parameter(show_default=False, help="A Postgres URL. Default: HEADRACE_DATABASE, then the embedded Postgres. Other users of the machine can see a password in it, but not in HEADRACE_DATABASE."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, Parameter(name="--tls-cert", show_default=False, help="A certificate file in PEM. Enables HTTPS.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, Parameter(name="--tls-key", show_default=False, help="The private key file, if the certificate file doesn't contain the key.")
-    ] = None,
+    host: Annotated[str | None, process_option("host")] = None,
+    port: Annotated[int | None, process_option("port")] = None,
+    processes: Annotated[int | None, process_option("processes", validator=Number(gte=1, lte=MAX_PROCESSES))] = None,
+    database: Annotated[str | None, process_option("database", VISIBLE)] = None,
+    tls_cert: Annotated[Path | None, process_option("tls_cert")] = None,
+    tls_key: Annotated[Path | None, process_option("tls_key")] = None,
     insecure: Annotated[bool, flag("Allow access from other machines although no token exists.")] = False,
-    max_body: Annotated[
-        str | None, Parameter(name="--max-body", show_default=False, help="The maximum size of a request body. Default: 10MB.")
-    ] = None,
-    max_requests: Annotated[
-        int | None,
-        Parameter(
-            name="--max-requests", validator=Number(gte=1, lte=1_000_000), show_default=False,
-            help="The maximum number of concurrent requests per process, without those that wait for messages. Default: 1000.",
-        ),
-    ] = None,
-    push_allow: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--push-allow", negative="", show_default=False,
-            help="Allow push consumers and sources to reach addresses that are not public: a network such as 10.0.0.0/8, private, or"
-            " loopback. Repeat for several.",
-        ),
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--allowed-host", negative="", show_default=False,
-            help="A name or address of the server, besides loopback, that requests may name in their Host header while no"
-            " token exists. Repeat for several.",
-        ),
-    ] = None,
-    transforms: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--transforms", negative="", show_default=False,
-            help="A module whose functions sources may name as their transform over HTTP. A package allows its submodules."
-            " Default: none. Repeat for several.",
-        ),
-    ] = None,
-    no_capture: Annotated[bool, flag("Don't capture tables in this server.")] = False,
+    behavior: ServerBehavior = ServerBehavior(),  # noqa: B008 - frozen
+    limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
     no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False,
-    ready_file: Annotated[
-        Path | None,
-        Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the server is ready."),
-    ] = None,
+    ready_file: Annotated[Path | None, process_option("ready_file")] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:  # fmt: skip
@@ -120,8 +69,9 @@ def serve(
     shutdown_timeout. A second signal stops at once. Any number of servers can
     use the same database.
 
-    You can also set options in the environment, such as HEADRACE_PORT, or in
-    [tool.headrace] of pyproject.toml.
+    You can also set options in the environment, such as HEADRACE_PORT, and most
+    in [tool.headrace] of pyproject.toml. The server's own options, such as
+    --max-body, are HEADRACE_SERVE_MAX_BODY and the like there.
     """
     for module in ("litestar", "uvicorn", "httptools", "aiohttp"):
         if find_spec(module) is None:
@@ -133,35 +83,11 @@ def serve(
         "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
         "migrate": False if no_migrate else None, "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
     })  # fmt: skip
-    options = _options(
-        max_body, max_requests, push_allow, allowed_host, transforms, settings.host, capture=not no_capture
-    )
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
+    options = server_options(behavior, limits, host=settings.host)
+    if child is None:
+        log_unknown_variables()
     return ServeCommand(settings, options, child, insecure=insecure, database=database).run()
-
-
-def _options(
-    max_body: str | None, max_requests: int | None, push_allow: list[str] | None, allowed_hosts: list[str] | None,
-    transforms: list[str] | None, host: str, *, capture: bool,
-) -> Options:  # fmt: skip
-    from headrace.server.access.origins import OriginPolicy
-    from headrace.server.access.transform_modules import TransformModules
-    from headrace.server.options import Options
-    from headrace.server.push.addresses import AllowedAddresses
-
-    hosts = [*(allowed_hosts or ()), host.partition("%")[0]]  # clients may name the address that it listens on
-    options = Options(
-        push_allow=tuple(push_allow or ()), allowed_hosts=tuple(dict.fromkeys(hosts)),
-        transforms=tuple(transforms or ()), capture=capture,
-    )  # fmt: skip
-    AllowedAddresses(options.push_allow)  # raises at once if a network is invalid
-    OriginPolicy(allowed_hosts or ())  # or a host
-    TransformModules(options.transforms)  # or a module
-    if max_body is not None:
-        options = msgspec.structs.replace(options, max_body=size_in_bytes(max_body, "--max-body"))
-    if max_requests is not None:
-        options = msgspec.structs.replace(options, max_requests=max_requests)
-    return options
 
 
 class ServeCommand:
@@ -198,8 +124,10 @@ class ServeCommand:
         from headrace.server.access.scopes import Access
         from headrace.server.asgi import Server
         from headrace.server.serve import ServerRunner
+        from headrace.sources.postgres.rules.transform_watchdog import let_end_process
 
         set_process_kind("serve")
+        let_end_process()
         access = Access(lambda: self._app.database, always_closed=not (self._insecure or self._address.loopback))
         server = Server(self._app, _limit_connections(self._options), access)
         background: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -257,16 +185,9 @@ class ServeCommand:
         """Return the command line of one server process. The process inherits its socket."""
         options, settings = self._options, self._settings
         words = ["serve", "--host", settings.host, "--port", str(settings.port), "--processes", "1"]
-        words += ["--max-body", str(options.max_body), "--max-requests", str(options.max_requests)]
+        words += words_of(options)
         for option, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
             words += [] if path is None else [option, str(path)]
-        for network in options.push_allow:
-            words += ["--push-allow", network]
-        for host in options.allowed_hosts:
-            words += ["--allowed-host", host]
-        for module in options.transforms:
-            words += ["--transforms", module]
-        words += [] if options.capture else ["--no-capture"]
         words += [] if settings.migrate else ["--no-migrate"]
         return tuple(child_command(settings, *words, *(["--insecure"] if self._insecure else [])))
 

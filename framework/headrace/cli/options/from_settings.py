@@ -6,9 +6,11 @@ given is None, so that a setting is not changed.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, make_dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_origin
 
@@ -29,20 +31,53 @@ T = TypeVar("T", bound="Options")
 
 _STDIN = "-"
 
+_SWITCHES = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Settings given as options."""
 
     _parsers: ClassVar[Mapping[str, tuple[str, Parse]]] = {}
+    _spec: ClassVar[type[Struct]]
+    _environment: ClassVar[str | None] = None
 
     def given(self) -> dict[str, Any]:
-        """The given settings, with the names and types of the spec. Raises `UsageError`, `UnreadableInput`."""
-        return {
-            name: parse(value, option)
-            for name, (option, parse) in self._parsers.items()
-            if (value := getattr(self, name)) is not None
-        }
+        """The given settings, with the names and types of the spec. Raises `UsageError`, `UnreadableInput`,
+        `ConfigurationError`.
+        """
+        found = {}
+        for name, (option, parse) in self._parsers.items():
+            if (value := getattr(self, name)) is not None:
+                found[name] = parse(value, option)
+            elif text := os.environ.get(self.variable(name) or "", ""):
+                found[name] = _of_text(settings_of(self._spec)[name], text, parse, self.variable(name) or "")
+        return found
+
+    @classmethod
+    def variable(cls, name: str) -> str | None:
+        """The environment variable of a setting, if it has one."""
+        return None if cls._environment is None else cls._environment + name.upper()
+
+    @classmethod
+    def variables(cls) -> list[str]:
+        """The environment variables of all settings."""
+        return [variable for name in cls._parsers if (variable := cls.variable(name)) is not None]
+
+    @classmethod
+    def as_words(cls, values: Struct) -> list[str]:
+        """Return the words of a command line that gives all settings the values that they have in `values`."""
+        return [word for name, (option, _) in cls._parsers.items() for word in _words_of(option, getattr(values, name))]
+
+    @classmethod
+    def table(cls) -> str:
+        """Render the options as the rows of a Markdown table. For the documentation."""
+        rows = [["option", "environment", "default", "description"], ["---"] * 4]
+        for name, (option, _) in cls._parsers.items():
+            setting = settings_of(cls._spec)[name]
+            option = _words_of(option, not setting.default)[0] if setting.kind is bool else option
+            rows.append([f"`{option}`", f"`{cls.variable(name)}`", setting.default_text, setting.details])
+        return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 class Special(NamedTuple):
@@ -64,7 +99,8 @@ class Special(NamedTuple):
 
 
 def from_settings(
-    spec: type[Struct], *, only: Collection[str] = (), omit: Collection[str] = (), prefix: str = "--", **special: Special
+    spec: type[Struct], *, only: Collection[str] = (), omit: Collection[str] = (), prefix: str = "--",
+    environment: str | None = None, heading: str | None = None, **special: Special,
 ) -> Callable[[type[T]], type[T]]:  # fmt: skip
     """Add the settings of `spec` as options.
 
@@ -72,6 +108,8 @@ def from_settings(
         only: the settings that become options. By default all that can be changed later.
         omit: settings that don't.
         prefix: what the options begin with.
+        environment: what environment variables begin with that set the same. None if there are none.
+        heading: the heading of the options in the help.
         special: options that differ from what their settings say.
     """
     fields, parsers = [], {}
@@ -84,15 +122,49 @@ def from_settings(
         parse = how.parse or (words if how.joined else _parser(setting))
         parsers[setting.name] = (name, _optional(parse) if setting.optional and not setting.fixed else parse)
         text = _help(setting, kind, how.more)
-        declared = option(name, text, negative=how.negative if setting.kind is bool else "")
+        more = {} if heading is None else {"group": heading}
+        declared = option(name, text, negative=how.negative if setting.kind is bool else "", **more)
         fields.append((setting.name, Annotated[kind | None, declared], field(default=None)))
 
     def add(cls: type[T]) -> type[T]:
-        namespace = {"__doc__": cls.__doc__, "__module__": cls.__module__, "_parsers": parsers}
+        namespace = {
+            "__doc__": cls.__doc__,
+            "__module__": cls.__module__,
+            "_parsers": parsers,
+            "_spec": spec,
+            "_environment": environment,
+        }
         made = make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True, kw_only=True, namespace=namespace)
         return Parameter(name="*")(made)
 
     return add
+
+
+def _of_text(setting: Setting, text: str, parse: Parse, variable: str) -> Any:
+    """Parse the text of an environment variable. A list is separated by commas."""
+    if setting.many:
+        return parse([one for one in words(text, variable) if one], variable)
+    if setting.kind is bool:
+        found = _SWITCHES.get(text.strip().lower())
+        if found is None:
+            raise ConfigurationError(f"{variable}={text!r:.60} is invalid. It must be true or false.")
+        return found
+    if setting.kind is int and parse is _unchanged:
+        return number(text, variable)
+    return parse(text, variable)
+
+
+def _words_of(option: str, value: Any) -> list[str]:
+    match value:
+        case bool():
+            return [option if value else f"--no-{option.removeprefix('--')}"]
+        case tuple() if value:
+            return [word for one in value for word in (option, one)]
+        case None | ():
+            return [option, "none"]
+        case float():
+            return [option, f"{Decimal(repr(value)):f}"]  # without an exponent
+    return [option, str(value)]
 
 
 def option(name: str, text: str, **more: Any) -> Parameter:

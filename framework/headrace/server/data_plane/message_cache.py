@@ -23,10 +23,6 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import Batch
 
-MAX_SIZE = 32_000_000
-"""Limit of the encoded messages that a process caches, in bytes. It uses twice the memory, since
-data is also kept apart."""
-
 MAX_RANGES = 32
 """Largest number of seq ranges of a `MessageCache`. Above it, the lowest are removed."""
 
@@ -59,13 +55,17 @@ class MessageCaches:
     """The message cache of a process. It has a `MessageCache` per stream and filters, since other filters
     leave out other messages.
 
+    Args:
+        max_size: the largest size of the encoded messages in bytes. They use twice the memory, since data is also
+            kept apart.
+
     Attributes:
         history: the database's history from which all messages were read. None before the first
             read.
         size: bytes of the encoded messages.
     """
 
-    def __init__(self, max_size: int = MAX_SIZE) -> None:
+    def __init__(self, max_size: int) -> None:
         self._max_size = max_size
         self._caches: dict[Key, MessageCache] = {}
         self.history: UUID | None = None

@@ -16,7 +16,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterSeq, BeforeSeq, check_one_place, page, size_of
+from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page, size_of
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
@@ -28,15 +28,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @get(f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"])
+    @get(
+        f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"],
+        description=f"Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have {PAGE_SIZE}.",
+    )  # fmt: skip
     async def list_dead_letters(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
         where: Where = None,
         above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
         after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[DeadLetter]:  # fmt: skip
-        """Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have
-        4 MB."""
         check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
         found = await context.raw_messages.dead_letters(

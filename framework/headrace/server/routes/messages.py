@@ -14,7 +14,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterSeq, BeforeSeq, check_one_place, page, size_of
+from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page, size_of
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -25,15 +25,17 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @get("/streams/{stream:str}/messages", summary="List messages", tags=["Messages"])
+    @get(
+        "/streams/{stream:str}/messages", summary="List messages", tags=["Messages"],
+        description="Returns the first messages, or the newest in descending order."
+        f" A page ends once its data and headers have {PAGE_SIZE}.",
+    )  # fmt: skip
     async def list_messages(
         request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
         key_pattern: KeyPattern = None, where: Where = None,
         start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
         after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[Message]:  # fmt: skip
-        """Returns the first messages, or the newest in descending order. A page ends once its data and headers have
-        4 MB."""
         check_one_place(after, before)
         cached = await context.stream(request, stream, "consume")
         newest = sort == "seq_desc"

@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 from litestar.params import QueryParameter
 
 from headrace.admin import MAX_LIMIT
+from headrace.admin.validation import MAX_ANSWER_BYTES
+from headrace.model.settings import amount
 from headrace.server.errors import Problem
 from headrace.server.wire.common import Listed
 
@@ -18,6 +20,9 @@ _AFTER = "Return what comes after this place of the list: `next` of the page bef
 _BEFORE = "Return what comes before this place of the list: `prev` of the page after."
 _HIGHEST = 2**62
 _NO_NUL = r"^[^\x00]*$"  # Postgres accepts none, not even in a query
+
+PAGE_SIZE = amount(MAX_ANSWER_BYTES, "bytes")
+"""The size in words at which a page of messages or dead letters ends."""
 
 AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=_HIGHEST, description=_AFTER)]
 BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=_HIGHEST, description=_BEFORE)]

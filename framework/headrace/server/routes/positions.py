@@ -17,7 +17,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterSeq, size_of
+from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, size_of
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -38,7 +38,11 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     """Return the handlers."""
     context = RouteContext(engine, access)
 
-    @get(f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"])
+    @get(
+        f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"],
+        description="Returns messages that are in flight, parked, blocked or next, without leasing them. A page ends once its data"
+        f" and headers have {PAGE_SIZE}. In descending order there is no next page.",
+    )  # fmt: skip
     async def peek(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
         visible: Annotated[
@@ -47,8 +51,6 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
         after: AfterSeq = None,
     ) -> Listed[Peeked]:  # fmt: skip
-        """Returns messages that are in flight, parked, blocked or next, without leasing them. A page ends once its
-        data and headers have 4 MB. In descending order there is no next page."""
         cached = await context.consumer(request, stream, consumer, "consume")
         sealing = await engine.ack_ids()
         now = datetime.now(UTC)

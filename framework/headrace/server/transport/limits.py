@@ -20,18 +20,6 @@ from headrace.store.database.fair_shares import FairShares, NoPlace
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-MIN_RATE = 1000
-"""Lowest average rate of a body in bytes a second, apart from twice the time that one piece may take."""
-
-MAX_MANAGED_BODY = 1_000_000
-"""Largest body of a request of the management API in bytes. Decoding holds up all other requests, by 10 ms for each MB."""
-
-MAX_WAITING_MANAGED = 100
-"""The most requests of one token that wait for a place of the management API."""
-
-MANAGED_WAIT = 30.0
-"""The longest wait for such a place in seconds."""
-
 _HELD = "headrace.held"
 _CALLER = "headrace.caller"
 _TURN = "headrace.turn"
@@ -55,13 +43,14 @@ class Limits:
 
     def __init__(self, options: Options, overloaded: Callable[[], bool] = lambda: False) -> None:
         self.options = options
-        self.turns = Turns(options.max_requests_per_token, overloaded)
+        self._per_token = options.requests_per_token
+        self.turns = Turns(self._per_token, overloaded)
         self.under_way = 0
         self.waiting = 0
         self.held = 0
         self.refused: dict[int, int] = {}
         self._callers: dict[str, int] = {}
-        self._managing = FairShares(options.max_managed, max(options.max_managed // 2, 1), MAX_WAITING_MANAGED)
+        self._managing = FairShares(options.max_managed, max(options.max_managed // 2, 1), options.max_managed_waiting)
         self._bodies: set[_IncomingBody] = set()
         self._checking = False
 
@@ -94,8 +83,8 @@ class Limits:
         """
         if caller is None:
             return
-        if self._callers.get(caller, 0) >= self.options.max_requests_per_token:
-            raise self.refuse(_too_many_of_token(caller, self.options.max_requests_per_token))
+        if self._callers.get(caller, 0) >= self._per_token:
+            raise self.refuse(_too_many_of_token(caller, self._per_token))
         scope[_CALLER] = caller
         self._callers[caller] = self._callers.get(caller, 0) + 1
 
@@ -132,7 +121,7 @@ class Limits:
             Problem: no place became free in time (503).
         """
         try:
-            async with self._managing.place(scope.get(_CALLER), MANAGED_WAIT):
+            async with self._managing.place(scope.get(_CALLER), self.options.managed_timeout):
                 yield
         except NoPlace:
             raise self.refuse(_too_many_managed(self.options.max_managed)) from None
@@ -176,14 +165,16 @@ class Limits:
             Problem: the body is too large (413) or too slow (408), the server holds too many bytes
                 (503), or the client has disconnected before the end of the body (400).
         """
-        limit = min(self.options.max_body, MAX_MANAGED_BODY) if managed else self.options.max_body
+        limit, option = self.options.max_body, "--max-body"
+        if managed and self.options.max_managed_body < limit:
+            limit, option = self.options.max_managed_body, "--max-managed-body"
         declared = _declared(scope)
         if (
             declared is None and SEND_RESPONSE in scope
         ):  # Headrace's own HTTP/1.1 parser, and no header announces a body
             return b""
         if declared is not None and declared > limit:
-            raise self.refuse(_too_large(limit))
+            raise self.refuse(_too_large(limit, option))
         pieces: list[bytes] = []
         size = 0
         incoming = self._begin()
@@ -195,7 +186,7 @@ class Limits:
                 piece = message.get("body", b"")
                 size += len(piece)
                 if size > limit:
-                    raise self.refuse(_too_large(limit))
+                    raise self.refuse(_too_large(limit, option))
                 self._hold(scope, len(piece))
                 if not message.get("more_body", False):
                     return piece if not pieces else b"".join((*pieces, piece))
@@ -216,7 +207,7 @@ class Limits:
 
     def _begin(self) -> _IncomingBody:
         loop = asyncio.get_running_loop()
-        incoming = _IncomingBody(loop, self.options.body_timeout)
+        incoming = _IncomingBody(loop, self.options.body_timeout, self.options.min_body_rate)
         self._bodies.add(incoming)
         if not self._checking:
             self._checking = True
@@ -236,13 +227,14 @@ class Limits:
 class _IncomingBody:
     """An incoming body, and the task that waits for it."""
 
-    __slots__ = ("_began", "_cancelling", "_late", "_loop", "_progress_at", "_size", "_task", "_timeout")
+    __slots__ = ("_began", "_cancelling", "_late", "_loop", "_min_rate", "_progress_at", "_size", "_task", "_timeout")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float, min_rate: float) -> None:
         self._loop = loop
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task else 0
         self._timeout = timeout
+        self._min_rate = min_rate
         self._began = self._progress_at = loop.time()
         self._size = 0
         self._late = False
@@ -255,7 +247,7 @@ class _IncomingBody:
 
     def check(self, now: float) -> None:
         """Cancel the task if the next piece is late, or if the body as a whole is too slow."""
-        due = min(self._progress_at + self._timeout, self._began + 2 * self._timeout + self._size / MIN_RATE)
+        due = min(self._progress_at + self._timeout, self._began + 2 * self._timeout + self._size / self._min_rate)
         if now > due and not self._late and self._task is not None:
             self._late = True
             self._task.cancel()
@@ -294,10 +286,12 @@ def _declared(scope: Scope) -> int | None:
     return None
 
 
-def _too_large(limit: int) -> Problem:
+def _too_large(limit: int, option: str) -> Problem:
     return Problem(
-        413, "too_large", f"The body is larger than {limit:,} bytes. Send fewer messages at a time, or raise the server's --max-body."
-    )  # fmt: skip
+        413,
+        "too_large",
+        f"The body is larger than {limit:,} bytes. Send less at a time, or raise the server's {option}.",
+    )
 
 
 def _too_slow(timeout: float) -> Problem:

@@ -25,9 +25,6 @@ from headrace.server.transport.limits import Limits
 REFUSED_CONNECTIONS = 100
 """Connections above the limit that get a 503 response. Those above that are closed without one."""
 
-MAX_PIPELINED = 100
-"""Most requests that a client may send ahead of their responses."""
-
 
 class Connection(HttpToolsProtocol):
     """A connection. The server's part is in class attributes. See `connection_class`."""
@@ -152,11 +149,11 @@ class Connection(HttpToolsProtocol):
                 "headers_too_large",
                 f"The request has {len(self.headers)} headers. Send at most {options.max_headers}.",
             )
-        elif len(self.pipeline) >= MAX_PIPELINED:
+        elif len(self.pipeline) >= options.max_pipelined:
             self._refusal = Problem(
                 400,
                 "malformed",
-                f"The client pipelines too many requests. Send at most {MAX_PIPELINED} ahead of their responses.",
+                f"The client pipelines too many requests. Send at most {options.max_pipelined} ahead of their responses.",
             )
         elif (reason := self._ambiguity()) is not None:
             self._refusal = Problem(400, "malformed", reason)

@@ -24,6 +24,13 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     import_timeout: float = 30.0
     """Longest time in seconds that the import of a transform's module may take."""
 
+    transform_timeout: float = 3.0
+    """Longest time in seconds that a transform may take for one message. With the time between two renewals it is
+    shorter than the capture lease, so that no other process takes the source over and is held up as well.
+    """
+    interruption_grace: float = 1.0
+    """Seconds that an interrupted transform may go on before its process ends."""
+
     idle_position_interval: float = 10.0
     """Interval in seconds at which an idle source stores its position, so that its slot advances."""
     table_check_interval: float = 10.0

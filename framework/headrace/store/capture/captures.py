@@ -173,6 +173,17 @@ async def report_capture(
     return held
 
 
+async def stop_capture(
+    executor: Executor, number: int, epoch: int, reason: str, mend: str | None = None, *, now: datetime | None = None
+) -> bool:
+    """Stop a capture until it is resumed. Returns whether the lease was still held under this epoch."""
+    held: bool = await executor.fetchval(
+        "select headrace_internal.stop_capture($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
+        number, epoch, reason, mend, now,
+    )  # fmt: skip
+    return held
+
+
 async def capture_position(executor: Executor, number: int) -> CapturePosition | None:
     """The position from which to continue. None before the first position."""
     row = await executor.fetchrow(

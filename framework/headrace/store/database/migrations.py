@@ -185,7 +185,8 @@ async def _attempt(database: Database, reinstall: bool, patience: Patience) -> l
 async def _upgrade(connection: asyncpg.Connection[Any], state: SchemaState, missing: Sequence[Migration]) -> list[str]:
     done = []
     for index, migration in enumerate(missing, 1):
-        await connection.execute(migration.sql, timeout=STATEMENT_TIMEOUT)
+        # The driver can't send a text without a statement, and a migration may consist of a comment.
+        await connection.execute(f"{migration.sql}\n; select", timeout=STATEMENT_TIMEOUT)
         await connection.execute(
             "insert into headrace_internal.migrations (version, name, serves_from) values ($1, $2, $3)",
             migration.version,

@@ -107,14 +107,18 @@ class Database:
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
-        judging = max(max_connections // 5, 1)
-        self._judging = FairShares(judging, max(judging - 1, 1), MAX_WAITING_JUDGEMENTS)
+        self.limit_judging(max_connections // 5)
         self._counters = PoolCounters()
         self._addresses = Addresses(dsn)
         self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    def limit_judging(self, places: int) -> None:
+        """Set how many connections may examine many messages at the same time. It is at least one, and at most all."""
+        places = min(max(places, 1), self.max_connections)
+        self._judging = FairShares(places, max(places - 1, 1), MAX_WAITING_JUDGEMENTS)
 
     async def open(self) -> None:
         """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""

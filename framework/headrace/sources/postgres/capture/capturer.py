@@ -61,6 +61,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Update,
 )
 from headrace.sources.postgres.rules import transforms
+from headrace.sources.postgres.rules.transform_watchdog import TransformWatchdog
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
@@ -95,12 +96,14 @@ class Capturer:
         limits: its timings and sizes.
         captured_database: the captured database, if its URL needs checks. None for that of the
             settings.
+        watchdog: watches the transforms of this event loop. None for one of its own.
     """
 
     def __init__(
         self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int,
         committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic, *, streaming: bool = True,
         limits: CaptureLimits = DEFAULTS, captured_database: SourceDatabase | None = None,
+        watchdog: TransformWatchdog | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
@@ -110,6 +113,7 @@ class Capturer:
         self._clock = clock
         self._streaming = streaming
         self._limits = limits
+        self._watchdog = watchdog or TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
         self._dsn: SourceDatabase = captured_database or spec.database or database.dsn
         self._connection_lock = anyio.Lock()
         self._decoder = Decoder()
@@ -131,13 +135,29 @@ class Capturer:
 
         Raises:
             LeaseLost: the capture lease is lost.
-            SourceStopped, SourceRefused, ConfigurationError: something has to be corrected.
+            SourceStopped, SourceRefused, ConfigurationError: something has to be corrected. It is a
+                `TransformStuck` if the transform did not return.
             SourceUnavailable, StoreUnavailable, StreamFull: a temporary failure.
             TablesChanged: the capturer has to start again.
         """
-        transform = None
-        if self._spec.transform is not None:
-            transform = await transforms.load_in_thread(self._spec.transform, self._limits.import_timeout)
+        name = self._spec.transform
+        if name is None:
+            await self._run(None)
+            return
+        transform = await transforms.load_in_thread(name, self._limits.import_timeout)
+        with self._watchdog as watchdog:
+            await self._run(watchdog.watched(transform, name, self._todo.name, self._store_stopped))
+
+    async def _store_stopped(self, error: SourceStopped) -> None:
+        """Store that the source is stopped until it is resumed, by a connection of its own. The event loop is held up."""
+        database = store.Database(self._database.dsn, max_connections=1)
+        await database.open()
+        try:
+            await store.stop_capture(database, self._todo.number, self._epoch, error.reason, error.mend)
+        finally:
+            await database.close()
+
+    async def _run(self, transform: transforms.Transform | None) -> None:
         self._shaper = Shaper(self._spec, transform)
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:

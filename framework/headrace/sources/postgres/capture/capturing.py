@@ -26,6 +26,7 @@ from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.rules import transforms
+from headrace.sources.postgres.rules.transform_watchdog import RECORD_TIMEOUT, TransformStuck, TransformWatchdog
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
@@ -59,6 +60,7 @@ class Capturing:
         database_of: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._limits = limits
+        self._watchdog = TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
         self._only = only
         self._database_of = database_of
         self._holder = uuid4()
@@ -177,12 +179,16 @@ class Capturing:
                 capturer = Capturer(
                     self._shared.database, todo, spec, capture_lease.epoch, self._published, self._shared.time.clock,
                     streaming=streaming, limits=self._limits, captured_database=self._database_of(spec),
+                    watchdog=self._watchdog,
                 )  # fmt: skip
                 await self._capture(running, capturer)
             except (Exception, ExceptionGroup) as error:
                 cause = _root_cause(error)
                 if isinstance(cause, LeaseLost):
                     raise cause from error
+                if isinstance(cause, TransformStuck):
+                    await self._stop(running, capture_lease.epoch, cause)
+                    return
                 if self._shared.time.clock() - started_at > 2 * self._limits.longest_retry_delay:
                     delay = self._limits.first_retry_delay  # it went well for a while
                     running.state, running.reason = "running", None
@@ -230,6 +236,17 @@ class Capturing:
         with suppress(StoreUnavailable):
             await store.report_capture(self._shared.database, todo.number, epoch, state, reason, mend)
         return pause
+
+    async def _stop(self, running: _Running, epoch: int, error: TransformStuck) -> None:
+        """Stop a source until it is resumed."""
+        running.state, running.reason = "stopped", error.reason
+        log.error("capture stopped", source=running.todo.name, error=error.reason, hint=error.mend, exc_info=error)
+
+        async def store_stopped(_: DatabaseRetry) -> None:
+            await store.stop_capture(self._shared.database, running.todo.number, epoch, error.reason, error.mend)
+
+        with anyio.move_on_after(RECORD_TIMEOUT, shield=True):  # otherwise the next process is held up, and stores it
+            await run_with_retry("stopping a source", store_stopped)
 
     def _published(self, stream: str) -> None:
         self._shared.publisher.committed(stream, None)
@@ -298,6 +315,8 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def _priority(error: BaseException) -> int:
+    if isinstance(error, TransformStuck):  # the loop was held up, so the lease may have been lost as well
+        return -1
     if isinstance(error, LeaseLost):
         return 0
     if isinstance(error, StoreUnavailable):

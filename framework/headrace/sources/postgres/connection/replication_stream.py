@@ -144,7 +144,7 @@ class ReplicationStream:
         )
 
     async def read(self) -> ReceivedPayloads:
-        """Wait for something, and return everything that has arrived, up to 2,000 payloads or 4 MB.
+        """Wait for something, and return everything that has arrived, up to `MAX_PAYLOADS` payloads or `MAX_BYTES` bytes.
 
         Cancelling it loses nothing.
 

@@ -20,6 +20,7 @@ from headrace.runtime.user_code import interrupts
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import full_identity
+from headrace.sources.postgres.rules.transform_watchdog import TransformStuck
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureFailure
@@ -98,6 +99,8 @@ class MessageBuilder:
         if self._transform is not None:
             try:
                 result = transforms.transformed(self._transform, data)
+            except TransformStuck:
+                raise
             except BaseException as error:  # the code of users may raise anything, such as SystemExit
                 if interrupts(error):
                     raise

@@ -27,6 +27,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Value,
 )
 from headrace.sources.postgres.rules.keys import NoKey, old_key_missing
+from headrace.sources.postgres.rules.transform_watchdog import TransformStuck
 from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES, MessageBuilder
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
@@ -100,6 +101,8 @@ class Shaper:
             change = _with_partition_identity(shape, change)
         try:
             return self._shape_change(shape, change, transaction, idx, into)
+        except TransformStuck:
+            raise
         except Exception as error:
             row = change.old if isinstance(change, Delete) else change.new
             return self._keep_unshaped(shape, row, transaction, idx, error, into)
@@ -358,6 +361,8 @@ class Shaper:
         for idx, row in enumerate(rows):
             try:
                 self._add(shape, row, template % (shape.record(row), metadata, idx), into, ())
+            except TransformStuck:
+                raise
             except Exception as error:
                 self._keep_unshaped(shape, row, transaction, idx, error, into)
         return len(into.keys) - before

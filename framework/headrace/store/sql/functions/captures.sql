@@ -84,6 +84,23 @@ begin
     return found;
 end $$;
 
+-- Stop a capture until it is resumed, since every process that takes it over would be held up. It counts as paused for
+-- `list_captures` and `take_capture`, and has the state `halted`, which is shown as `stopped`. Returns whether the lease
+-- was still held under this epoch.
+create or replace function headrace_internal.stop_capture(
+    p_source int, p_epoch bigint, p_reason text, p_remedy text, p_now timestamptz default clock_timestamp()
+) returns boolean
+language plpgsql as $$
+begin
+    perform from headrace_internal.captures where source_id = p_source and epoch = p_epoch and paused_at is null
+        for update;                 -- waits for an append in progress
+    update headrace_internal.captures
+        set state = 'halted', reason = p_reason, mend = p_remedy, since = p_now, told_at = p_now, paused_at = p_now,
+            held_until = null, holder = null
+        where source_id = p_source and epoch = p_epoch and paused_at is null;
+    return found;
+end $$;
+
 -- Return the position to continue from. No row before the first position.
 create or replace function headrace_internal.capture_position(p_source int)
 returns table ("position" pg_lsn, captured bigint, system_id text, timeline int)
@@ -180,7 +197,9 @@ begin
     select c.source_id into v_id from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id where o.uid = p_source
         for update of c;            -- waits for an append in progress
     update headrace_internal.captures
-        set paused_at = case when p_paused then coalesce(paused_at, p_now) end, held_until = null, holder = null
+        set paused_at = case when p_paused then coalesce(paused_at, p_now) end, held_until = null, holder = null,
+            reason = case when state <> 'halted' then reason end, mend = case when state <> 'halted' then mend end,
+            state = case when state = 'halted' then 'new' else state end    -- only a resumed one is halted here
         where source_id = v_id and (paused_at is not null) <> p_paused;
     return v_id is not null;
 end $$;
@@ -222,7 +241,7 @@ end $$;
 create or replace function headrace_internal.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
 language sql stable as $$
     select json_build_object(
-        'state', case when c.paused_at is not null then 'paused'
+        'state', case when c.paused_at is not null then case when c.state = 'halted' then 'stopped' else 'paused' end
                       when c.held_until is null or c.held_until <= p_now then 'unattended' else c.state end,
         'reason', c.reason, 'mend', c.mend,
         'since', case when c.paused_at is not null then c.paused_at
