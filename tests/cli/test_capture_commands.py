@@ -361,6 +361,22 @@ def test_a_source_with_a_slot_that_cannot_be_dropped_is_removed_by_force_only(sh
     assert shop.json("source", "ls") == []
 
 
+@BOTH_WAYS
+def test_no_list_of_backfills_ends_silently_at_its_first_page(shop: Operator) -> None:
+    tables = [f"public.t{n:03}" for n in range(120)]
+    shop.call(*ADD, "shop", *(word for table in tables for word in ("--table", table)), "--no-check", "--no-backfill")
+    _as_capturer(shop.dsn, "shop")
+    assert [one["table"] for one in shop.json("source", "backfill", "start", "shop")] == tables
+    ended = shop.call("source", "backfill", "ls", "shop")
+    assert len(ended.out.splitlines()) == 101
+    assert "--limit" in ended.err
+    ended = shop.call("source", "backfill", "ls", "--limit", "121")
+    assert len(ended.out.splitlines()) == 121
+    assert ended.err == ""
+    assert shop.out("source", "info", "shop").count("backfill of") == 120
+    assert "Cancelled: 120 backfills." in shop.out("source", "backfill", "cancel", "shop", "--yes")
+
+
 CURLS = [
     ("postgres add --table public.orders", "POST", "/sources",
      {"kind": "postgres", "name": "orders", "stream": "orders", "tables": ["public.orders"]}),
@@ -372,8 +388,8 @@ CURLS = [
     ("postgres rm orders --force", "DELETE", "/sources/orders?force=true", None),
     ("backfill start orders --table public.orders --where data.record.id=1", "POST", "/sources/orders/backfills",
      {"tables": ["public.orders"], "where": "data.record.id=1"}),
-    ("backfill ls", "GET", "/backfills", None),
-    ("backfill ls orders", "GET", "/sources/orders/backfills", None),
+    ("backfill ls", "GET", "/backfills?limit=100", None),
+    ("backfill ls orders --limit 5", "GET", "/sources/orders/backfills?limit=5", None),
     ("backfill cancel orders", "POST", "/sources/orders/backfills/cancel", {}),
     ("postgres failures ls orders --above 5", "GET", "/sources/orders/failures?above=5&limit=100", None),
     ("postgres failures retry orders --id 1 --id 2", "POST", "/sources/orders/failures/retry", {"ids": [1, 2]}),

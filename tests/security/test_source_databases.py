@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest_asyncio
 
 from headrace import App
 from headrace.admin import Admin
+from headrace.model.errors import HeadraceError
 from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.sources.postgres.connection.source_connection import SourceConnection
@@ -218,6 +221,52 @@ async def test_an_operator_of_the_database_uses_the_environment(
             PostgresSpec(name="orders", stream="orders", tables=("public.orders",), database="postgresql://x@127.0.0.1")
         )
     assert b"sesame-password" in listener.received
+
+
+async def test_a_stored_source_gets_nothing_of_an_operators_environment(
+    dsn: str, listener: Listener, secrets: None
+) -> None:
+    """Any user of the API with `admin` for all streams may have stored it."""
+    stored = PostgresSpec(
+        name="orders",
+        stream="orders",
+        tables=("public.orders",),
+        database=f"postgresql://x@127.0.0.1:{listener.port}/db",
+    )
+    app = App(dsn)
+    async with app:
+        for admin in (Admin(app.database), app.admin):
+            await admin.create_source(stored)
+            [finding] = await admin.check_source("orders")
+            assert (finding.what, finding.level) == ("connection", "error")
+            with pytest.raises(HeadraceError):
+                await admin.start_backfill("orders", where="data.record.id > 1")
+            await admin.delete_source("orders", force=True)
+    assert listener.connections > 0
+    assert b"sesame" not in listener.received
+
+
+async def test_commands_with_a_database_send_nothing_of_the_environment_to_the_database_of_a_source(
+    dsn: str, listener: Listener, secrets: None
+) -> None:
+    url = f"postgresql://x@127.0.0.1:{listener.port}/db"
+
+    async def headrace(*words: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).parent / "headrace", *words, "--database", dsn, stdout=PIPE, stderr=STDOUT,
+        )  # fmt: skip
+        return (await process.communicate())[0].decode()
+
+    add = ("source", "postgres", "add", "orders", "--table", "public.orders", "--from", url)
+    assert "connection" in await headrace(*add)
+    assert listener.connections > 0
+    assert "Created" in await headrace(*add, "--no-check")
+    before = listener.connections
+    assert "connection" in await headrace("source", "postgres", "check", "orders")
+    assert "was not deleted" in await headrace("source", "rm", "orders", "--yes")
+    assert "Removed" in await headrace("source", "rm", "orders", "--yes", "--force")
+    assert listener.connections > before
+    assert b"sesame" not in listener.received
 
 
 @pytest.mark.parametrize("refusal", [None, lambda address: None])

@@ -6,6 +6,6 @@ settings of sources. `headrace.client` has the same calls over HTTP.
 """
 
 from headrace.admin.admin import Admin
-from headrace.admin.validation import MAX_LIMIT
+from headrace.model.pages import MAX_LIMIT
 
 __all__ = ["MAX_LIMIT", "Admin"]

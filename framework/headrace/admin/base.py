@@ -10,7 +10,7 @@ from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
-from headrace.sources.postgres.connection.untrusted import SourceDatabase
+from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.database.pool import within
 
@@ -18,16 +18,23 @@ from headrace.store.database.pool import within
 class Base:
     """Holds an open database, the time limits for evaluating conditions and counting, and what decides
     about the databases of sources.
+
+    Args:
+        stored_database: returns the database of a stored source, whose URL any user of the API may have written. None
+            for the URL as it is, which libpq completes from the environment. By default such a URL is never completed.
+        given_database: the same for the settings that a caller passes.
     """
 
     def __init__(
         self, database: store.Database, *, judging: float = 30.0, counting: float = 5.0,
-        database_of: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
+        stored_database: Callable[[PostgresSpec], SourceDatabase | None] | None = None,
+        given_database: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._database = database
         self._judging = judging
         self._counting = counting
-        self._database_of = database_of
+        self._stored_database = stored_database or fenced(database)
+        self._given_database = given_database
 
     async def _consumer(self, stream: str, name: str) -> int:
         try:
@@ -54,6 +61,17 @@ class Base:
             " expressions, or narrow the range of seqs or times.",
             field="where",
         )
+
+
+def fenced(own: store.Database) -> Callable[[PostgresSpec], SourceDatabase | None]:
+    """Make a function that returns the database of a source as its URL alone names it, without anything of this
+    process's environment. None for the own database.
+    """
+
+    def database_of(spec: PostgresSpec) -> SourceDatabase | None:
+        return None if spec.database in (None, own.dsn) else UntrustedDatabase(spec.database or "")
+
+    return database_of
 
 
 class _WithTimeout:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from uuid import UUID, uuid4
 
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.source_settings import stored_spec, with_password
-from headrace.admin.validation import Where, check_limit, condition_of
+from headrace.admin.validation import MAX_ANSWER_BYTES, Where, check_limit, condition_of
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
+from headrace.model.pages import Page, follow, listing
 from headrace.model.sources import SourceInfo
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
@@ -69,7 +70,7 @@ class Captures(Base):
             tables.
         """
         source, spec = await self._capture(ref)
-        findings = await self._findings(spec, source.id)
+        findings = await self._findings(self._dsn(spec), spec, source.id)
         capture = source.capture
         if capture is not None and capture.state == "stopped" and capture.reason is not None:
             findings.append(
@@ -83,17 +84,19 @@ class Captures(Base):
             source: SourceInfo | None = await store.source_with_secrets(self._database, spec.name)
         except UnknownSource:
             source = None
-        return await self._findings(with_password(spec, source), str(uuid4()) if source is None else source.id)
+        spec = with_password(spec, source)
+        database = self._given_database(spec) or spec.database or self._database.dsn
+        return await self._findings(database, spec, str(uuid4()) if source is None else source.id)
 
-    async def _findings(self, spec: PostgresSpec, id: str) -> list[Finding]:  # noqa: A002 - the record's word
+    async def _findings(self, database: SourceDatabase, spec: PostgresSpec, id: str) -> list[Finding]:  # noqa: A002 - the record's word
         from headrace.sources.postgres.database.checks import check
         from headrace.sources.postgres.database.slots import slot_name
 
-        return await check(self._dsn(spec), spec, slot_name(spec.name, id))
+        return await check(database, spec, slot_name(spec.name, id))
 
     def _dsn(self, spec: PostgresSpec) -> SourceDatabase:
-        """Return the captured database."""
-        return self._database_of(spec) or spec.database or self._database.dsn
+        """Return the captured database of a stored source."""
+        return self._stored_database(spec) or spec.database or self._database.dsn
 
     async def _capture(self, ref: str) -> tuple[SourceInfo, PostgresSpec]:
         """Return a source, with its secrets, and its settings. Raises `InvalidInput` if it captures no tables."""
@@ -149,8 +152,20 @@ class Captures(Base):
                     f"A backfill of {', '.join(unfinished)} is queued or running. Wait until it is done, or cancel it with"
                     f" `headrace source backfill cancel {source.name}`."
                 )
-            backfills = await store.backfills(connection, source.id)
-        return [backfill for backfill in reversed(backfills) if backfill.id in ids.values()]
+            return await self._started(connection, source.id, [id_ for id_ in ids.values() if id_ is not None])
+
+    async def _started(self, connection: store.Executor, source: str, ids: Sequence[str]) -> list[BackfillInfo]:
+        """Return these backfills of a source, in their order."""
+
+        async def read(after: str | None, limit: int) -> Page[BackfillInfo]:
+            return await store.backfills(connection, source, after=after, limit=limit, max_bytes=MAX_ANSWER_BYTES)
+
+        found: dict[str, BackfillInfo] = {}
+        async for page in follow(read, lambda backfill: backfill.place):
+            found |= {backfill.id: backfill for backfill in page if backfill.id in ids}
+            if len(found) == len(ids):
+                break
+        return [found[id_] for id_ in ids]
 
     async def _check_condition(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
         """Raise `InvalidInput` if the condition can't select rows of these tables."""
@@ -162,9 +177,17 @@ class Captures(Base):
             for table in (await load_tables(connection, tables)).values():
                 check_condition(condition, table)
 
-    async def backfills(self, ref: str | None = None) -> list[BackfillInfo]:
-        """List the last 100 backfills of a source, or of all sources, newest first."""
-        return await store.backfills(self._database, None if ref is None else (await self._capture(ref))[0].id)
+    @listing
+    async def backfills(self, ref: str | None = None, *, limit: int | None = 100) -> AsyncIterator[list[BackfillInfo]]:
+        """List the last backfills of a source, or of all sources, newest first, at most `limit`. None for all."""
+        check_limit(limit)
+        source = None if ref is None else (await self._capture(ref))[0].id
+
+        async def read(after: str | None, limit: int) -> Page[BackfillInfo]:
+            return await store.backfills(self._database, source, after=after, limit=limit, max_bytes=MAX_ANSWER_BYTES)
+
+        async for page in follow(read, lambda backfill: backfill.place, limit=limit):
+            yield page
 
     async def cancel_backfills(self, ref: str, id: str | None = None) -> int:  # noqa: A002
         """Cancel a backfill by its id, or all backfills of a source. Rows that were published stay.
@@ -184,14 +207,23 @@ class Captures(Base):
 
     # --- failed changes
 
-    async def failures(self, ref: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:
-        """List the changes that could not be made into messages, oldest first, at most `limit`.
-
-        Their ids are above `above`.
+    @listing
+    async def failures(self, ref: str, *, above: int = 0, limit: int = 100) -> AsyncIterator[list[FailedChange]]:
+        """List the changes that could not be made into messages and have an id above `above`, oldest first, at most
+        `limit`.
         """
         check_limit(limit)
+        if not isinstance(above, int) or not 0 <= above <= _MAX_ID:
+            raise InvalidInput(f"above={above!r} is not the id of a failed change, nor 0.")
         source, _ = await self._capture(ref)
-        return await store.capture_failures(self._database, source.id, above=above, limit=limit)
+
+        async def read(after: int | None, limit: int) -> Page[FailedChange]:
+            return await store.capture_failures(
+                self._database, source.id, above=after or above, limit=limit, max_bytes=MAX_ANSWER_BYTES
+            )
+
+        async for page in follow(read, lambda failure: failure.id, limit=limit):
+            yield page
 
     async def retry_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
         """Schedule failed changes for another try by the capturing process, all of them or those with these ids.

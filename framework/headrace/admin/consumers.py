@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from headrace.admin.validation import (
     Filter,
     Where,
     changed,
+    check_above,
     check_limit,
     check_seq,
     condition_of,
@@ -24,12 +25,43 @@ from headrace.admin.validation import (
 )
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.keys import check_key
-from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetter, PeekedMessage
+from headrace.model.pages import Page, follow, follow_states, listing
+from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, PeekedMessage
 from headrace.model.specs import ConsumerSpec
 from headrace.store.database.pool import within
 
 _WAIT = 2.0
 """Seconds to wait for a place to count pending messages, so that a busy server does not hide the consumer."""
+
+
+class ConsumerPages(Base):
+    """Reads the list of consumers in pages."""
+
+    @classmethod
+    def of(cls, base: Base) -> ConsumerPages:
+        """The one for the same database, with the same time limits."""
+        return cls(base._database, judging=base._judging, counting=base._counting)
+
+    async def consumers(
+        self,
+        stream: str | None,
+        *,
+        limit: int,
+        after: tuple[str, str] | None = None,
+        before: tuple[str, str] | None = None,
+    ) -> Page[ConsumerInfo]:
+        """Return a page of the consumers of a stream, or of all. A place is a stream and a name. Pending messages are
+        not counted if that takes too long.
+        """
+        bounds: dict[str, Any] = {"after": after, "before": before, "limit": limit, "max_bytes": MAX_ANSWER_BYTES}
+        try:
+            async with (
+                self._database.judging(stream or "", _WAIT),
+                within(self._database, self._counting) as connection,
+            ):
+                return await store.consumers(connection, stream, **bounds)
+        except (FilterTooSlow, StoreBusy):
+            return await store.consumers(self._database, stream, look=0, **bounds)
 
 
 class Consumers(Base):
@@ -50,18 +82,20 @@ class Consumers(Base):
                 refuse(declared.changed, f"The consumer {spec.name!r} of the stream {spec.stream!r}")
         return declared.new
 
-    async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
-        """List the consumers of a stream, or of all streams, by name."""
+    @listing
+    async def consumers(
+        self, stream: str | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[list[ConsumerInfo]]:
+        """List the consumers of a stream, or of all streams, by stream and name, at most `limit`. None for all."""
+        check_limit(limit)
         if stream is not None:
             await store.stream(self._database, stream)
-        try:
-            async with (
-                self._database.judging(stream or "", _WAIT),
-                within(self._database, self._counting) as connection,
-            ):
-                return await store.consumers(connection, stream)
-        except (FilterTooSlow, StoreBusy):
-            return await store.consumers(self._database, stream, look=0)
+
+        async def read(after: tuple[str, str] | None, limit: int) -> Page[ConsumerInfo]:
+            return await ConsumerPages.of(self).consumers(stream, after=after, limit=limit)
+
+        async for page in follow(read, lambda consumer: (consumer.stream, consumer.name), limit=limit):
+            yield page
 
     async def consumer(self, stream: str, name: str) -> ConsumerInfo:
         """Return one consumer.
@@ -124,15 +158,22 @@ class Consumers(Base):
         """End a pause. Waiting workers lease at once."""
         await store.resume(self._database, await self._consumer(stream, name))
 
-    async def peek(self, stream: str, name: str, *, limit: int = 10) -> list[PeekedMessage]:
+    async def peek(self, stream: str, name: str, *, limit: int = 10, above: int = 0) -> list[PeekedMessage]:
         """Read a consumer's messages without leasing them: in flight, parked, blocked and next.
 
-        There are at most `limit` of each state, and no more are added once their data and headers have `MAX_ANSWER_BYTES`.
+        There are at most `limit` of each state, with a seq above `above`. They are read in pages of `MAX_ANSWER_BYTES`.
         """
         check_limit(limit)
+        check_above(above)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(None, stream) as executor:
-            return await store.peek(executor, consumer, limit=limit, max_bytes=MAX_ANSWER_BYTES)
+
+        async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
+            async with self._bounded(None, stream) as executor:
+                return await store.peek(
+                    executor, consumer, limit=limit, after=after, states=states, max_bytes=MAX_ANSWER_BYTES
+                )
+
+        return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 
     # --- the position of a consumer
 
@@ -180,32 +221,49 @@ class Consumers(Base):
 
     # --- blocked keys and dead letters
 
-    async def blocked_keys(self, stream: str, name: str, *, limit: int = 100) -> list[BlockedKey]:
-        """List the keys that stay blocked until you redrive or purge their dead letters."""
+    @listing
+    async def blocked_keys(
+        self, stream: str, name: str, *, limit: int = 100, above: int = 0
+    ) -> AsyncIterator[list[BlockedKey]]:
+        """List the keys that stay blocked until you redrive or purge their dead letters, in the order of these, at
+        most `limit`. Only those whose dead letter has a seq above `above`.
+        """
         check_limit(limit)
-        return await store.blocked_keys(self._database, await self._consumer(stream, name), limit=limit)
+        check_above(above)
+        consumer = await self._consumer(stream, name)
 
+        async def read(after: int | None, limit: int) -> Page[BlockedKey]:
+            return await store.blocked_keys(
+                self._database, consumer, above=after or above, limit=limit, max_bytes=MAX_ANSWER_BYTES
+            )
+
+        async for page in follow(read, lambda blocked: blocked.seq, limit=limit):
+            yield page
+
+    @listing
     async def dead_letters(
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
         above: int = 0, limit: int = 100,
-    ) -> list[DeadLetter]:  # fmt: skip
+    ) -> AsyncIterator[list[DeadLetter]]:  # fmt: skip
         """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`.
 
-        No more are added once their contents have `MAX_ANSWER_BYTES`.
+        They are read in pages of `MAX_ANSWER_BYTES`. `dead_letters.pages` has the same arguments and returns an asynchronous
+        iterator over these pages.
         """
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
+        check_above(above)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(condition, stream) as executor:
-            return await store.dead_letters(
-                executor,
-                consumer,
-                filters=filters,
-                where=condition,
-                above=above,
-                limit=limit,
-                max_bytes=MAX_ANSWER_BYTES,
-            )
+
+        async def read(after: int | None, limit: int) -> Page[DeadLetter]:
+            async with self._bounded(condition, stream) as executor:
+                return await store.dead_letters(
+                    executor, consumer, filters=filters, where=condition, above=after or above, limit=limit,
+                    max_bytes=MAX_ANSWER_BYTES,
+                )  # fmt: skip
+
+        async for page in follow(read, lambda letter: letter.seq, limit=limit):
+            yield page
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
         """Return one dead letter. Raises `InvalidInput` if no dead letter has this seq."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from operator import attrgetter
 
 from headrace import store
 from headrace.admin.base import Base
@@ -20,34 +21,40 @@ from headrace.admin.validation import (
 )
 from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
+from headrace.model.pages import Page, follow, listing_by
 from headrace.model.records import Standing, StoredMessage
 
 
 class Messages(Base):
     """The calls about messages."""
 
+    @listing_by(attrgetter("seq"))
     async def messages(
         self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
         start_seq: int | None = None, limit: int = 10, newest: bool = False,
-    ) -> list[StoredMessage]:  # fmt: skip
+    ) -> AsyncIterator[list[StoredMessage]]:  # fmt: skip
         """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`.
 
-        No more are added once their data and headers have `MAX_ANSWER_BYTES`.
+        They are read in pages of `MAX_ANSWER_BYTES` of data and headers. `messages.pages` has the same arguments and returns an
+        asynchronous iterator over these pages, from the newest to the oldest if `newest`.
         """
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)
         check_limit(limit)
-        async with self._bounded(condition, stream) as executor:
-            return await store.messages(
-                executor,
-                stream,
-                filters=filters,
-                where=condition,
-                start_seq=start_seq,
-                limit=limit,
-                newest=newest,
-                max_bytes=MAX_ANSWER_BYTES,
-            )
+
+        async def read(after: int | None, limit: int) -> Page[StoredMessage]:
+            first, last = start_seq, None
+            if after is not None:
+                first, last = (start_seq, after - 1) if newest else (after + 1, None)
+            async with self._bounded(condition, stream) as executor:
+                return await store.messages(
+                    executor, stream, filters=filters, where=condition, start_seq=first, end_seq=last, limit=limit,
+                    newest=newest, max_bytes=MAX_ANSWER_BYTES,
+                )  # fmt: skip
+
+        place = attrgetter("seq")
+        async for page in follow(read, place, first=newest, limit=limit):
+            yield page
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
         """Return the latest message of a key, or None if it has no message.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from headrace import store
@@ -14,8 +15,9 @@ from headrace.admin.source_settings import (
     stored_spec,
     with_password,
 )
-from headrace.admin.validation import refuse
+from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, refuse
 from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
+from headrace.model.pages import Page, follow, listing
 from headrace.model.sources import SlotRemains, SourceInfo
 from headrace.model.specs import StreamSpec
 from headrace.model.text.masking import HIDDEN
@@ -26,9 +28,16 @@ from headrace.sources.postgres.spec import PostgresSpec
 class Sources(Captures):
     """The calls about sources. `ref` is a source's name or its id."""
 
-    async def sources(self) -> list[SourceInfo]:
-        """List all sources by name."""
-        return await store.sources(self._database)
+    @listing
+    async def sources(self, *, limit: int | None = None) -> AsyncIterator[list[SourceInfo]]:
+        """List sources by name, at most `limit`. None for all."""
+        check_limit(limit)
+
+        async def read(after: str | None, limit: int) -> Page[SourceInfo]:
+            return await store.sources(self._database, after=after, limit=limit, max_bytes=MAX_ANSWER_BYTES)
+
+        async for page in follow(read, lambda source: source.name, limit=limit):
+            yield page
 
     async def source(self, ref: str) -> SourceInfo:
         """Return one source. Raises `UnknownSource`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.validation import changed, refuse_changes
+from headrace.admin.validation import changed, check_limit, refuse_changes
 from headrace.model.errors import InUse
+from headrace.model.pages import Page, follow, listing
 from headrace.model.records import StreamInfo
 from headrace.model.specs import StreamSpec
 
@@ -15,9 +17,16 @@ from headrace.model.specs import StreamSpec
 class Streams(Base):
     """The calls about streams."""
 
-    async def streams(self) -> list[StreamInfo]:
-        """List all streams by name."""
-        return await store.streams(self._database)
+    @listing
+    async def streams(self, *, limit: int | None = None) -> AsyncIterator[list[StreamInfo]]:
+        """List streams by name, at most `limit`. None for all."""
+        check_limit(limit)
+
+        async def read(after: str | None, limit: int) -> Page[StreamInfo]:
+            return await store.streams(self._database, after=after, limit=limit)
+
+        async for page in follow(read, lambda stream: stream.name, limit=limit):
+            yield page
 
     async def stream(self, name: str) -> StreamInfo:
         """Return one stream."""

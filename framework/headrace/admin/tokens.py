@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit
 from headrace.model.durations import Duration
+from headrace.model.pages import Page, follow, listing
 from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, mint, parse_all
 
 
@@ -36,9 +38,16 @@ class Tokens(Base):
         )
         return NewToken(token=minted.text, **msgspec.structs.asdict(info))
 
-    async def tokens(self) -> list[TokenInfo]:
-        """List all tokens by name, including expired and revoked ones."""
-        return await store.tokens(self._database)
+    @listing
+    async def tokens(self, *, limit: int | None = None) -> AsyncIterator[list[TokenInfo]]:
+        """List tokens by name, including expired and revoked ones, at most `limit`. None for all."""
+        check_limit(limit)
+
+        async def read(after: str | None, limit: int) -> Page[TokenInfo]:
+            return await store.tokens(self._database, after=after, limit=limit, max_bytes=MAX_ANSWER_BYTES)
+
+        async for page in follow(read, lambda token: token.name, limit=limit):
+            yield page
 
     async def revoke_token(self, ref: str) -> TokenInfo:
         """Revoke a token by its id or name. Servers refuse it within two seconds. It stays in the list.

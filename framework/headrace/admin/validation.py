@@ -15,6 +15,7 @@ from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
+from headrace.model.pages import MAX_LIMIT, MAX_PAGE_BYTES
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
@@ -24,11 +25,8 @@ Where = str | Mapping[str, Any] | Condition | None
 Filter = str | Sequence[str] | None
 Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 
-MAX_LIMIT = 10_000
-"""The maximum number of messages in one answer."""
-
-MAX_ANSWER_BYTES = 4_000_000
-"""The size of data and headers in one answer, as text in bytes, at which no more messages are added."""
+MAX_ANSWER_BYTES = MAX_PAGE_BYTES
+"""The size in bytes, as text, at which no more entries are added to an answer."""
 
 _LARGEST = 2**63
 
@@ -66,9 +64,15 @@ def check_seq(name: str, seq: int | None) -> None:
         raise InvalidInput(f"{name}={seq!r} is not a seq. A seq is a whole number, and the first is 1.", field=name)
 
 
-def check_limit(limit: int) -> None:
-    """Raise `InvalidInput` unless it is from 1 to the maximum."""
-    if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+def check_above(above: int) -> None:
+    """Raise `InvalidInput` unless it is a seq or 0."""
+    if above != 0:
+        check_seq("above", above)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise `InvalidInput` unless it is from 1 to the maximum, or None."""
+    if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT):
         raise InvalidInput(f"limit={limit!r} must be from 1 to {MAX_LIMIT:,}.", field="limit")
 
 

@@ -106,7 +106,7 @@ class App(Declared, Publishing):
     @property
     def admin(self) -> Admin:
         """Operations on streams and consumers, while connected. Raises `ConfigurationError` otherwise."""
-        return Admin(self.database)
+        return Admin(self.database, stored_database=self.database_of)
 
     @property
     def database(self) -> store.Database:

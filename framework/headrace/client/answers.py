@@ -141,6 +141,24 @@ def records(kind: Any) -> Callable[[Response], list[Any]]:
     return lambda response: [_record(found) for found in response.decode(listed).data]
 
 
+class ListPage(msgspec.Struct, Generic[T], kw_only=True):
+    """A page of a list. `next` is the place from which the list continues, None at its end."""
+
+    data: list[T]
+    next: int | str | None = None
+
+
+def pages(kind: Any) -> Callable[[Response], ListPage[Any]]:
+    """Make a decoder of a page of a list of objects. The page has their records."""
+    listed: Any = ListPage[kind]
+
+    def decode(response: Response) -> ListPage[Any]:
+        found: ListPage[Any] = response.decode(listed)
+        return ListPage(data=[_record(item) for item in found.data], next=found.next)
+
+    return decode
+
+
 def count(name: str) -> Callable[[Response], int]:
     """Make a decoder of the count of this name."""
     return lambda response: response.decode(Data[dict[str, int]]).data.get(name, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial, wraps
 from inspect import Parameter, Signature
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from headrace.client.answers import ListPage
 from headrace.client.request import Request, Response, iso, path_of, query_of
 from headrace.model.errors import HeadraceError
+from headrace.model.pages import BoundList
 
 if TYPE_CHECKING:
     from headrace.client.transport import Transport
@@ -162,6 +164,42 @@ class Call:
 
         @wraps(getattr(Admin, self.name))
         async def method(remote: Sends, /, *args: Any, **kwargs: Any) -> Any:
-            return await self.send(remote.transport, *args, **kwargs)
+            return await self.__get__(remote, type(remote))(*args, **kwargs)
 
         return method
+
+
+class ListCall(Call):
+    """A call that lists objects, at most `limit`. It sends requests until the list ends or has so many.
+
+    Args:
+        path, arguments: as for `Call`. One argument is `limit`, and None for it lists all.
+        answer: makes a page of a successful response.
+        order: the key by which the whole list is sorted. None for the order of the answers.
+    """
+
+    def __init__(
+        self, path: str, *arguments: Argument, answer: Callable[[Response], ListPage[Any]],
+        order: Callable[[Any], Any] | None = None, path_for_all: str | None = None, extra_time: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__("GET", path, *arguments, answer=answer, path_for_all=path_for_all, extra_time=extra_time)
+        self._order = order
+
+    def __get__(self, remote: Sends | None, owner: type) -> Callable[..., Any]:
+        return self._documented() if remote is None else BoundList(partial(self._pages, remote.transport), self._order)
+
+    async def _pages(self, transport: Transport, /, *args: Any, **kwargs: Any) -> AsyncIterator[list[Any]]:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        rest: int | None = bound.arguments["limit"]
+        request = self.request(**bound.arguments)
+        while True:
+            page: ListPage[Any] = self._answer(await transport.send(request))
+            if page.data:
+                yield page.data
+            rest = None if rest is None else rest - len(page.data)
+            if page.next is None or not page.data or (rest is not None and rest <= 0):
+                return
+            bound.arguments["limit"] = rest
+            request = self.request(**bound.arguments)
+            request = msgspec.structs.replace(request, query=(*request.query, *query_of({"after": page.next})))

@@ -7,8 +7,6 @@ code in `headrace.client.remote`. For a new call, write the method of `Admin`, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from headrace.client import specs
@@ -21,16 +19,17 @@ from headrace.client.answers import (
     Message,
     Peeked,
     count,
+    pages,
     record,
     records,
 )
-from headrace.client.call import Argument, Body, Call
+from headrace.client.call import Argument, Body, Call, ListCall
 from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
-from headrace.model.records import BlockedKey, ConsumerInfo, Overview, StoredMessage, StreamInfo
+from headrace.model.records import BlockedKey, ConsumerInfo, Overview, StreamInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 
@@ -52,6 +51,7 @@ FORCE = Argument("force", False)
 FORCED = Argument("force", False, convert=lambda force: "true" if force else "false")  # without it, it is deleted
 DRY_RUN = Argument("dry_run", False)
 ABOVE = Argument("above", 0, convert=lambda above: above or None)
+AFTER = Argument("above", 0, sent_as="after", convert=lambda above: above or None)
 IDS = Argument("ids", None)
 RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
@@ -60,7 +60,7 @@ RANGE = (
 DEAD_LETTERS = (Argument("seqs", None), Argument("key", None), FILTER, WHERE, DRY_RUN)
 
 
-def _limit(default: int) -> Argument:
+def _limit(default: int | None) -> Argument:
     return Argument("limit", default)
 
 
@@ -80,11 +80,6 @@ def _wait(wait: float) -> int | None:
 
 def _json(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
-
-
-def _by_seq(response: Response) -> list[StoredMessage]:
-    messages: Sequence[StoredMessage] = records(Message)(response)
-    return sorted(messages, key=lambda message: message.seq)
 
 
 def _is_created(response: Response) -> bool:
@@ -111,6 +106,10 @@ STANDING = Call(
     "GET", STREAM + "/messages/{key}/consumer_info",
     answer=record(Data[list[KeyStanding]]), on_error=(NotFound, lambda _: None),
 )  # fmt: skip
+PEEK = Call(
+    "GET", CONSUMER + "/messages", _limit(10), AFTER, Argument("states", None),
+    constants={"of_each": True}, answer=pages(Peeked),
+)  # fmt: skip
 
 
 class Calls:
@@ -118,7 +117,7 @@ class Calls:
 
     # --- streams
 
-    streams = Call("GET", "/v1/streams", answer=records(Info[StreamInfo]))
+    streams = ListCall("/v1/streams", _limit(None), answer=pages(Info[StreamInfo]))
     stream = Call("GET", "/v1/streams/{name}", answer=record(Info[StreamInfo]))
     edit_stream = Call(
         "PATCH", "/v1/streams/{name}", Body("changes", dict), answer=record(Info[StreamInfo], specs.stream_spec)
@@ -127,11 +126,11 @@ class Calls:
 
     # --- messages
 
-    messages = Call(
-        "GET", STREAM + "/messages", _limit(10),
+    messages = ListCall(
+        STREAM + "/messages", _limit(10),
         Argument("newest", False, sent_as="sort", convert=lambda newest: "seq_desc" if newest else None),
         FILTER, WHERE, Argument("start_seq", None),
-        answer=_by_seq, extra_time=CONDITION_TIME,
+        answer=pages(Message), order=lambda message: message.seq, extra_time=CONDITION_TIME,
     )  # fmt: skip
     message = Call("GET", STREAM + "/messages/{key}", answer=record(Message), on_error=(NotFound, lambda _: None))
     republish = Call(
@@ -145,8 +144,11 @@ class Calls:
 
     # --- consumers
 
-    consumers = Call(
-        "GET", "/v1/streams/{stream}/consumers", path_for_all="/v1/consumers", answer=records(Info[ConsumerInfo])
+    consumers = ListCall(
+        "/v1/streams/{stream}/consumers",
+        _limit(None),
+        path_for_all="/v1/consumers",
+        answer=pages(Info[ConsumerInfo]),
     )
     consumer = Call("GET", CONSUMER, answer=record(Info[ConsumerInfo]))
     edit_consumer = Call(
@@ -158,16 +160,18 @@ class Calls:
     delete_consumer = Call("DELETE", CONSUMER, FORCED)
     pause = Call("POST", CONSUMER + "/pause", Argument("until", None))
     resume = Call("POST", CONSUMER + "/resume")
-    peek = Call("GET", CONSUMER + "/messages", _limit(10), constants={"of_each": True}, answer=records(Peeked))
     seek = Call("POST", CONSUMER + "/seek", Argument("to"), answer=count("position"))
     replay = Call("POST", CONSUMER + "/replay", *RANGE, answer=count("replayed"), extra_time=CONDITION_TIME)
-    blocked_keys = Call("GET", CONSUMER + "/blocked_keys", _limit(100), answer=records(BlockedKey))
+    blocked_keys = ListCall(
+        CONSUMER + "/blocked_keys", _limit(100), AFTER,
+        answer=pages(BlockedKey),
+    )  # fmt: skip
 
     # --- dead letters
 
-    dead_letters = Call(
-        "GET", CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE,
-        answer=records(DeadLetterAnswer), extra_time=CONDITION_TIME,
+    dead_letters = ListCall(
+        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE,
+        answer=pages(DeadLetterAnswer), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter = Call("GET", CONSUMER + "/dead_letters/{seq}", answer=record(DeadLetterAnswer))
     redrive = Call(
@@ -197,7 +201,7 @@ class Calls:
 
     # --- sources
 
-    sources = Call("GET", "/v1/sources", answer=records(Info[SourceInfo]))
+    sources = ListCall("/v1/sources", _limit(None), answer=pages(Info[SourceInfo]))
     source = Call("GET", SOURCE, answer=record(Info[SourceInfo]))
     create_source = Call(
         "POST", "/v1/sources", Body("spec", specs.new_source), answer=_is_created, on_error=(AlreadyExists, _is_new)
@@ -215,20 +219,20 @@ class Calls:
     check_spec = Call(
         "POST", "/v1/source-check", Body("spec", specs.new_source), answer=records(Finding), extra_time=CAPTURE_TIME
     )
-    backfills = Call("GET", SOURCE + "/backfills", path_for_all="/v1/backfills", answer=records(BackfillInfo))
+    backfills = ListCall(SOURCE + "/backfills", _limit(100), path_for_all="/v1/backfills", answer=pages(BackfillInfo))
     start_backfill = Call(
         "POST", SOURCE + "/backfills", Argument("tables", None), WHERE, Argument("rate", None),
         answer=records(BackfillInfo), extra_time=CAPTURE_TIME, on_error=(AlreadyExists, _backfill_exists),
     )  # fmt: skip
     cancel_backfills = Call("POST", SOURCE + "/backfills/cancel", Argument("id", None), answer=count("cancelled"))
-    failures = Call("GET", SOURCE + "/failures", ABOVE, _limit(100), answer=records(FailedChange))
+    failures = ListCall(SOURCE + "/failures", ABOVE, _limit(100), answer=pages(FailedChange))
     retry_failures = Call("POST", SOURCE + "/failures/retry", IDS, answer=count("retried"))
     drop_failures = Call("POST", SOURCE + "/failures/drop", IDS, answer=count("dropped"))
 
     # --- overview and tokens
 
     overview = Call("GET", "/v1/overview", answer=record(Data[Overview]))
-    tokens = Call("GET", "/v1/tokens", answer=records(TokenInfo))
+    tokens = ListCall("/v1/tokens", _limit(None), answer=pages(TokenInfo))
     create_token = Call(
         "POST", "/v1/tokens", Argument("name"), Argument("scopes"),
         Argument("expires_in", None, sent_as="expires_in_ms", convert=_lifetime), answer=record(NewToken),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.client.address import DEFAULT_URL, Server
-from headrace.client.calls import CREATE_CONSUMER, CREATE_STREAM, PUBLISH_MANY, STANDING
+from headrace.client.calls import CREATE_CONSUMER, CREATE_STREAM, PEEK, PUBLISH_MANY, STANDING
 from headrace.client.specs import consumer_settings, refuse_changes, stream_spec
 from headrace.model.errors import AlreadyExists
-from headrace.model.records import Standing
+from headrace.model.pages import Page, follow_states
+from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
 from headrace.model.specs import ConsumerSpec, StreamSpec
 
 if TYPE_CHECKING:
@@ -91,6 +92,13 @@ class Remote(Calls):
         messages = [_message(*message) for message in zip(keys, data, headers, strict=True)]
         published: int = await PUBLISH_MANY.send(self.transport, stream, messages)
         return published
+
+    async def peek(self, stream: str, name: str, *, limit: int = 10, above: int = 0) -> list[PeekedMessage]:
+        async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
+            found = await PEEK.send(self.transport, stream, name, limit=limit, above=after, states=states)
+            return Page(found.data, more=found.next is not None)
+
+        return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         found = await STANDING.send(self.transport, stream, key)

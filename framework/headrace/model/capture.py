@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -86,6 +86,11 @@ class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
+
+    @property
+    def place(self) -> str:
+        """Its place in the list of backfills, from which the list can be continued."""
+        return f"{self.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z_{self.id}"
 
     @property
     def share(self) -> float | None:

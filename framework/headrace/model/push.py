@@ -57,7 +57,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     )] = {}  # fmt: skip
     secret: Annotated[str | None, Setting(
         "The key that signs requests as in Standard Webhooks: `whsec_` and 24 to 64 random bytes in base64. Answers"
-        " show it as `…`.", otherwise="no signature",
+        " show it as `…`.", length=(1, len(SECRET) + 4 * -(-LARGEST_KEY // 3)), otherwise="no signature",
     )] = None  # fmt: skip
     timeout: Annotated[float, Setting(
         "The time from the start of a request within which the response must arrive.",

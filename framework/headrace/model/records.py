@@ -168,6 +168,10 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+PEEK_STATES = ("in_flight", "parked", "blocked", "next")
+"""The states of messages that a consumer is working on or reads next, in the order in which they are listed."""
+
+
 class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
     """A message that a consumer is working on or reads next."""
 

@@ -44,6 +44,7 @@ class OlderName(msgspec.Struct, frozen=True):
         kind: the type of its value.
         read: returns the setting for a value.
         write: returns the value for a setting.
+        limits: the lowest and the highest value.
     """
 
     name: str
@@ -51,6 +52,12 @@ class OlderName(msgspec.Struct, frozen=True):
     kind: Any
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
+    limits: tuple[float, float] | None = None
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """The limits as JSON Schema."""
+        return {} if self.limits is None else {"minimum": self.limits[0], "maximum": self.limits[1]}
 
 
 class Setting(msgspec.Struct, frozen=True):

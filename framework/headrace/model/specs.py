@@ -12,9 +12,10 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.conditions.tree import MAX_JSON_BYTES
 from headrace.model.durations import Duration, rate, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.model.keys import check_filters
+from headrace.model.keys import MAX_FILTERS, check_filters
 from headrace.model.push import Push
 from headrace.model.settings import OlderName, Setting, check, settings_of
 
@@ -110,7 +111,7 @@ def _parsed(setting: Setting, value: Any) -> Any:
 
 
 _GB = 10**9
-_MAX_BYTES = 2**60
+_MIN_STORAGE, _MAX_BYTES = 1_000_000, 2**60
 
 
 def _bytes_of(gigabytes: float) -> int:
@@ -125,6 +126,7 @@ _MAX_STORAGE_GB = OlderName(
     int | float,
     _bytes_of,
     lambda size: size // _GB if size % _GB == 0 else size / _GB,
+    (_MIN_STORAGE / _GB, _MAX_BYTES / _GB),
 )
 
 _PROCESS_UNMODIFIED = OlderName(
@@ -156,7 +158,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     )] = None  # fmt: skip
     max_storage: Annotated[int | None, Setting(
         "The size on disk above which the oldest messages are removed.",
-        "bytes", (1_000_000, _MAX_BYTES), otherwise="no limit", example="10GB", older=_MAX_STORAGE_GB,
+        "bytes", (_MIN_STORAGE, _MAX_BYTES), otherwise="no limit", example="10GB", older=_MAX_STORAGE_GB,
     )] = None  # fmt: skip
     one_message_per_key: Annotated[bool, Setting(
         "A new message replaces the previous one of the same key (compaction). It is chosen when the stream is"
@@ -212,11 +214,11 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[str, Setting("The consumer's name, unique on its stream.", example="us_orders", fixed=True)]
     filters: Annotated[tuple[str, ...], Setting(
         "Which keys to read: one filter or several, at most 100. `*` matches one token, and `>` the rest.",
-        otherwise='`">"`', example="orders.us.>", names=("filter", "filter_key_pattern", "filters"),
+        length=(1, MAX_FILTERS), otherwise='`">"`', example="orders.us.>", names=("filter", "filter_key_pattern", "filters"),
     )] = (">",)  # fmt: skip
     where: Annotated[Condition | None, Setting(
         "A condition that the content of these messages must meet.",
-        otherwise="no condition", example="data.total > 100",
+        length=(1, MAX_JSON_BYTES), otherwise="no condition", example="data.total > 100",
     )] = None  # fmt: skip
     ordered: Annotated[bool, Setting("Whether the messages of a key are delivered strictly in order.")] = True
     ack_wait: Annotated[float, Setting(

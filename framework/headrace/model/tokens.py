@@ -74,6 +74,10 @@ class StoredToken(TokenInfo, frozen=True, kw_only=True):
     digest: bytes
 
 
+SCOPE = f"^({'|'.join(NEEDS)})(:{_STREAM.pattern})?$"
+"""The pattern of a scope."""
+
+
 class Scope(msgspec.Struct, frozen=True):
     """An action, and the stream to which it applies. A stream of None means all streams."""
 

@@ -102,7 +102,7 @@ class Engine:
     @property
     def admin(self) -> Admin:
         """The administration on behalf of users of the API."""
-        return Admin(self.app.database, database_of=self.database_of)
+        return Admin(self.app.database, stored_database=self.database_of, given_database=self.database_of)
 
     def database_of(self, spec: PostgresSpec) -> SourceDatabase | None:
         """Return the database of a source whose URL may come from a user of the API. Otherwise None."""

@@ -9,7 +9,7 @@ from headrace.model.errors import ConfigurationError
 from headrace.model.settings import Setting
 from headrace.model.sources import SourceSpec
 from headrace.sources import signatures
-from headrace.sources.templates import DEFAULT, KeyTemplate
+from headrace.sources.templates import DEFAULT, MAX_TEMPLATE_BYTES, KeyTemplate
 
 Signature = Literal["standard", "github", "stripe"]
 
@@ -17,9 +17,10 @@ LARGEST_BODY = 100_000_000
 MOST_SECRETS = 8
 LONGEST_SECRET = 1024
 MOST_KEPT_HEADERS = 32
+LONGEST_HEADER_NAME = 128
 
 _HIDDEN = "…"  # the form of a secret in answers
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,128}")
+_HEADER_NAME = re.compile(rf"[!#$%&'*+.^_`|~0-9a-z-]{{1,{LONGEST_HEADER_NAME}}}")
 
 
 class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
@@ -29,7 +30,14 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
         ConfigurationError: a setting is invalid, or settings contradict each other.
     """
 
-    key: Annotated[str, Setting("The template of the keys.", example="stripe.{body.type}.{body.id}")] = DEFAULT
+    key: Annotated[
+        str,
+        Setting(
+            "The template of the keys.",
+            length=(1, MAX_TEMPLATE_BYTES),
+            example="stripe.{body.type}.{body.id}",
+        ),
+    ] = DEFAULT
     signature: Annotated[Signature | None, Setting(
         "The signature scheme. `standard` is Standard Webhooks.", otherwise="signatures are not checked",
     )] = None  # fmt: skip

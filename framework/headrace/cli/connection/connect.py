@@ -55,9 +55,12 @@ async def administration(backend: Backend) -> AsyncIterator[Administration]:
             yield remote
     else:
         from headrace.admin import Admin
+        from headrace.admin.base import fenced
 
         async with open_database(target) as database:
-            yield Admin(database)
+            # A new source is checked as the process that captures it connects: with what its URL has, and nothing of
+            # this user's environment.
+            yield Admin(database, given_database=fenced(database))
 
 
 def _open_remote(server: Server, as_curl: bool) -> Remote:

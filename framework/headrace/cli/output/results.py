@@ -46,3 +46,9 @@ def print_next_page(found: Sequence[T], limit: int, number: Callable[[T], int]) 
     """Print a notice with the option for the next page, if there may be one."""
     if len(found) == limit:
         print_notice(f"There may be more. Continue with --above {number(found[-1])}.")
+
+
+def print_cut(found: Sequence[T], limit: int) -> None:
+    """Print a notice if a list that has no next page may have been cut."""
+    if len(found) >= limit:
+        print_notice(f"There may be more. Show more than {limit:,} with --limit.")

@@ -199,6 +199,8 @@ def _may_answer(status: str, path: str, method: str, *, has_body: bool, has_para
         return has_body or (status == "422" and has_parameters)
     if status == "404":
         return "{" in path or has_body
+    if status == "431":  # a path or a query may be as long as that
+        return has_parameters
     if status == "409":
         # A consumer that is named without its stream may be ambiguous.
         return method != "get" or "http" in path or ("/consumers/" in path and "/streams/" not in path)

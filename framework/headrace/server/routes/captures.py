@@ -10,10 +10,22 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, JSONBody, QueryParameter
 
+from headrace import store
+from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.capture import FailedChange, Finding
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterSeq, page
+from headrace.server.routes.paging import (
+    HIGHEST,
+    NOT_NEGATIVE,
+    PAGE_SIZE,
+    AfterName,
+    AfterSeq,
+    BeforeName,
+    BeforeSeq,
+    check_one_place,
+    page,
+)
 from headrace.server.routes.parameters import Limit, SourceRef
 from headrace.server.wire.captures import (
     Backfill,
@@ -87,17 +99,42 @@ def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
 
 
 def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    @get("/backfills", summary="List all backfills", tags=_TAGS)
-    async def list_all_backfills(request: AnyRequest) -> Listed[Backfill]:
-        """Returns the last 100 backfills, newest first."""
-        await context.check_all_streams(request, "admin")
-        return Listed([Backfill.of(one) for one in await context.admin.backfills()])
+    async def read(source: str | None, limit: int, after: str | None, before: str | None) -> Listed[Backfill]:
+        check_one_place(after, before)
+        found = await store.backfills(
+            context.engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+        )
+        return page(found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of)
 
-    @get(f"{_PATH}/backfills", summary="List a source's backfills", tags=_TAGS)
-    async def list_backfills(request: AnyRequest, source: SourceRef) -> Listed[Backfill]:
-        """Returns the last 100 backfills, newest first."""
+    @get(
+        "/backfills",
+        summary="List all backfills",
+        tags=_TAGS,
+        description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
+    )
+    async def list_all_backfills(
+        request: AnyRequest, limit: Limit = 100, after: AfterName = None, before: BeforeName = None
+    ) -> Listed[Backfill]:
+        await context.check_all_streams(request, "admin")
+        return await read(None, limit, after, before)
+
+    @get(
+        f"{_PATH}/backfills",
+        summary="List a source's backfills",
+        tags=_TAGS,
+        description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
+    )
+    async def list_backfills(
+        request: AnyRequest,
+        source: SourceRef,
+        limit: Limit = 100,
+        after: AfterName = None,
+        before: BeforeName = None,
+    ) -> Listed[Backfill]:
         info = await context.source(request, source)
-        return Listed([Backfill.of(one) for one in await context.admin.backfills(info.id)])
+        if info.kind != "postgres":
+            await context.admin.backfills(info.id)  # raises the error that says so
+        return await read(info.id, limit, after, before)
 
     @post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
     async def start_backfill(
@@ -121,21 +158,37 @@ def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
 
 
 def _failures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    @get(f"{_PATH}/failures", summary="List failed changes", tags=_TAGS)
+    @get(
+        f"{_PATH}/failures",
+        summary="List failed changes",
+        tags=_TAGS,
+        description=f"Returns the changes that could not be made into messages, oldest first. A page ends once its changes and errors have {PAGE_SIZE}.",
+    )
     async def list_failures(
         request: AnyRequest,
         source: SourceRef,
         limit: Limit = 100,
         above: Annotated[
             int,
-            QueryParameter(ge=0, lt=2**62, description="Return only changes with a larger id. The same as `after`."),
+            QueryParameter(
+                ge=0,
+                lt=HIGHEST,
+                schema_extra=NOT_NEGATIVE,
+                description="Return only changes with a larger id. The same as `after`.",
+            ),
         ] = 0,
         after: AfterSeq = None,
+        before: BeforeSeq = None,
     ) -> Listed[FailedChange]:
-        """Returns the changes that could not be made into messages, oldest first."""
+        check_one_place(after, before)
         info = await context.source(request, source)
-        found = await context.admin.failures(info.id, above=max(above, after or 0), limit=limit)
-        return page(found, lambda failure: failure.id, full=len(found) == limit, after=after or above or None)
+        if info.kind != "postgres":
+            await context.admin.failures(info.id)  # raises the error that says so
+        found = await store.capture_failures(
+            context.engine.app.database, info.id, above=max(above, after or 0), below=before, limit=limit,
+            max_bytes=MAX_ANSWER_BYTES, raw=True,
+        )  # fmt: skip
+        return page(found, lambda failure: failure.id, after=after or above or None, before=before)
 
     @post(f"{_PATH}/failures/retry", summary="Retry failed changes", tags=_TAGS, status_code=200)
     async def retry_failures(

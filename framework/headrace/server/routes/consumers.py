@@ -12,13 +12,23 @@ from litestar.params import JSONBody
 from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import already_exists
+from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut, in_streams
+from headrace.server.routes.paging import (
+    PAGE_SIZE,
+    AfterName,
+    BeforeName,
+    ListLimit,
+    check_one_place,
+    consumer_place,
+    page,
+    place_of,
+)
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -38,19 +48,25 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         cached = await context.stream(request, stream, "admin")
         return Consumer.of(await create(context, data.spec(cached.name)))
 
-    @get("/consumers", summary="List the consumers of all streams", tags=["Consumers"])
+    @get(
+        "/consumers",
+        summary="List the consumers of all streams",
+        tags=["Consumers"],
+        description=f"Returns consumers by stream and name. A page ends once its settings have {PAGE_SIZE}.",
+    )
     async def list_all_consumers(
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[Consumer]:
-        """Returns consumers by stream and name."""
         await context.check_all_streams(request, "consume")
-        found = [await context.visible(request, info) for info in await context.admin.consumers()]
-        return cut(
-            found, lambda info: f"{info.stream}:{info.name}", limit=limit, after=after, before=before, show=Consumer.of,
-            order=in_streams,
-        )  # fmt: skip
+        found = await all_consumers(context, request, limit, after, before)
+        return page(found, place_of, after=after, before=before, show=Consumer.of)
 
-    @get("/streams/{stream:str}/consumers", summary="List a stream's consumers", tags=["Consumers"])
+    @get(
+        "/streams/{stream:str}/consumers",
+        summary="List a stream's consumers",
+        tags=["Consumers"],
+        description=f"Returns consumers by name. A page ends once its settings have {PAGE_SIZE}.",
+    )
     async def list_consumers(
         request: AnyRequest,
         stream: StreamRef,
@@ -58,10 +74,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         after: AfterName = None,
         before: BeforeName = None,
     ) -> Listed[Consumer]:
-        """Returns consumers by name."""
+        check_one_place(after, before)
         cached = await context.stream(request, stream, "consume")
-        found = [await context.visible(request, info) for info in await context.admin.consumers(cached.name)]
-        return cut(found, lambda info: info.name, limit=limit, after=after, before=before, show=Consumer.of)
+        found = await context.consumers(
+            request, cached.name, limit=limit, after=None if after is None else (cached.name, after),
+            before=None if before is None else (cached.name, before),
+        )  # fmt: skip
+        return page(found, lambda info: info.name, after=after, before=before, show=Consumer.of)
 
     @get(_PATH, summary="Read a consumer", tags=["Consumers"])
     async def read_consumer(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
@@ -89,6 +108,16 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         return await remove(context, await context.consumer(request, stream, consumer, "admin"), force)
 
     return [create_consumer, list_all_consumers, list_consumers, read_consumer, edit_consumer, delete_consumer]
+
+
+async def all_consumers(
+    context: RouteContext, request: AnyRequest, limit: int, after: str | None, before: str | None
+) -> Page[ConsumerInfo]:
+    """Read a page of the consumers of all streams, as the caller may see them."""
+    check_one_place(after, before)
+    return await context.consumers(
+        request, None, limit=limit, after=consumer_place(after), before=consumer_place(before)
+    )
 
 
 async def create(context: RouteContext, spec: ConsumerSpec) -> ConsumerInfo:

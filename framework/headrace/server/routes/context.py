@@ -9,7 +9,9 @@ import msgspec
 from litestar import Request
 
 from headrace.admin import Admin
+from headrace.admin.consumers import ConsumerPages
 from headrace.model.errors import UnknownSource
+from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push
@@ -84,6 +86,21 @@ class RouteContext:
     async def consumer_anywhere(self, request: AnyRequest, ref: str, need: Need) -> CachedConsumer:
         """Look up a consumer by its id, its name, or `stream:name`, see `Lookups.consumer_anywhere`."""
         return await self._lookups.consumer_anywhere(_authorization(request), unmarked(ref), need)
+
+    async def consumers(
+        self,
+        request: AnyRequest,
+        stream: str | None,
+        *,
+        limit: int,
+        after: tuple[str, str] | None,
+        before: tuple[str, str] | None,
+    ) -> Page[ConsumerInfo]:
+        """Read a page of the consumers of a stream, or of all, as the caller may see them."""
+        found = await ConsumerPages.of(self.admin).consumers(stream, limit=limit, after=after, before=before)
+        for index, info in enumerate(found):
+            found[index] = await self.visible(request, info)
+        return found
 
     async def visible(self, request: AnyRequest, info: ConsumerInfo) -> ConsumerInfo:
         """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""

@@ -16,7 +16,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page, size_of
+from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
@@ -35,7 +35,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_dead_letters(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
         where: Where = None,
-        above: Annotated[int, QueryParameter(ge=0, lt=2**62, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
+        above: Annotated[int, QueryParameter(ge=0, lt=HIGHEST, schema_extra=NOT_NEGATIVE, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
         after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[DeadLetter]:  # fmt: skip
         check_one_place(after, before)
@@ -43,11 +43,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         found = await context.raw_messages.dead_letters(
             cached, limit=limit, filter=filter, where=where, above=max(above, after or 0), below=before
         )
-        size = sum(
-            size_of(one) + len((one.error or "").encode()) + len((one.traceback or "").encode()) for one in found
-        )
-        full = len(found) == limit or size >= MAX_ANSWER_BYTES
-        return page(found, lambda letter: letter.seq, full=full, after=after or above or None, before=before)
+        return page(found, lambda letter: letter.seq, after=after or above or None, before=before)
 
     @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
     async def read_dead_letter(
@@ -85,17 +81,22 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         )  # fmt: skip
         return PurgedAnswer(Purged(count))
 
-    @get(f"{_PATH}/blocked_keys", summary="List blocked keys", tags=["Dead letters"])
+    @get(
+        f"{_PATH}/blocked_keys",
+        summary="List blocked keys",
+        tags=["Dead letters"],
+        description=f"Returns keys that stay blocked until you redrive or purge their dead letters, in the order of these. A page ends once its keys and errors have {PAGE_SIZE}.",
+    )
     async def list_blocked_keys(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, after: AfterSeq = None,
         before: BeforeSeq = None,
     ) -> Listed[BlockedKey]:  # fmt: skip
-        """Returns keys that stay blocked until you redrive or purge their dead letters, in the order of these."""
         check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
         found = await store.blocked_keys(
-            engine.app.database, cached.number, limit=limit, above=after or 0, below=before, newest=before is not None
-        )
-        return page(found, lambda blocked: blocked.seq, full=len(found) == limit, after=after, before=before)
+            engine.app.database, cached.number, limit=limit, above=after or 0, below=before, newest=before is not None,
+            max_bytes=MAX_ANSWER_BYTES,
+        )  # fmt: skip
+        return page(found, lambda blocked: blocked.seq, after=after, before=before)
 
     return [list_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]

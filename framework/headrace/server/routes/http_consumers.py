@@ -15,9 +15,9 @@ from headrace.admin import MAX_LIMIT
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.consumers import create, edit, remove
+from headrace.server.routes.consumers import all_consumers, create, edit, remove
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut, in_streams
+from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, page, place_of
 from headrace.server.routes.parameters import AnyConsumerRef, Force
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
@@ -46,17 +46,18 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         data.stream = UNSET
         return HttpConsumer.of(await create(context, data.spec(cached.name, records=True)))
 
-    @get("/http-consumers", summary="List consumers", tags=["Consume API"])
+    @get(
+        "/http-consumers",
+        summary="List consumers",
+        tags=["Consume API"],
+        description=f"Returns the consumers of all streams, by stream and name. A page ends once its settings have {PAGE_SIZE}.",
+    )
     async def list_http_consumers(
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[HttpConsumer]:
-        """Returns the consumers of all streams."""
         await context.check_all_streams(request, "consume")
-        found = [await context.visible(request, info) for info in await context.admin.consumers()]
-        return cut(
-            found, lambda info: f"{info.stream}:{info.name}", limit=limit, after=after, before=before,
-            show=HttpConsumer.of, order=in_streams,
-        )  # fmt: skip
+        found = await all_consumers(context, request, limit, after, before)
+        return page(found, place_of, after=after, before=before, show=HttpConsumer.of)
 
     @get(_PATH, summary="Read a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:

@@ -9,12 +9,11 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page, size_of
+from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -46,11 +45,10 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
             start_seq=start_seq if above is None else max(start_seq or 1, above + 1),
             end_seq=None if below is None else below - 1,
         )  # fmt: skip
-        full = len(found) == limit or sum(map(size_of, found)) >= MAX_ANSWER_BYTES
         if newest:
             found.reverse()
         return page(
-            found, lambda message: message.seq, full=full, after=after, before=before,
+            found, lambda message: message.seq, after=after, before=before,
             show=lambda message: Message.of(message, cached.id),
         )  # fmt: skip
 

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from litestar.params import QueryParameter
 
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
+from headrace.model.pages import Page
+from headrace.model.records import ConsumerInfo
 from headrace.model.settings import amount
 from headrace.server.errors import Problem
 from headrace.server.wire.common import Listed
+from headrace.server.wire.consumers import MAX_NAME
 
 T = TypeVar("T")
 Place = TypeVar("Place", int, str)
 
 _AFTER = "Return what comes after this place of the list: `next` of the page before."
 _BEFORE = "Return what comes before this place of the list: `prev` of the page after."
-_HIGHEST = 2**62
+HIGHEST = 2**62
+NOT_NEGATIVE = {"minimum": 0}  # Litestar describes no limit of 0
+_LONGEST_PLACE = 48 + 1 + MAX_NAME  # `stream:name` of a consumer
 _NO_NUL = r"^[^\x00]*$"  # Postgres accepts none, not even in a query
 
 PAGE_SIZE = amount(MAX_ANSWER_BYTES, "bytes")
-"""The size in words at which a page of messages or dead letters ends."""
+"""The size in words at which a page ends."""
 
-AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=_HIGHEST, description=_AFTER)]
-BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=_HIGHEST, description=_BEFORE)]
-AfterName = Annotated[str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description=_AFTER)]
-BeforeName = Annotated[str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description=_BEFORE)]
+AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_AFTER, schema_extra=NOT_NEGATIVE)]
+BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_BEFORE, schema_extra=NOT_NEGATIVE)]
+AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=_NO_NUL, description=_AFTER)]
+BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=_NO_NUL, description=_BEFORE)]
 ListLimit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="Maximum number of results.")]
 
 
@@ -39,10 +44,9 @@ def check_one_place(after: object, before: object) -> None:
 
 
 def page(
-    items: Sequence[T],
+    found: Page[T],
     place: Callable[[T], Place],
     *,
-    full: bool,
     after: Place | None = None,
     before: Place | None = None,
     show: Callable[[T], Any] = lambda item: item,
@@ -50,50 +54,25 @@ def page(
     """Make the answer with a page.
 
     Args:
-        items: the page.
         place: returns the place of an item in the list.
-        full: whether the list may go on, in the direction in which the page was read.
         after, before: of the request.
         show: converts an item to its form in the answer.
     """
     following = previous = None
-    if items:
-        following = place(items[-1]) if full or before is not None else None
-        previous = place(items[0]) if (full if before is not None else after is not None) else None
-    return Listed([show(item) for item in items], following, previous)
+    if found:
+        following = place(found[-1]) if found.more or before is not None else None
+        previous = place(found[0]) if (found.more if before is not None else after is not None) else None
+    return Listed([show(item) for item in found], following, previous)
 
 
-def cut(
-    items: Sequence[T],
-    place: Callable[[T], str],
-    *,
-    limit: int,
-    after: str | None,
-    before: str | None,
-    show: Callable[[T], Any],
-    order: Callable[[str], Any] = str,
-) -> Listed[Any]:
-    """Make the answer with a page of a whole list, which is sorted by its places. Only the page is converted.
-
-    `order` returns what places are compared by.
-    """
-    check_one_place(after, before)
-    found = [
-        item
-        for item in items
-        if (after is None or order(place(item)) > order(after))
-        and (before is None or order(place(item)) < order(before))
-    ]
-    taken = found[-limit:] if before is not None else found[:limit]
-    return page(taken, place, full=len(found) > limit, after=after, before=before, show=show)
+def place_of(consumer: ConsumerInfo) -> str:
+    """The place of a consumer in the list of all consumers: `stream:name`."""
+    return f"{consumer.stream}:{consumer.name}"
 
 
-def size_of(item: Any) -> int:
-    """The size of the data and headers of a message that were not decoded, in bytes."""
-    return len(bytes(item.data)) + (0 if item.headers is None else len(bytes(item.headers)))
-
-
-def in_streams(place: str) -> tuple[str, str]:
-    """What the place `stream:name` of a consumer is compared by."""
-    stream, _, name = place.partition(":")
+def consumer_place(text: str | None) -> tuple[str, str] | None:
+    """The stream and the name of a place in the list of all consumers."""
+    if text is None:
+        return None
+    stream, _, name = text.partition(":")
     return stream, name

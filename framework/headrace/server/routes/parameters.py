@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from litestar import Request
+from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import Parameter, PathParameter, QueryParameter
 
 from headrace.admin import MAX_LIMIT
-from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.conditions.tree import MAX_JSON_BYTES
+from headrace.model.keys import MAX_FILTERS, MAX_KEY_BYTES
 from headrace.server.query_parameters import check_parameters
+
+# These limits are checked where filters and conditions are read, with better errors.
+_FILTERS = {
+    "max_items": MAX_FILTERS,
+    "items": Schema(type=OpenAPIType.STRING, min_length=1, max_length=MAX_KEY_BYTES),
+}
 
 StreamRef = Annotated[str, PathParameter(description="Id or name of a stream.")]
 ConsumerRef = Annotated[str, PathParameter(description="Id or name of a consumer.")]
@@ -23,7 +31,9 @@ KeyRef = Annotated[
     ),
 ]
 SourceRef = Annotated[str, Parameter(description="Id or name of a source.")]
-SeqRef = Annotated[int, PathParameter(description="Seq of a message.")]
+SeqRef = Annotated[
+    int, PathParameter(description="Seq of a message.", schema_extra={"minimum": 1, "maximum": 2**63 - 1})
+]
 
 
 def parameters_of(request: Request[Any, Any, Any]) -> list[str]:
@@ -49,9 +59,17 @@ Force = Annotated[
 ]
 Filter = Annotated[
     list[str] | None,
-    QueryParameter(description="Return only keys that match one of these filters, such as `orders.us.>`."),
+    QueryParameter(
+        description="Return only keys that match one of these filters, such as `orders.us.>`.", schema_extra=_FILTERS
+    ),
 ]
-KeyPattern = Annotated[list[str] | None, QueryParameter(description="An older name of `filter`.")]
+KeyPattern = Annotated[
+    list[str] | None, QueryParameter(description="An older name of `filter`.", schema_extra=_FILTERS)
+]
 Where = Annotated[
-    str | None, QueryParameter(description="Return only messages that meet this condition, such as `data.total > 100`.")
+    str | None,
+    QueryParameter(
+        description="Return only messages that meet this condition, such as `data.total > 100`.",
+        schema_extra={"max_length": MAX_JSON_BYTES},
+    ),
 ]

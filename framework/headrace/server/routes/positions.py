@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, size_of
+from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
@@ -32,6 +31,10 @@ from headrace.server.wire.positions import (
 )
 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
+_END = 2**63 - 1
+"""Above all seqs of messages that a page can begin with."""
+
+State = Literal["in_flight", "parked", "blocked", "next"]
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
@@ -40,33 +43,49 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @get(
         f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"],
-        description="Returns messages that are in flight, parked, blocked or next, without leasing them. A page ends once its data"
-        f" and headers have {PAGE_SIZE}. In descending order there is no next page.",
+        description="Returns messages that are in flight, parked, blocked or next, without leasing them: the first ones, or the last"
+        f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. What is next is searched in 10,000 messages"
+        " of the stream.",
     )  # fmt: skip
     async def peek(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
         visible: Annotated[
             bool | None, QueryParameter(description="true returns only messages that can be received now, false only the others.")
         ] = None,
+        states: Annotated[
+            list[State] | None, QueryParameter(max_items=4, description="Return only messages in these states. By default all.")
+        ] = None,
         of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
-        after: AfterSeq = None,
+        after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[Peeked]:  # fmt: skip
+        check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
         sealing = await engine.ack_ids()
+        back = before is not None
+        descending = sort == "seq_desc" and not of_each
+        downwards = descending != back
+        place = before if back else after
+        read = await context.raw_messages.peek(
+            cached,
+            limit=limit,
+            above=0 if downwards or place is None else place,
+            below=None if not downwards else _END if place is None else place,
+            states=states,
+        )
         now = datetime.now(UTC)
-        read = await context.raw_messages.peek(cached, limit, after or 0)
         found = [message for message in read if visible is None or visible == _visible(message, now)]
-        last = None
+        end = _end(read, downwards) if read.more else None
         if not of_each:
-            found = sorted(found, key=lambda message: message.seq, reverse=sort == "seq_desc")
-            if sort == "seq_asc":
-                found, last = _page(found, _known_up_to(read, limit), limit)
+            found, end = _page(found, _known_up_to(read, limit, downwards, end), limit, downwards)
+            if back:
+                found.reverse()
+        first, last = (found[0].seq, found[-1].seq) if found else (None, None)
+        if of_each and found:
+            first, last = min(message.seq for message in found), max(message.seq for message in found)
         return Listed(
-            [
-                peeked(message, cached.stream.id, _ack_id(cached, message, sealing))
-                for message in found[: None if of_each else limit]
-            ],
-            last,
+            [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found],
+            last if back else end,
+            end if back else first if after is not None else None,
         )
 
     @post(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
@@ -122,18 +141,29 @@ def _ack_id(consumer: CachedConsumer, message: PeekedMessage, sealing: AckIds) -
     return sealing.seal(consumer.number, message.lease_id, message.seq, message.attempts, message.held)
 
 
-def _known_up_to(read: Sequence[PeekedMessage], limit: int) -> int | None:
-    """The seq up to which a peek has read all messages. None if it has read all there are."""
-    by_state: dict[str, list[int]] = {}
+def _end(read: Sequence[PeekedMessage], downwards: bool) -> int:
+    """The seq of the message that was read last."""
+    return (min if downwards else max)(message.seq for message in read)
+
+
+def _known_up_to(read: Sequence[PeekedMessage], limit: int, downwards: bool, end: int | None) -> int | None:
+    """The seq up to which a peek has read all messages. None if it has read all there are.
+
+    `end` is the seq at which the size of the page has ended it. Otherwise each state ends at `limit` messages.
+    """
+    by_state: dict[str, list[PeekedMessage]] = {}
     for message in read:
-        by_state.setdefault(message.state, []).append(message.seq)
-    ends = [max(seqs) for seqs in by_state.values() if len(seqs) >= limit]
-    if sum(map(size_of, read)) >= MAX_ANSWER_BYTES:
-        ends.append(max(message.seq for message in read))
-    return min(ends, default=None)
+        by_state.setdefault(message.state, []).append(message)
+    ends = [_end(messages, downwards) for messages in by_state.values() if len(messages) >= limit]
+    return (max if downwards else min)([*ends, *([] if end is None else [end])], default=None)
 
 
-def _page(found: list[PeekedMessage], end: int | None, limit: int) -> tuple[list[PeekedMessage], int | None]:
-    """The messages of a page, and the place after which the next one begins."""
-    known = [message for message in found if end is None or message.seq <= end]
+def _page(
+    found: list[PeekedMessage], end: int | None, limit: int, downwards: bool
+) -> tuple[list[PeekedMessage], int | None]:
+    """The messages of a page, in the order in which they are read, and the place at which the page ends. It is None
+    if there are no more.
+    """
+    found = sorted(found, key=lambda message: message.seq, reverse=downwards)
+    known = [message for message in found if end is None or (message.seq >= end if downwards else message.seq <= end)]
     return known[:limit], known[limit - 1].seq if len(known) > limit else end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace import store
@@ -16,6 +17,7 @@ from headrace.admin.validation import (
     filters_of,
 )
 from headrace.model.keys import check_key
+from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.server.data_plane.registry import CachedConsumer
 
@@ -26,7 +28,7 @@ class RawMessages(Base):
     async def messages(
         self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, end_seq: int | None, limit: int,  # noqa: A002
         newest: bool,
-    ) -> list[StoredMessage]:  # fmt: skip
+    ) -> Page[StoredMessage]:  # fmt: skip
         """Return messages of a stream in seq order."""
         filters, condition = filters_of(filter), condition_of(where)
         check_seq("start_seq", start_seq)
@@ -43,18 +45,29 @@ class RawMessages(Base):
         async with self._bounded(None, stream) as executor:
             return await store.latest(executor, stream, key, raw=True)
 
-    async def peek(self, consumer: CachedConsumer, limit: int, after: int = 0) -> list[PeekedMessage]:
-        """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state."""
+    async def peek(
+        self,
+        consumer: CachedConsumer,
+        *,
+        limit: int,
+        above: int = 0,
+        below: int | None = None,
+        states: Sequence[str] | None = None,
+    ) -> Page[PeekedMessage]:
+        """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state: the first
+        ones, or the last if `below` is given.
+        """
         check_limit(limit)
         async with self._bounded(None, consumer.stream.name) as executor:
             return await store.peek(
-                executor, consumer.number, limit=limit, after=after, max_bytes=MAX_ANSWER_BYTES, raw=True
-            )
+                executor, consumer.number, limit=limit, after=above, before=below, states=states,
+                max_bytes=MAX_ANSWER_BYTES, raw=True,
+            )  # fmt: skip
 
     async def dead_letters(
         self, consumer: CachedConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0,  # noqa: A002
         below: int | None = None,
-    ) -> list[DeadLetter]:  # fmt: skip
+    ) -> Page[DeadLetter]:  # fmt: skip
         """Return the dead letters that match, in seq order: the first ones, or the last if `below` is given."""
         filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)

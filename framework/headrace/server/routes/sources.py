@@ -15,15 +15,16 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter, QueryParameter
 from msgspec import UNSET
 
+from headrace import store
 from headrace.admin import MAX_LIMIT
-from headrace.admin.validation import already_exists
+from headrace.admin.validation import MAX_ANSWER_BYTES, already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
 from headrace.server.access.scopes import Access
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut
+from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import SourceRef
 from headrace.server.routes.responses import call
 from headrace.server.wire.captures import DeletedSource
@@ -53,14 +54,21 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         engine.clear_caches()
         return source_of(await context.admin.source(data.name))
 
-    @get("/sources", summary="List sources", tags=["Sources"])
+    @get(
+        "/sources",
+        summary="List sources",
+        tags=["Sources"],
+        description=f"Returns sources by name. A page ends once its settings have {PAGE_SIZE}.",
+    )
     async def list_sources(
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[Source]:
-        """Returns all sources by name."""
         await context.check_all_streams(request, "admin")
-        found = await context.admin.sources()
-        return cut(found, lambda info: info.name, limit=limit, after=after, before=before, show=source_of)
+        check_one_place(after, before)
+        found = await store.sources(
+            engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+        )
+        return page(found, lambda info: info.name, after=after, before=before, show=source_of)
 
     @get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
     async def read_source(request: AnyRequest, source: SourceRef) -> Source:

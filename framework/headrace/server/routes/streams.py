@@ -10,13 +10,14 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin import streams as administration
 from headrace.admin.validation import already_exists
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, cut
+from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
@@ -40,10 +41,11 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     async def list_streams(
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[Stream]:
-        """Returns all streams by name."""
+        """Returns streams by name."""
         await context.check_all_streams(request, "consume")
-        found = await context.admin.streams()
-        return cut(found, lambda info: info.name, limit=limit, after=after, before=before, show=Stream.of)
+        check_one_place(after, before)
+        found = await store.streams(engine.app.database, limit=limit, after=after, before=before)
+        return page(found, lambda info: info.name, after=after, before=before, show=Stream.of)
 
     @get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
     async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:

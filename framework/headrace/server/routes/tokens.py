@@ -12,13 +12,14 @@ from msgspec import Meta, Struct
 
 from headrace import store
 from headrace.admin import MAX_LIMIT
+from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.model.tokens import MOST_SCOPES, NAME, NewToken, TokenInfo, check_lifetime, check_name, parse_all
+from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo, check_lifetime, check_name, parse_all
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
+from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.slashes import unmarked
 from headrace.server.wire.common import Listed
 
@@ -42,7 +43,7 @@ class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         ),
     ]
     scopes: Annotated[
-        list[str],
+        list[Annotated[str, Meta(extra_json_schema={"pattern": SCOPE})]],
         Meta(
             description="Scopes: `publish`, `consume` or `admin`, for all streams or for one.",
             examples=[["publish:mystream", "consume:mystream"]],
@@ -79,15 +80,21 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         access.changed(created.id)
         return created
 
-    @get("/tokens", summary="List tokens", tags=["Tokens"])
+    @get(
+        "/tokens",
+        summary="List tokens",
+        tags=["Tokens"],
+        description=f"Returns tokens by name, without their secrets, including expired and revoked ones. A page ends once its scopes have {PAGE_SIZE}.",
+    )
     async def list_tokens(
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[TokenInfo]:
-        """Returns all tokens by name, without their secrets, including expired and revoked ones."""
         await context.check_all_streams(request, "admin")
         check_one_place(after, before)
-        found = await store.tokens(engine.app.database, limit=limit, after=after, before=before)
-        return page(found, lambda token: token.name, full=len(found) == limit, after=after, before=before)
+        found = await store.tokens(
+            engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+        )
+        return page(found, lambda token: token.name, after=after, before=before)
 
     @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
     async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.capture import BackfillInfo, CaptureInfo
 from headrace.model.sources import SourceInfo
-from headrace.server.wire.common import MAX_CHOSEN
+from headrace.server.wire.common import MAX_CHOSEN, Where
 from headrace.server.wire.settings import answer, request
+from headrace.sources.postgres.settings import MOST_COLUMNS, MOST_TABLES
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.table_names import MAX_NAME
 
+_Table = Annotated[str, Meta(extra_json_schema={"minLength": 3, "maxLength": MAX_NAME})]
 _EXAMPLE = "data.record.total > 100"
 
 
@@ -21,9 +24,13 @@ _EXAMPLE = "data.record.total > 100"
 class CaptureSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     """The settings of a source that captures tables."""
 
-    where: str | dict[str, Any] | UnsetType | None = UNSET
+    where: Where | UnsetType | None = UNSET
     rate: Annotated[int, Meta(ge=1, lt=2**31)] | UnsetType | None = UNSET
     heartbeat: float | UnsetType | None = UNSET
+    tables: list[_Table] | UnsetType = UNSET
+    columns: (
+        dict[str, Annotated[list[str], Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_COLUMNS})]] | UnsetType
+    ) = UNSET
 
 
 @answer(PostgresSpec, before="state", omit=("name", "stream"))
@@ -78,10 +85,11 @@ class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
     """What to backfill."""
 
     tables: Annotated[
-        list[str] | None, Meta(description="Which of the source's; null for all that aren't being read already.")
+        Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
+        Meta(description="Which of the source's; null for all that aren't being read already."),
     ] = None
     where: Annotated[
-        str | dict[str, Any] | None,
+        Where | None,
         Meta(description="Which rows, by their columns; null for all.", examples=[_EXAMPLE]),
     ] = None
     rate: Annotated[int, Meta(ge=1, lt=2**31, description="Rows a second, at most.")] | None = None

@@ -9,14 +9,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.admin.validation import argument, changed, pushed
 from headrace.model import conditions
-from headrace.model.push import Push
+from headrace.model.push import LONGEST_HEADER, Push
 from headrace.model.settings import settings_of
 from headrace.model.specs import Backoff, ConsumerSpec
-from headrace.server.wire.common import given
+from headrace.server.wire.common import Filters, Where, given
 from headrace.server.wire.filters import condition_of
 from headrace.server.wire.settings import described, invalid_field, renamed, request
 
-_Filter = str | list[str]
+_Delay = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
+_SOME = Meta(extra_json_schema={"minItems": 1})
 
 MAX_NAME = 200
 """Largest number of characters of a consumer's name."""
@@ -30,6 +31,7 @@ class PushSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     """The URL to which a push consumer's messages are sent, and how. Settings that are left out stay."""
 
     url: str | UnsetType = UNSET
+    headers: dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": LONGEST_HEADER - 1})]] | UnsetType = UNSET
 
     def push(self, before: Push | None) -> Push:
         """Return the settings, applied to the previous ones. Raises `Problem` without a URL, and
@@ -46,18 +48,21 @@ class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     consumer gets their defaults."""
 
     name: str | UnsetType = UNSET
-    filter: _Filter | UnsetType = UNSET
-    filter_key_pattern: _Filter | UnsetType = UNSET
+    filter: Filters | UnsetType = UNSET
+    filter_key_pattern: Filters | UnsetType = UNSET
     filters: Annotated[
-        _Filter | dict[str, Any] | UnsetType,
+        Filters | dict[str, Any] | UnsetType,
         Meta(description="The same as `filter`, or an object of top-level fields of the data and their values."),
     ] = UNSET
-    where: str | dict[str, Any] | UnsetType | None = UNSET
+    where: Where | UnsetType | None = UNSET
     kind: Annotated[Literal["pull", "push"] | UnsetType, Meta(description="`push` needs `push` or `url`.")] = UNSET
     push: PushSettings | UnsetType | None = UNSET
-    url: Annotated[str | UnsetType, Meta(description="The same as `push.url`.")] = UNSET
-    backoff_ms: float | list[float] | UnsetType | None = UNSET
-    backoff: Backoff | float | str | list[float | str] | UnsetType | None = UNSET
+    url: Annotated[
+        str | UnsetType,
+        Meta(description="The same as `push.url`.", extra_json_schema=settings_of(Push)["url"].bounds()),
+    ] = UNSET
+    backoff_ms: _Delay | Annotated[list[_Delay], _SOME] | UnsetType | None = UNSET
+    backoff: Backoff | _Delay | str | Annotated[list[_Delay | str], _SOME] | UnsetType | None = UNSET
 
 
 class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):

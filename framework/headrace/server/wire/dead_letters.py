@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.server.wire.common import MAX_CHOSEN, Seq
+from headrace.model.keys import MAX_KEY_BYTES
+from headrace.server.wire.common import MAX_CHOSEN, Filters, Seq, Where
 
 
 class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -14,9 +15,9 @@ class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     all dead letters are selected."""
 
     seqs: Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)] | None = None
-    key: str | None = None
-    filter: Annotated[str | list[str] | None, Meta(description="Which keys.")] = None
-    where: Annotated[str | dict[str, Any] | None, Meta(description="A condition on the content.")] = None
+    key: Annotated[str | None, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})] = None
+    filter: Annotated[Filters | None, Meta(description="Which keys.")] = None
+    where: Annotated[Where | None, Meta(description="A condition on the content.")] = None
     dry_run: Annotated[bool, Meta(description="Only count.")] = False
 
 

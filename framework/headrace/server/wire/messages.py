@@ -11,7 +11,7 @@ from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
-from headrace.server.wire.common import Seq
+from headrace.server.wire.common import Filters, Seq, Where
 
 _DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}
 _ACK_IDS = {"maxItems": MAX_SETTLED}
@@ -99,8 +99,8 @@ class ConsumerStanding(Struct, kw_only=True):
 class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
     """A selection of messages. All conditions that are given must apply. Bounds are inclusive."""
 
-    filter: Annotated[str | list[str] | None, Meta(description="Which keys.", examples=["orders.us.>"])] = None
-    where: Annotated[str | dict[str, Any] | None, Meta(description="A condition on the content.")] = None
+    filter: Annotated[Filters | None, Meta(description="Which keys.", examples=["orders.us.>"])] = None
+    where: Annotated[Where | None, Meta(description="A condition on the content.")] = None
     start_seq: Annotated[Seq | None, Meta(description="The first seq.")] = None
     end_seq: Annotated[Seq | None, Meta(description="The last seq.")] = None
     start_time: datetime | None = None

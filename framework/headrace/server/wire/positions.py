@@ -14,7 +14,7 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
     """The position to move a consumer to."""
 
     to: Annotated[
-        int | str,
+        Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 2**63 - 1})] | str,
         Meta(description='A seq, a time, "start" or "end".', examples=["start", 4711, "2030-01-31T12:00:00Z"]),
     ]
 

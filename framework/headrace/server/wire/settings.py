@@ -34,7 +34,7 @@ def request(spec: type[Struct], *, omit: Collection[str] = ()) -> Callable[[type
 
     def older(setting: Setting, older: OlderName) -> tuple[str, Any, Any]:
         kind = older.kind | UnsetType | (None if setting.optional else UnsetType)
-        return older.name, Annotated[kind, Meta(description=_older_text(older))], UNSET
+        return older.name, Annotated[kind, Meta(description=_older_text(older), extra_json_schema=older.bounds)], UNSET
 
     return lambda cls: _completed(cls, spec, omit, None, field, older)
 

@@ -14,8 +14,8 @@ from headrace.server.wire.captures import CaptureSettings, PostgresSource
 from headrace.server.wire.common import given
 from headrace.server.wire.settings import answer, described, request
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.sources.templates import DEFAULT
-from headrace.sources.webhook import LARGEST_BODY, WebhookSpec
+from headrace.sources.templates import DEFAULT, MAX_TEMPLATE_BYTES
+from headrace.sources.webhook import LARGEST_BODY, LONGEST_HEADER_NAME, LONGEST_SECRET, WebhookSpec
 
 PATH = "/api/webhook/{}"
 """Path of a webhook source's deliveries."""
@@ -34,6 +34,7 @@ class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
             description=f"The template of the messages' keys. For a webhook, by default `{DEFAULT}`. For tables, `null`:"
             f" {settings_of(PostgresSpec)['key'].otherwise}.",
             examples=["{name}.{body.type}"],
+            extra_json_schema={"minLength": 1, "maxLength": MAX_TEMPLATE_BYTES},
         ),
     ] = UNSET
     secret: Annotated[
@@ -42,8 +43,15 @@ class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
             description="The secret of a webhook's signatures. Answers show it as `…`. In a change, `…` stands for the secrets"
             " that the source has.",
             examples=["whsec_AAECAwQF"],
+            extra_json_schema={"minLength": 1, "maxLength": LONGEST_SECRET},
         ),
     ] = UNSET
+    secrets: list[Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": LONGEST_SECRET})]] | UnsetType = (
+        UNSET
+    )
+    keep_headers: (
+        list[Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": LONGEST_HEADER_NAME})]] | UnsetType
+    ) = UNSET
     max_body: Annotated[int, Meta(ge=1, le=LARGEST_BODY)] | UnsetType | None = UNSET
 
     def changes(self, kind: str) -> dict[str, Any]:

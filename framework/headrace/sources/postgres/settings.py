@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from headrace.model.conditions.tree import MAX_JSON_BYTES
 from headrace.model.settings import Setting
 from headrace.model.sources import SourceSpec
+from headrace.sources.templates import MAX_TEMPLATE_BYTES
 
 Mode = Literal["changes", "rows"]
 Action = Literal["insert", "update", "delete", "truncate"]
@@ -18,6 +20,9 @@ Deletes = Literal["ignore", "tombstone"]
 Numeric = Literal["string", "number"]
 
 MOST_TABLES = 1000
+MOST_COLUMNS = 1600  # Postgres's limit
+MOST_GROUP = 8
+LONGEST_NAME = 63  # bytes, Postgres's limit
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -42,18 +47,18 @@ class PostgresSettings(SourceSpec, frozen=True, kw_only=True):
         otherwise="all", example="public.orders=id,status",
     )] = msgspec.field(default_factory=dict)  # fmt: skip
     actions: Annotated[tuple[Action, ...], Setting(
-        "Which kinds of changes become messages.", otherwise="all", example="insert,update",
+        "Which kinds of changes become messages.", length=(1, len(ACTIONS)), otherwise="all", example="insert,update",
     )] = ACTIONS  # fmt: skip
     where: Annotated[Any | None, Setting(
         "Which changes become messages: a condition on the message before `transform`.",
-        otherwise="all", example="data.record.total > 100",
+        length=(1, MAX_JSON_BYTES), otherwise="all", example="data.record.total > 100",
     )] = None  # fmt: skip
     group: Annotated[tuple[str, ...] | None, Setting(
         "Columns that make up the key. Rows with the same values in them are ordered together.",
-        otherwise="the primary key", example="a,b",
+        length=(1, MOST_GROUP), otherwise="the primary key", example="a,b",
     )] = None  # fmt: skip
     key: Annotated[str | None, Setting(
-        "A template of the keys.",
+        "A template of the keys.", length=(1, MAX_TEMPLATE_BYTES),
         otherwise="`{schema}.{table}.` and the values of `group`", example="orders.{record.region}.{record.id}",
     )] = None  # fmt: skip
     sort: Annotated[str | None, Setting(
@@ -79,10 +84,10 @@ class PostgresSettings(SourceSpec, frozen=True, kw_only=True):
         "rows per second", (1, 10_000_000), otherwise="no limit", example="5000",
     )] = None  # fmt: skip
     slot: Annotated[str | None, Setting(
-        "An existing replication slot to use.", otherwise="the source creates its own", fixed=True,
+        "An existing replication slot to use.", length=(1, LONGEST_NAME), otherwise="the source creates its own", fixed=True,
     )] = None  # fmt: skip
     publication: Annotated[str | None, Setting(
-        "An existing publication to use.", otherwise="the source creates its own", fixed=True,
+        "An existing publication to use.", length=(1, LONGEST_NAME), otherwise="the source creates its own", fixed=True,
     )] = None  # fmt: skip
     heartbeat: Annotated[float | None, Setting(
         "The time without changes after which a heartbeat is written to the captured database, so that the slot"

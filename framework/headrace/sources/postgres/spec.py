@@ -15,12 +15,16 @@ from headrace.sources.postgres import table_names
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import RowKeyTemplate
-from headrace.sources.postgres.settings import ACTIONS, MOST_TABLES, PostgresSettings
+from headrace.sources.postgres.settings import (
+    ACTIONS,
+    LONGEST_NAME,
+    MOST_COLUMNS,
+    MOST_GROUP,
+    MOST_TABLES,
+    PostgresSettings,
+)
 
-MOST_COLUMNS = 1600  # Postgres's limit
-MOST_GROUP = 8
-
-_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+_SLOT = re.compile(rf"[a-z0-9_]{{1,{LONGEST_NAME}}}")
 _DSN = re.compile(r"postgres(?:ql)?://\S*|\s*\w+\s*=.*", re.DOTALL)
 
 
@@ -159,7 +163,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         if self.publication is not None and not (
             isinstance(self.publication, str)
             and self.publication.isprintable()
-            and 1 <= len(self.publication.encode()) <= 63
+            and 1 <= len(self.publication.encode()) <= LONGEST_NAME
         ):
             raise ConfigurationError(
                 f"publication={self.publication!r:.80} of {self.owner} is no publication's name: it has 1 to 63 bytes of printable text."

@@ -8,6 +8,9 @@ from headrace.model.errors import ConfigurationError
 
 MAX_PART_BYTES = 255  # bytes. A server allows 63, unless it was built with another limit
 
+MAX_NAME = 2 * (2 * MAX_PART_BYTES + 2) + 1
+"""Characters of the longest `schema.table`: two parts in quotes, of quotes only."""
+
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"({_PART})\.({_PART})")
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from headrace.model.capture import BackfillInfo
+from headrace.model.errors import InvalidInput
+from headrace.model.pages import Page
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
 
 
@@ -37,10 +42,47 @@ async def start_backfill(
     return None if found is None else str(found)
 
 
-async def backfills(executor: Executor, source: str | None = None, *, limit: int = 100) -> list[BackfillInfo]:
-    """The backfills of a source, by its id, or of all sources, the newest first."""
-    rows = await executor.fetch("select * from headrace_internal.backfill_info($1, $2)", source, limit)
-    return [_backfill(row) for row in rows]
+async def backfills(
+    executor: Executor,
+    source: str | None = None,
+    *,
+    limit: int = 100,
+    after: str | None = None,
+    before: str | None = None,
+    max_bytes: int | None = None,
+) -> Page[BackfillInfo]:
+    """The backfills of a source, by its id, or of all sources, the newest first: the first ones of this list, or the
+    last ones if `before` is given.
+
+    Args:
+        after, before: only those after or before this place of the list, see `BackfillInfo.place`.
+        max_bytes: return no more backfills once the conditions and reasons of those found have this size, as text.
+
+    Raises:
+        InvalidInput: `after` or `before` is not a place.
+    """
+    rows = await executor.fetch(
+        "select * from headrace_internal.backfill_page($1, $2, $3, $4, $5, $6, $7)",
+        source, limit, *_place("after", after), *_place("before", before), max_bytes,
+    )  # fmt: skip
+    return await page_of(
+        rows, _backfill, limit=limit, max_bytes=max_bytes,
+        size=lambda row: text_size(row["condition"]) + text_size(row["reason"]), backwards=before is not None,
+    )  # fmt: skip
+
+
+def _place(name: str, text: str | None) -> tuple[datetime | None, UUID | None]:
+    """The time and the id of a place of the list. `name` is that of the argument."""
+    if text is None:
+        return None, None
+    time, _, id_ = text.partition("_")
+    try:
+        return datetime.fromisoformat(time).replace(tzinfo=UTC), UUID(id_)
+    except ValueError:
+        raise InvalidInput(
+            f"{name}={text[:80]!r} is no place of a list of backfills. Send `next` or `prev` of another page.",
+            field=name,
+        ) from None
 
 
 def _backfill(row: Any) -> BackfillInfo:

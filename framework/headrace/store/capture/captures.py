@@ -13,8 +13,10 @@ import msgspec
 
 from headrace.model.capture import CaptureFacts, FailedChange
 from headrace.model.errors import UnknownSource
+from headrace.model.pages import Page
 from headrace.store.database.connection import ending_when_idle
 from headrace.store.database.missing_objects import with_repeat
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Database, Executor
 from headrace.store.messages.publish import chunks
 
@@ -279,10 +281,31 @@ async def reset_capture(executor: Executor, id: str, *, now: datetime | None = N
         raise UnknownSource("The source no longer exists, or captures nothing.")
 
 
-async def capture_failures(executor: Executor, id: str, *, above: int = 0, limit: int = 100) -> list[FailedChange]:  # noqa: A002
-    """Changes that could not be made into messages, the oldest first, by the source's id."""
-    rows = await executor.fetch("select * from headrace_internal.capture_failures($1, $2, $3)", id, above, limit)
-    return [FailedChange(**{**dict(row), "data": msgspec.json.decode(row["data"])}) for row in rows]
+async def capture_failures(
+    executor: Executor, id: str, *, above: int = 0, below: int | None = None, limit: int = 100,  # noqa: A002
+    max_bytes: int | None = None, raw: bool = False,
+) -> Page[FailedChange]:  # fmt: skip
+    """Changes that could not be made into messages, the oldest first, by the source's id: the first ones, or the last
+    ones if `below` is given.
+
+    Args:
+        above, below: only those with a larger or a smaller id.
+        max_bytes: return no more changes once those found have this size, as text.
+        raw: return the changes as `msgspec.Raw`.
+    """
+    rows = await executor.fetch(
+        "select * from headrace_internal.capture_failure_page($1, $2, $3, $4, $5)", id, above, limit, below, max_bytes
+    )
+    return await page_of(
+        rows, lambda row: _failure(row, raw), limit=limit, max_bytes=max_bytes,
+        size=lambda row: text_size(row["data"]) + text_size(row["error"]) + text_size(row["key"]),
+        backwards=below is not None,
+    )  # fmt: skip
+
+
+def _failure(row: Any, raw: bool) -> FailedChange:
+    data = msgspec.Raw(row["data"]) if raw else msgspec.json.decode(row["data"])
+    return FailedChange(**{**dict(row), "data": data})
 
 
 async def retry_capture_failures(executor: Executor, id: str, ids: Sequence[int] | None = None) -> int:  # noqa: A002

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from headrace.model.pages import Page
 from headrace.model.records import BlockedKey
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
 
 
@@ -28,19 +30,23 @@ async def blocked_keys(
     above: int = 0,
     below: int | None = None,
     newest: bool = False,
-) -> list[BlockedKey]:
+    max_bytes: int | None = None,
+) -> Page[BlockedKey]:
     """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`.
 
     Args:
         above, below: only those whose dead letter has a larger or a smaller seq.
         newest: the last `limit` of them instead of the first.
+        max_bytes: return no more keys once those found and their errors have this size.
     """
     rows = await executor.fetch(
-        "select * from headrace_internal.blocked_keys($1, $2, $3, $4, $5)", consumer, limit, above, below, newest
-    )
-    if newest:
-        rows = rows[::-1]
-    return [BlockedKey(**row) for row in rows]
+        "select * from headrace_internal.blocked_key_page($1, $2, $3, $4, $5, $6)",
+        consumer, limit, above, below, newest, max_bytes,
+    )  # fmt: skip
+    return await page_of(
+        rows, lambda row: BlockedKey(**row), limit=limit, max_bytes=max_bytes,
+        size=lambda row: text_size(row["key"]) + text_size(row["error"]), backwards=newest,
+    )  # fmt: skip
 
 
 async def delete_consumer(

@@ -9,8 +9,10 @@ import msgspec
 
 from headrace.model.capture import CaptureInfo
 from headrace.model.errors import UnknownSource
+from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import HIDDEN, masked
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
 
 
@@ -24,11 +26,28 @@ async def create_source(executor: Executor, name: str, kind: str, stream: str, s
     return new
 
 
-async def sources(executor: Executor) -> list[SourceInfo]:
-    """All sources, by name, without their secrets."""
-    return [
-        without_secrets(_source(row)) for row in await executor.fetch("select * from headrace_internal.source_info()")
-    ]
+async def sources(
+    executor: Executor,
+    *,
+    after: str | None = None,
+    before: str | None = None,
+    limit: int | None = None,
+    max_bytes: int | None = None,
+) -> Page[SourceInfo]:
+    """Sources by name, without their secrets: the first ones, or the last ones if `before` is given.
+
+    Args:
+        after, before: only those whose name comes after or before this one.
+        limit: the maximum number. None for all.
+        max_bytes: return no more sources once the settings and the captures of those found have this size, as text.
+    """
+    rows = await executor.fetch(
+        "select * from headrace_internal.source_page($1, $2, $3, $4)", after, before, limit, max_bytes
+    )
+    return await page_of(
+        rows, lambda row: without_secrets(_source(row)), limit=limit, max_bytes=max_bytes,
+        size=lambda row: text_size(row["settings"]) + text_size(row["capture"]), backwards=before is not None,
+    )  # fmt: skip
 
 
 async def source(executor: Executor, ref: str) -> SourceInfo:

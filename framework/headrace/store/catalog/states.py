@@ -9,17 +9,31 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.text.masking import HIDDEN
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
 
 # How many messages above a consumer's position are examined at most, to count its pending messages.
 MAX_LOOK = 10_000
 
 
-async def streams(executor: Executor) -> list[StreamInfo]:
-    """All streams, by name."""
-    return [_stream(row) for row in await executor.fetch("select * from headrace_internal.stream_info()")]
+async def streams(
+    executor: Executor, *, after: str | None = None, before: str | None = None, limit: int | None = None
+) -> Page[StreamInfo]:
+    """Streams by name: the first ones, or the last ones if `before` is given.
+
+    Args:
+        after, before: only those whose name comes after or before this one.
+        limit: the maximum number. None for all.
+    """
+    rows = await executor.fetch(
+        """select info.* from headrace_internal.stream_names($1, $2, $3) with ordinality as listed (name, place)
+           cross join lateral headrace_internal.stream_info(listed.name) as info order by listed.place""",
+        after, before, limit,
+    )  # fmt: skip
+    return await page_of(rows, _stream, limit=limit, backwards=before is not None)
 
 
 async def stream(executor: Executor, name: str) -> StreamInfo:
@@ -35,10 +49,33 @@ def _stream(row: Any) -> StreamInfo:
     return StreamInfo(**{**msgspec.json.decode(found.pop("settings")), **found, "id": str(found["id"])})
 
 
-async def consumers(executor: Executor, stream: str | None = None, *, look: int = MAX_LOOK) -> list[ConsumerInfo]:
-    """The consumers of a stream, or of all. See `consumer`."""
-    rows = await executor.fetch("select * from headrace_internal.consumer_info($1, null, $2)", stream, look)
-    return [_consumer(row) for row in rows]
+async def consumers(
+    executor: Executor,
+    stream: str | None = None,
+    *,
+    look: int = MAX_LOOK,
+    after: tuple[str, str] | None = None,
+    before: tuple[str, str] | None = None,
+    limit: int | None = None,
+    max_bytes: int | None = None,
+) -> Page[ConsumerInfo]:
+    """The consumers of a stream, or of all, by stream and name: the first ones, or the last ones if `before` is given.
+    See `consumer`.
+
+    Args:
+        after, before: only those after or before this stream and name.
+        limit: the maximum number. None for all.
+        max_bytes: return no more consumers once the settings of those found have this size, as text.
+    """
+    rows = await executor.fetch(
+        """select info.* from headrace_internal.consumer_names($1, $3, $4, $5, $6) with ordinality as listed (stream, name, place)
+           cross join lateral headrace_internal.consumer_info(listed.stream, listed.name, $2) as info order by listed.place""",
+        stream, look, after, before, limit, max_bytes,
+    )  # fmt: skip
+    return await page_of(
+        rows, _consumer, limit=limit, max_bytes=max_bytes, size=lambda row: text_size(row["settings"]),
+        backwards=before is not None,
+    )  # fmt: skip
 
 
 async def consumer(executor: Executor, stream: str, name: str, *, look: int = MAX_LOOK) -> ConsumerInfo:

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headrace.model.errors import InvalidInput
+from headrace.model.pages import MAX_LIMIT, Page
 from headrace.model.tokens import Minted, StoredToken, TokenExists, TokenInfo, UnknownToken
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
 
-MAX_TOKENS = 10_000
-
-_INFO = "id, name, scopes, created_at, expires_at, revoked_at"
+_FIELDS = ("id", "name", "scopes", "created_at", "expires_at", "revoked_at")
+_INFO = ", ".join(_FIELDS)
 
 
 async def any_token(executor: Executor) -> bool:
@@ -47,23 +48,34 @@ async def add_token(
 
 
 async def tokens(
-    executor: Executor, *, limit: int = MAX_TOKENS, after: str | None = None, before: str | None = None
-) -> list[TokenInfo]:
+    executor: Executor,
+    *,
+    limit: int = MAX_LIMIT,
+    after: str | None = None,
+    before: str | None = None,
+    max_bytes: int | None = None,
+) -> Page[TokenInfo]:
     """Tokens by name, including revoked ones: the first `limit`, or the last ones if `before` is given.
 
     Args:
         after, before: only those whose name comes after or before this one.
+        max_bytes: return no more tokens once the scopes of those found have this size, as text.
     """
     order = 'name collate "C"' + (" desc" if before is not None else "")
     rows = await executor.fetch(
-        f"""select {_INFO} from headrace_internal.tokens
-            where ($2::text is null or name collate "C" > $2) and ($3::text is null or name collate "C" < $3)
-            order by {order} limit $1""",
-        limit, after, before,
+        f"""select {_INFO}, scope_list from (
+                select {_INFO}, scope_list,
+                       sum(octet_length(scope_list)) over (order by {order}) - octet_length(scope_list) as preceding
+                from (select {_INFO}, array_to_string(scopes, ' ') as scope_list from headrace_internal.tokens
+                      where ($2::text is null or name collate "C" > $2) and ($3::text is null or name collate "C" < $3)
+                      order by {order} limit $1) as page) as sized
+            where $4::bigint is null or preceding < $4 order by {order}""",
+        limit, after, before, max_bytes,
     )  # fmt: skip
-    if before is not None:
-        rows = rows[::-1]
-    return [_info(row) for row in rows]
+    return await page_of(
+        rows, lambda row: _info({name: row[name] for name in _FIELDS}), limit=limit, max_bytes=max_bytes,
+        size=lambda row: text_size(row["scope_list"]), backwards=before is not None,
+    )  # fmt: skip
 
 
 async def tokens_of(executor: Executor, ids: Iterable[str]) -> list[StoredToken]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.model.conditions import Condition
+from headrace.model.pages import Page
 from headrace.model.records import DeadLetter
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
-from headrace.store.messages.peek import encoded, read
+from headrace.store.messages.peek import content_size, encoded, read
 
 
 async def dead_letters(
@@ -22,7 +24,7 @@ async def dead_letters(
     newest: bool = False,
     max_bytes: int | None = None,
     raw: bool = False,
-) -> list[DeadLetter]:
+) -> Page[DeadLetter]:
     """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`. `raw` as for
     `messages`.
 
@@ -36,9 +38,10 @@ async def dead_letters(
            from headrace_internal.find_dead_letters($1, $2, $3, $4, $5, $6, $7, $8)""",
         consumer, filters, encoded(where), above, limit, below, newest, max_bytes,
     )  # fmt: skip
-    if newest:
-        rows = rows[::-1]
-    return [DeadLetter(**read(row, raw)) for row in rows]
+    return await page_of(
+        rows, lambda row: DeadLetter(**read(row, raw)), limit=limit, max_bytes=max_bytes,
+        size=lambda row: content_size(row) + text_size(row["error"]) + text_size(row["traceback"]), backwards=newest,
+    )  # fmt: skip
 
 
 async def redrive(

@@ -11,10 +11,10 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
-from headrace.model.records import PeekedMessage, StoredMessage
+from headrace.model.pages import Page
+from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
+from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
-
-_STATES = ("in_flight", "parked", "blocked", "next")
 
 
 async def peek(
@@ -23,26 +23,35 @@ async def peek(
     *,
     limit: int = 10,
     after: int = 0,
+    before: int | None = None,
+    states: Sequence[str] | None = None,
     max_bytes: int | None = None,
     raw: bool = False,
-) -> list[PeekedMessage]:
+) -> Page[PeekedMessage]:
     """The current messages of a consumer: at most `limit` each that are in flight, parked, blocked, or next, in this
-    order and in the order of seq.
+    order and in the order of seq. They are the first of each state, or the last if `before` is given.
+
+    The page says that there are more only if `max_bytes` has cut it. Then it has all messages of each state up to its
+    largest seq, or from its smallest seq on if `before` is given, as far as `limit` allows.
 
     Next messages are searched among the 10,000 messages above the position. `raw` as for `messages`.
 
     Args:
-        after: only messages with a larger seq.
-        max_bytes: as for `messages`. The messages of all states count, the lowest seqs first.
+        after, before: only messages with a larger or a smaller seq.
+        states: only messages in these states.
+        max_bytes: as for `messages`. The messages of all states count, in the order in which they are read.
     """
     rows = await executor.fetch(
-        "select * from headrace_internal.peek($1, $2, p_after => $3, p_bytes => $4)", consumer, limit, after, max_bytes
-    )
-    found = [
-        PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
-        for row in rows
-    ]
-    return sorted(found, key=lambda message: (_STATES.index(message.state), message.seq))
+        "select * from headrace_internal.peek_page($1, $2, p_after => $3, p_bytes => $4, p_before => $5, p_states => $6)",
+        consumer, limit, after, max_bytes, before, states,
+    )  # fmt: skip
+    page = await page_of(rows, lambda row: _peeked(row, raw), max_bytes=max_bytes, size=content_size)
+    page.sort(key=lambda message: (PEEK_STATES.index(message.state), message.seq))
+    return page
+
+
+def _peeked(row: Any, raw: bool) -> PeekedMessage:
+    return PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
 
 
 async def messages(
@@ -57,7 +66,7 @@ async def messages(
     newest: bool = False,
     max_bytes: int | None = None,
     raw: bool = False,
-) -> list[StoredMessage]:
+) -> Page[StoredMessage]:
     """Messages of a stream that match, in the order of seq: the first ones from `start_seq` on, or the `newest`.
 
     Args:
@@ -73,9 +82,10 @@ async def messages(
         "select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)",
         stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes,
     )  # fmt: skip
-    if newest:
-        rows = rows[::-1]
-    return [StoredMessage(**read(row, raw)) for row in rows]
+    return await page_of(
+        rows, lambda row: StoredMessage(**read(row, raw)), limit=limit, max_bytes=max_bytes, size=content_size,
+        backwards=newest,
+    )  # fmt: skip
 
 
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
@@ -90,6 +100,11 @@ def read(row: Any, raw: bool) -> dict[str, Any]:
         headers = row["headers"]
         return {**row, "data": msgspec.Raw(row["data"]), "headers": None if headers is None else msgspec.Raw(headers)}
     return {**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}
+
+
+def content_size(row: Any) -> int:
+    """The size of the data and headers of a message, as text in bytes."""
+    return text_size(row["data"]) + text_size(row["headers"])
 
 
 def decoded(text: str) -> Any:

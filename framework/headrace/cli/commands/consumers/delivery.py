@@ -16,11 +16,11 @@ from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.common import JsonOption, LimitOption, flag
+from headrace.cli.options.common import MOST, JsonOption, LimitOption, above, flag
 from headrace.cli.options.times import duration, in_utc, time_or_dash
 from headrace.cli.output.formats import count, number_or_dash, one_line_json
 from headrace.cli.output.json_output import print_json
-from headrace.cli.output.results import print_list
+from headrace.cli.output.results import print_list, print_next_page
 from headrace.cli.output.stderr import print_hint, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.records import Received
@@ -42,7 +42,13 @@ AckArguments = Annotated[
 
 def peek(
     *consumer: ConsumerArguments,
-    limit: LimitOption = 10,
+    above: Annotated[int, above("messages", "seq")] = 0,
+    limit: Annotated[
+        int,
+        Parameter(
+            name="--limit", validator=Number(gte=1, lte=MOST), help="The maximum number of messages of each state."
+        ),
+    ] = 10,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -50,7 +56,9 @@ def peek(
 
     Nothing is changed.
     """
-    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.peek(stream, name, limit=limit))
+    found = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.peek(stream, name, limit=limit, above=above)
+    )
     print_list(
         found, json, ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
         lambda m: (m.state.replace("_", " "), str(m.seq), m.key, number_or_dash(m.attempts), time_or_dash(m.until), str(m.owner or "–"),
@@ -155,6 +163,7 @@ def nack(
 
 def blocked(
     *consumer: ConsumerArguments,
+    above: Annotated[int, above("keys whose dead letter has", "seq")] = 0,
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -165,13 +174,14 @@ def blocked(
     setting is to block the key. To unblock a key, redrive or purge its dead letter.
     """
     found = administer_consumer(
-        backend, consumer, lambda admin, stream, name: admin.blocked_keys(stream, name, limit=limit)
+        backend, consumer, lambda admin, stream, name: admin.blocked_keys(stream, name, limit=limit, above=above)
     )
     print_list(
         found, json, ("key", "dead letter#", "since", "waiting#", "error…"),
         lambda b: (b.key, str(b.seq), in_utc(b.since), number_or_dash(b.waiting), b.error or ""),
         empty="No key is blocked.",
     )  # fmt: skip
+    print_next_page(found, limit, lambda blocked: blocked.seq)
 
 
 def _names_and_ids(words: Sequence[str]) -> tuple[list[str], list[str]]:

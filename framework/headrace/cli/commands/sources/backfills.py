@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from headrace.cli.commands.sources.facts import SourceRef, backfill_progress
+from headrace.cli.commands.sources.facts import SourceRef, backfill_progress, unfinished_backfills
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.capture import rows_a_second
-from headrace.cli.options.common import JsonOption, YesOption
+from headrace.cli.options.common import JsonOption, LimitOption, YesOption
 from headrace.cli.output.formats import count, number_or_dash
 from headrace.cli.output.json_output import print_json
-from headrace.cli.output.results import print_result
+from headrace.cli.output.results import print_cut, print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
@@ -66,11 +66,12 @@ def ls(
     ] = None,
     /,
     *,
+    limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
     """List backfills, the newest first, and their progress."""
-    found = administer(backend, lambda admin: admin.backfills(source))
+    found = administer(backend, lambda admin: admin.backfills(source, limit=limit))
     if json:
         print_json([_as_json(one) for one in found])
     elif not found:
@@ -81,6 +82,7 @@ def ls(
             ((one.source, one.table, one.state, number_or_dash(one.read), number_or_dash(one.total), number_or_dash(one.published),
               backfill_progress(one), one.id, one.reason or "") for one in found),
         )  # fmt: skip
+    print_cut(found, limit)
 
 
 def cancel(
@@ -111,7 +113,7 @@ def cancel(
 
 async def _cancel(admin: Administration, source: str, id: str | None, yes: bool) -> int | None:  # noqa: A002
     if not yes:
-        found = [one for one in await admin.backfills(source) if one.state in ("queued", "running")]
+        found = await unfinished_backfills(admin, source)
         if id is not None:
             found = [one for one in found if one.id == id]
         if found and not await confirm(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -11,6 +11,9 @@ from headrace.cli.output.formats import count, format_size, number_or_dash
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo
 from headrace.model.sources import SourceInfo
 from headrace.sources.webhook import WebhookSpec
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 SourceRef = Annotated[str, Parameter(name="NAME", help="The source's name or id.")]
 
@@ -124,6 +127,16 @@ def backfill_progress(backfill: BackfillInfo) -> str:
         "" if left is None else f"{_rough_duration(left)} left",
     ]
     return ", ".join(part for part in parts if part)
+
+
+async def unfinished_backfills(admin: Administration, source: str) -> list[BackfillInfo]:
+    """Return the queued and running backfills of a source, the newest first."""
+    return [
+        backfill
+        async for page in admin.backfills.pages(source, limit=None)
+        for backfill in page
+        if backfill.state in ("queued", "running")
+    ]
 
 
 def _rough_duration(length: float) -> str:

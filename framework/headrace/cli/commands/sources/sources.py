@@ -15,6 +15,7 @@ from headrace.cli.commands.sources.facts import (
     capture_facts,
     setting_facts,
     summary,
+    unfinished_backfills,
 )
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
@@ -141,7 +142,7 @@ async def _info(admin: Administration, ref: str, with_backfills: bool) -> tuple[
     found = await admin.source(ref)
     if not with_backfills or found.kind != "postgres":
         return found, []
-    return found, [one for one in await admin.backfills(found.id) if one.state in ("queued", "running")]
+    return found, await unfinished_backfills(admin, found.id)
 
 
 def rm(

@@ -1,4 +1,4 @@
-"""Connections to databases whose URLs come from users of the API.
+"""Connections to databases whose URLs are stored, or come from users of the API.
 
 libpq completes a URL from the environment (`PGPASSWORD`, `PGSERVICE`, ...) and from files of the
 process's user (`~/.pgpass`, `~/.postgresql`). So a URL with a foreign host would get the server's own
@@ -83,8 +83,8 @@ def explicit(
     for name in parameters:
         if name not in _ACCEPTED or (name == "sslrootcert" and parameters[name] != "system"):
             raise SourceStopped(
-                f"The source's database URL has the parameter {name}, which can't be used over HTTP. Leave it out, or capture the"
-                " tables with an app that declares them in code."
+                f"The source's database URL has the parameter {name}, which can't be used for a stored source. Leave it out, or"
+                " capture the tables with an app that declares them in code."
             )
     for name, what in (("user", "user"), ("host", "host")):
         if not parameters.get(name) and not (name == "host" and parameters.get("hostaddr")):
@@ -119,7 +119,7 @@ def _check_methods(text: str) -> None:
     for method in text.split(","):
         if method.strip() not in _PASSWORD_METHODS:
             raise SourceStopped(
-                f"The source's database URL has require_auth={text!r}. Over HTTP it can name {', '.join(_PASSWORD_METHODS)}."
+                f"The source's database URL has require_auth={text!r}. It can name {', '.join(_PASSWORD_METHODS)}."
             )
 
 
@@ -129,7 +129,8 @@ def check_address(address: str, refusal: Refusal | None) -> None:
     """
     if not address:
         raise SourceStopped(
-            "The source's database URL names a Unix socket, which can't be used over HTTP. Give a host."
+            "The source's database URL names a Unix socket, which can't be used for a stored source. Give a host, or capture the tables"
+            " with an app that declares them in code."
         )
     try:
         reason = None if refusal is None else refusal(address)

@@ -258,13 +258,27 @@ language sql stable as $$
 $$;
 
 -- Return the changes that could not be made into messages, the oldest first.
-create or replace function headrace_internal.capture_failures(p_source uuid, p_above bigint default 0, p_limit int default 100)
+create or replace function headrace_internal.capture_failure_page(
+    p_source uuid, p_above bigint default 0, p_limit int default 100, p_below bigint default null, p_bytes bigint default null
+)
 returns table (id bigint, key text, data json, error text, failed_at timestamptz, attempts int, retry boolean)
-language sql stable as $$
-    select f.id, f.key, f.data, f.error, f.failed_at, f.attempts, f.retry
-    from headrace_internal.capture_failures as f join headrace_internal.sources as o on o.id = f.source_id
-    where o.uid = p_source and f.id > p_above order by f.id limit p_limit
-$$;
+language plpgsql stable as $$
+declare
+    v_bytes  bigint := 0;
+begin
+    for id, key, data, error, failed_at, attempts, retry in execute format($sql$
+        select f.id, f.key, f.data, f.error, f.failed_at, f.attempts, f.retry
+        from headrace_internal.capture_failures as f
+        where f.source_id = (select o.id from headrace_internal.sources as o where o.uid = $1) and f.id > $2 and f.id < $3
+        order by f.id %s limit $4
+        $sql$, case when p_below is null then '' else 'desc' end)
+        using p_source, p_above, coalesce(p_below, 9223372036854775807), p_limit
+    loop
+        return next;
+        v_bytes := v_bytes + octet_length(data::text) + octet_length(error) + coalesce(octet_length(key), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
+end $$;
 
 -- Mark failures for a retry by the process that captures: these ids, or all of the source. Returns the number marked.
 create or replace function headrace_internal.retry_capture_failures(p_source uuid, p_ids bigint[] default null) returns bigint

@@ -30,6 +30,14 @@ begin
     end loop;
 end $$;
 
+-- Return names of streams in their order: the first p_limit above p_after, or the last ones below p_before in descending order.
+create or replace function headrace_internal.stream_names(p_after text, p_before text, p_limit int) returns setof text
+language sql stable as $$
+    select s.name from headrace_internal.streams as s
+    where (p_after is null or s.name > p_after) and (p_before is null or s.name < p_before)
+    order by case when p_before is null then s.name end, s.name desc limit p_limit
+$$;
+
 -- Return the tables that hold a stream's messages.
 create or replace function headrace_internal.tables_of_stream(p_stream headrace_internal.streams) returns setof regclass
 language sql stable as $$
@@ -66,6 +74,31 @@ begin
         execute format('select max(seq) from %s', p_stream.relation) into v_last;
     end if;
     return v_last;
+end $$;
+
+-- Return the streams and names of consumers, in this order: the first p_limit above p_after, which is a stream and a name, or
+-- the last ones below p_before in descending order, until the size of their settings exceeds p_bytes. p_stream: null for all.
+create or replace function headrace_internal.consumer_names(p_stream text, p_after text[], p_before text[], p_limit int, p_bytes bigint)
+returns table (stream text, name text)
+language plpgsql stable as $$
+declare
+    v_consumer  headrace_internal.consumers;
+    v_bytes     bigint := 0;
+begin
+    for v_consumer in
+        select c.* from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id
+        where (p_stream is null or s.name = p_stream)
+        and (p_after is null or (s.name, c.name) > (p_after[1], p_after[2]))
+        and (p_before is null or (s.name, c.name) < (p_before[1], p_before[2]))
+        order by case when p_before is null then s.name end, case when p_before is null then c.name end, s.name desc, c.name desc
+        limit p_limit
+    loop
+        stream := (select s.name from headrace_internal.streams as s where s.id = v_consumer.stream_id);
+        name := v_consumer.name;
+        return next;
+        v_bytes := v_bytes + octet_length(headrace_internal.consumer_settings(v_consumer)::text);
+        exit when v_bytes >= p_bytes;
+    end loop;
 end $$;
 
 -- Return the state of consumers. p_scan_limit: how many messages above the position are examined at most, to count those

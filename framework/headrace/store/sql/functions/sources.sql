@@ -37,6 +37,26 @@ language sql stable as $$
     order by o.uid::text <> p_id_or_name, o.name
 $$;
 
+-- Return sources by name: the first p_limit above p_after, or the last ones below p_before in descending order, until the
+-- size of their settings and of what is known of their captures exceeds p_bytes.
+create or replace function headrace_internal.source_page(p_after text, p_before text, p_limit int, p_bytes bigint)
+returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
+language plpgsql stable as $$
+declare
+    v_bytes  bigint := 0;
+begin
+    for id, name, kind, stream, stream_id, settings, created_at, updated_at, capture in
+        select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace_internal.capture_info(o.id)
+        from headrace_internal.sources as o join headrace_internal.streams as s on s.id = o.stream_id
+        where (p_after is null or o.name > p_after) and (p_before is null or o.name < p_before)
+        order by case when p_before is null then o.name end, o.name desc limit p_limit
+    loop
+        return next;
+        v_bytes := v_bytes + octet_length(settings::text) + coalesce(octet_length(capture::text), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
+end $$;
+
 -- Find webhook sources by name.
 create or replace function headrace_internal.webhook_sources(p_names text[])
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)

@@ -1,0 +1,1 @@
+-- Lists are read in pages. Only functions change.
