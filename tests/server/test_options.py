@@ -177,7 +177,7 @@ def test_the_tables_in_the_documentation_are_those_of_the_code() -> None:
     page = (DOCS / "http.md").read_text(encoding="utf-8")
     assert f"| {Options().requests_per_token}, see [`--max-requests-per-token`]" in page
     assert f"| {amount(Options().max_managed_body, 'bytes')}, see [`--max-managed-body`]" in page
-    assert f"ends at {amount(MAX_ANSWER_BYTES, 'bytes')} of data and headers" in page
+    assert f"at {amount(MAX_ANSWER_BYTES, 'bytes')} of what it lists" in page
 
 
 def test_every_description_of_a_page_has_its_size() -> None:
