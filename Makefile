@@ -7,10 +7,10 @@ READY := .venv/.ready
 LOWEST := .venv/lowest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-lowest torture bench lint format lock revisions release clean
+.PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint format lock revisions release clean
 
 help:  ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Stream this repository's history through a pool of actors, and check the tree that results
 	$(BIN)/headrace demo
@@ -32,6 +32,13 @@ test-lowest: $(READY)  ## Run the tests on the lowest versions of the dependenci
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	$(LOWEST)/bin/python -m pytest -n $(JOBS) -W default::DeprecationWarning --ignore tests/spark $(ARGS)
+
+test-postgres: $(READY)  ## Run the tests of SQL on another Postgres: VERSION=15, or VERSION=all
+	@test -n "$(VERSION)" || { echo "Name the version: make test-postgres VERSION=15, or VERSION=all"; exit 2; }
+	$(BIN)/python -m tests.versions.postgres $(VERSION) $(if $(SHORT),--short) --jobs $(JOBS) -- $(ARGS)
+
+test-python:  ## Run the core's tests on another Python: PYTHON=python3.13, or NEWEST=1
+	$(PYTHON) -m tests.versions.python $(if $(NEWEST),--newest) $(if $(SHORT),--short) --jobs $(JOBS) -- $(ARGS)
 
 torture: $(READY)  ## Run the long tests that kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)
@@ -62,6 +69,7 @@ release: $(READY)  ## Keep the code of this version, for tests of upgrades from 
 
 clean:  ## Stop the project's embedded Postgres, and remove what was installed and cached
 	-[ -x $(BIN)/headrace ] && $(BIN)/headrace pg stop
+	rm -rf .headrace/programs .headrace/npm
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(READY): pyproject.toml requirements.lock

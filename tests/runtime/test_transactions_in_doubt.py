@@ -237,7 +237,6 @@ async def test_consumers_of_this_process_are_notified_after_the_commit_even_for_
 
 @pytest.mark.asyncio
 async def test_a_transaction_that_gets_no_connection_in_time_is_refused_with_the_reason(app: App) -> None:
-    app.database.connect_timeout = 0.05
     async with anyio.create_task_group() as group:
         inside, over = [0], anyio.Event()
 
@@ -250,6 +249,7 @@ async def test_a_transaction_that_gets_no_connection_in_time_is_refused_with_the
             group.start_soon(hold)
         while inside[0] < app.database.holds:
             await anyio.lowlevel.checkpoint()
+        app.database.connect_timeout = 0.05
         with pytest.raises(
             StoreUnavailable, match="All 7 transactions that this process may hold open have been in use"
         ):

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
-from headrace.embedded.binaries import Installation, find_installation
-from headrace.model.errors import EmbeddedPostgresError
+from headrace.embedded.binaries import Installation
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
+from tests.support.clusters import client_programs
 from tests.support.readers import Clock, Reader, begun, publish
 
 pytestmark = pytest.mark.asyncio
@@ -24,17 +24,10 @@ Restore = Callable[[store.Database], Awaitable[store.Database]]
 
 
 async def programs_for(database: store.Database) -> Installation:
-    """Return pg_dump, psql and pg_restore of the server's own version. A newer pg_dump writes what
-    an older server can't read."""
+    """Return pg_dump, psql and pg_restore of the server's own version, or of the next newer one. A much
+    newer pg_dump writes what an older server can't read."""
     major = int(await database.fetchval("select current_setting('server_version_num')::int / 10000"))
-    try:
-        found = find_installation(major)
-    except EmbeddedPostgresError as error:
-        pytest.skip(f"no programs of PostgreSQL {major} to dump and restore with: {error}")
-    missing = [name for name in ("pg_dump", "psql", "pg_restore") if not found.program(name).exists()]
-    if missing:
-        pytest.skip(f"{found.bin} has no {', '.join(missing)}: install the client programs of PostgreSQL {major}")
-    return found
+    return client_programs("pg_dump", "psql", "pg_restore", major=major)
 
 
 async def call(*command: object) -> None:

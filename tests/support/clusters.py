@@ -9,13 +9,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+import pytest
+
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.binaries import Installation, find_installation
+from headrace.embedded.binaries import Installation, find_installation, installations
 from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
 
 # Nothing has to survive a power cut. A crash of the server alone loses nothing that was written.
 QUICK = {"fsync": "off", "shared_buffers": "32MB", "wal_sender_timeout": "10s"}
+
+
+def client_programs(*names: str, major: int | None = None) -> Installation:
+    """Return an installation that has the client programs for a server.
+
+    Some packages hold only what runs a server. The clients of the next newer version work with it, too.
+
+    Args:
+        names: such as `pg_basebackup`. The test is skipped if no installation has them all.
+        major: the server's version. The default is that of the programs in use.
+    """
+    used = find_installation()
+    major = major or used.major
+    newer = sorted((one for one in (used, *installations()) if one.major >= major), key=lambda one: one.major)
+    for found in newer:
+        if all(found.program(name).exists() for name in names):
+            return found
+    pytest.skip(f"NOT TESTED ON POSTGRESQL {major} HERE: no programs {', '.join(names)} of this version or a newer one")
 
 
 @contextmanager
@@ -43,6 +63,7 @@ class Standby:
         self._primary = {"host": query["host"][0], "port": query.get("port", ["5432"])[0], "user": self._user}
         self._account: OsUser = os_user_for(Path(self._primary["host"]))
         self._programs: Installation = usable_by(self._account, find_installation())
+        self._backups: Installation = usable_by(self._account, client_programs("pg_basebackup"))
         self._home = Path(tempfile.mkdtemp(prefix="headrace-standby-"))
         self._account.own(self._home)
         self._home.chmod(0o700)
@@ -51,7 +72,7 @@ class Standby:
     def make(self, **settings: str) -> None:
         """Take the base backup, with a physical slot `standby` on the primary."""
         conninfo = " ".join(f"{name}={value}" for name, value in {**self._primary, "dbname": "headrace"}.items())
-        self._run("pg_basebackup", "-D", self._data, "-d", conninfo, "-R", "-C", "-S", "standby", "-X", "stream", "-c", "fast")  # fmt: skip
+        self._run(self._backups, "pg_basebackup", "-D", self._data, "-d", conninfo, "-R", "-C", "-S", "standby", "-X", "stream", "-c", "fast")  # fmt: skip
         own = {
             "unix_socket_directories": str(self._home),
             "primary_conninfo": conninfo,
@@ -63,13 +84,13 @@ class Standby:
 
     def start(self) -> None:
         with (self._home / "log").open("ab") as log:
-            self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "start", log=log)
+            self._run(self._programs, "pg_ctl", "-D", self._data, "-w", "-t", "60", "start", log=log)
 
     def promote(self) -> None:
-        self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "promote")
+        self._run(self._programs, "pg_ctl", "-D", self._data, "-w", "-t", "60", "promote")
 
     def stop(self, mode: str = "fast") -> None:
-        self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "-m", mode, "stop")
+        self._run(self._programs, "pg_ctl", "-D", self._data, "-w", "-t", "60", "-m", mode, "stop")
 
     def destroy(self) -> None:
         """Stop the standby if it runs, and remove its data."""
@@ -94,8 +115,8 @@ class Standby:
         """Return the server's log."""
         return (self._home / "log").read_text(errors="replace")
 
-    def _run(self, program: str, *options: object, log: object = None) -> None:
-        command = [self._programs.program(program), *(str(option) for option in options)]
+    def _run(self, programs: Installation, program: str, *options: object, log: object = None) -> None:
+        command = [programs.program(program), *(str(option) for option in options)]
         answer = self._account.run(command, log=log)  # type: ignore[arg-type]
         assert answer.returncode == 0, f"{program}: {answer.stdout or self.log()}"
 

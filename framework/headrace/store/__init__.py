@@ -114,7 +114,7 @@ from headrace.store.maintenance.retention import (
     try_mend_sequence,
 )
 from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
-from headrace.store.maintenance.vacuum import dead_rows, tables_to_vacuum, vacuum_table
+from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
 from headrace.store.messages.dead_letters import dead_letters, discard, redrive
 from headrace.store.messages.lease import (
@@ -212,6 +212,7 @@ __all__ = [
     "forget_commits",
     "forget_workers",
     "interrupt_capture",
+    "is_in_statistics",
     "keys_captured_since",
     "latest",
     "lead",

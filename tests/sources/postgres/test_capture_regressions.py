@@ -40,6 +40,24 @@ async def test_a_large_transaction_that_was_replicated_from_elsewhere_is_capture
         await shop.sql.execute("select pg_replication_origin_drop($1)", origin)
 
 
+async def test_transactions_without_changes_append_nothing(shop: Shop) -> None:
+    # PostgreSQL 14 sends them, too. Each append to Headrace's own database was one, which was appended in turn,
+    # without an end.
+    await shop.source()
+    await shop.sql.execute("create table aside (id int)")
+    async with shop.captured(CaptureLimits(idle_position_interval=3600.0)):
+        await shop.until_running()
+        for count in range(1, 4):
+            for _ in range(20):
+                await shop.sql.execute("insert into aside values (1)")
+            await shop.sql.execute("insert into orders values ($1)", count)
+            await shop.until(count)
+    appends = await shop.sql.fetchval(
+        "select last_value from pg_sequences where sequencename like 'capture_positions%'"
+    )
+    assert appends == 1 + 3, "the beginning, and each change"
+
+
 async def test_an_append_that_commits_after_its_connection_was_lost_is_not_made_twice(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,6 +204,8 @@ def test_a_streamed_transaction_that_is_rolled_back_is_reported(server: Server, 
         read = until(messages, is_a(m.StreamStop))
         writer.rollback()
         server.execute("insert into whole values (0, 'after')")
+        # PostgreSQL 14 also sends transactions without changes of published tables, such as the nudge.
+        read += until(messages, lambda one: isinstance(one, m.Insert) and one.xid is None)
         read += until(messages, is_a(m.Commit))
     [abort] = [one for one in read if isinstance(one, m.StreamAbort)]
     [start, *_] = [one for one in read if isinstance(one, m.StreamStart)]

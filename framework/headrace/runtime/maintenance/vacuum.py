@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from time import monotonic
+
+import anyio
 
 from headrace import store
 
 MIN_PAUSE, MAX_PAUSE = 1.0, 60.0
 """Bounds of the seconds between two vacuums of a table. They grow while an old snapshot keeps the dead rows."""
+
+LOOKS, LOOKS_INTERVAL = 20, 0.1
+"""How often the statistics are looked at after a vacuum, and the seconds between two looks. From PostgreSQL 15 on
+they are current at once.
+"""
 
 
 class Vacuum:
@@ -24,9 +32,20 @@ class Vacuum:
             not_before, pause = self._next_at.get(relation, (0.0, 0.0))
             if monotonic() < not_before:
                 continue
-            await store.vacuum_table(self._database, relation)
+            begun = await store.vacuum_table(self._database, relation)
             vacuumed.append(relation)
+            await self._wait_for_statistics(relation, begun)
             remaining = await store.dead_rows(self._database, relation)
             pause = min(max(2 * pause, MIN_PAUSE), MAX_PAUSE) if remaining > dead / 2 else MIN_PAUSE
             self._next_at[relation] = (monotonic() + pause, pause)
         return vacuumed
+
+    async def _wait_for_statistics(self, relation: str, begun: datetime) -> None:
+        """Wait until the dead rows are counted anew. Older numbers would make a vacuum seem useless.
+
+        A vacuum that found the table locked has done nothing, and is never counted.
+        """
+        for _ in range(LOOKS):
+            if await store.is_in_statistics(self._database, relation, begun):
+                return
+            await anyio.sleep(LOOKS_INTERVAL)

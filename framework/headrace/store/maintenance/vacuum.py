@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from headrace.store.database.errors import translated
 from headrace.store.database.pool import Database, Executor
 
@@ -22,14 +24,31 @@ async def dead_rows(executor: Executor, relation: str) -> int:
     return dead
 
 
-async def vacuum_table(database: Database, relation: str) -> None:
-    """Vacuum a table on a separate connection, because VACUUM can't run in a transaction and needs a longer timeout."""
+async def is_in_statistics(executor: Executor, relation: str, begun: datetime) -> bool:
+    """Return whether the server's statistics include the vacuum of a table that began at a time.
+
+    Up to PostgreSQL 14 they are up to half a second old.
+    """
+    return bool(
+        await executor.fetchval(
+            "select coalesce(pg_stat_get_last_vacuum_time($1::text::regclass) > $2, false)", relation, begun
+        )
+    )
+
+
+async def vacuum_table(database: Database, relation: str) -> datetime:
+    """Vacuum a table on a separate connection, because VACUUM can't run in a transaction and needs a longer timeout.
+
+    Returns the server's time at the beginning.
+    """
     with translated(database.dsn):
         connection = await database.connect()
         try:
+            begun: datetime = await connection.fetchval("select clock_timestamp()")
             # Truncating the file would need an exclusive lock.
             await connection.execute(
                 f"vacuum (index_cleanup on, truncate off, skip_locked on) {relation}", timeout=TIMEOUT
             )
         finally:
             connection.terminate()
+    return begun

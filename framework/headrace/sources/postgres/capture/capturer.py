@@ -122,6 +122,7 @@ class Capturer:
         self._transaction: Transaction | None = None  # the transaction that is being shaped
         self._already_captured = False  # whether that transaction was captured before
         self._idx = 0
+        self._is_empty = True  # whether the open transaction has neither changes nor messages so far
         self._committed_at: datetime | None = None
         self._appended_at = clock()
         self._first_received = anyio.Event()
@@ -324,13 +325,14 @@ class Capturer:
     def _begin_transaction(self, transaction: Transaction) -> None:
         self._already_captured = transaction.lsn < self._start_position
         self._transaction = transaction
-        self._idx = 0
+        self._idx, self._is_empty = 0, True
         if not self._already_captured:
             self._outbox.begin()
 
     def _change(self, change: Change, size: int) -> None:
         if self._already_captured or self._transaction is None:
             return
+        self._is_empty = False
         transaction, backfiller = self._transaction, self._backfiller
         if backfiller.tracking:
             for table, key in self._shaper.touched_keys(change):
@@ -345,6 +347,11 @@ class Capturer:
             self._already_captured = False
             return
         self._backfiller.transaction_captured(transaction.xid)
+        if self._is_empty:
+            # PostgreSQL 14 also sends transactions that changed no captured table. In Headrace's own database each
+            # append is one, so appending its position at once would never end. See `_store_idle_position`.
+            self._outbox.skip()
+            return
         self._outbox.end(end)
         if self._idx:
             self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
@@ -353,6 +360,7 @@ class Capturer:
         """Handle a message that was written into the WAL. A message with the prefix `headrace` may
         be the watermark of a backfill chunk.
         """
+        self._is_empty = False
         if message.prefix != "headrace" or self._transaction is None or self._already_captured:
             return
         chunk = self._backfiller.watermark_reached(message.content)

@@ -1,0 +1,173 @@
+"""Run the core's tests on another version of Python, as `make test-python PYTHON=python3.13` does.
+
+    python3.13 -m tests.versions.python                these tests on this Python
+    python3 -m tests.versions.python --newest --short  on the newest Python of this machine, if it is newer than
+                                                       the one that runs this
+    python3.13 -m tests.versions.python -- -k lease    with arguments for pytest
+
+The Python gets an environment of its own below `.venv`, with the versions of `requirements.lock` and without
+Spark. This module needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parents[2]
+LOCK = PROJECT / "requirements.lock"
+
+SUITE = (
+    *("tests/app", "tests/client", "tests/drivers", "tests/embedded", "tests/flow", "tests/model", "tests/runtime"),
+    *("tests/server", "tests/sources", "tests/store", "tests/telemetry", "tests/testing", "tests/versions"),
+)
+"""The tests of the core."""
+
+SHORT = ("tests/app", "tests/client", "tests/drivers", "tests/flow", "tests/model", "tests/runtime")
+"""The tests of what is Python rather than SQL, for continuous integration."""
+
+_WITHOUT = "spark"
+"""The extra that is left out. It is the largest by far, and has versions of Python of its own."""
+
+_VERSION = "import sys; print(sys.version_info.releaselevel, *sys.version_info[:3])"
+
+Version = tuple[int, ...]
+
+
+def requirements(project: Mapping[str, Any], extra: str = "test") -> list[str]:
+    """Return what an extra needs, together with the dependencies of the project itself, for pip.
+
+    Args:
+        project: the table `[project]` of pyproject.toml.
+    """
+    own = re.compile(rf"{re.escape(project['name'])}\[(.*)\]")
+    needed, waiting = list(project["dependencies"]), [extra]
+    seen = {_WITHOUT}
+    while waiting:
+        extra = waiting.pop()
+        if extra in seen:
+            continue
+        seen.add(extra)
+        for text in project["optional-dependencies"][extra]:
+            if extras := own.fullmatch(text):
+                waiting += [one.strip() for one in extras[1].split(",")]
+            else:
+                needed.append(text)
+    return list(dict.fromkeys(needed))
+
+
+def newest(candidates: Iterable[Path]) -> tuple[Version, Path] | None:
+    """Return the newest released Python among the programs that run, with its version. None if none runs."""
+    found: dict[Version, Path] = {}
+    for program in candidates:
+        if version := _version(program):
+            found.setdefault(version, program)
+    return max(found.items(), default=None)
+
+
+def candidates() -> Iterator[Path]:
+    """Yield the Pythons of this machine that are newer than the oldest supported one, those of pyenv among them."""
+    for minor in range(11, 31):
+        if path := shutil.which(f"python3.{minor}"):
+            yield Path(path)
+    if pyenv := shutil.which("pyenv"):
+        answer = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
+        yield from Path(answer.stdout.strip(), "versions").glob("3.*/bin/python3")
+
+
+def _version(program: Path) -> Version | None:
+    try:
+        answer = subprocess.run([program, "-c", _VERSION], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    level, *numbers = answer.stdout.split() or [""]
+    return tuple(map(int, numbers)) if level == "final" else None
+
+
+def environment() -> Path:
+    """Return the Python of an environment with the project for the Python that runs this. Makes it if needed.
+
+    Raises:
+        subprocess.CalledProcessError: pip can't install what is needed.
+    """
+    home = PROJECT / ".venv" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python, stamp = home / "bin" / "python", home / ".ready"
+    needed = hashlib.sha256((PROJECT / "pyproject.toml").read_bytes() + LOCK.read_bytes() + sys.version.encode())
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != needed.hexdigest():
+        shutil.rmtree(home, ignore_errors=True)
+        _make_environment(home)
+        project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "-c", LOCK, *requirements(project)], check=True)
+        subprocess.run([*pip, "--no-deps", "-e", PROJECT], check=True)
+        stamp.write_text(needed.hexdigest(), encoding="utf-8")
+    return python
+
+
+def _make_environment(home: Path) -> None:
+    if subprocess.run([sys.executable, "-m", "venv", home], check=False).returncode == 0:
+        return
+    # Some systems ship Python without the venv module's pip.
+    bootstrap = home.parent / "bootstrap"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", bootstrap, "virtualenv"]
+    subprocess.run(pip, check=True)
+    path = {**os.environ, "PYTHONPATH": str(bootstrap)}
+    subprocess.run([sys.executable, "-m", "virtualenv", "--quiet", home], env=path, check=True)
+
+
+def _report(line: str) -> None:
+    print(line, flush=True)
+
+
+def _run_on_newest(arguments: Sequence[str]) -> int:
+    found = newest(candidates())
+    if found is None or found[0][:2] <= sys.version_info[:2]:
+        _report(f"NOT TESTED ON A NEWER PYTHON: there is none newer than {sys.version.split()[0]} here")
+        return 0
+    version, program = ".".join(map(str, found[0])), found[1]
+    command = [program, "-m", "tests.versions.python", *(one for one in arguments if one != "--newest")]
+    # pip's own environment must not be that of the Python that runs this.
+    prepared = subprocess.run([*command[:3], "--prepare"], cwd=PROJECT, check=False)
+    if prepared.returncode != 0:
+        _report(f"NOT TESTED ON PYTHON {version}: its environment can't be made, see above")
+        return 0
+    return subprocess.run(command, cwd=PROJECT, check=False).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests on the Python that runs this, or on the newest one."""
+    ours = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    parser = argparse.ArgumentParser(prog="python -m tests.versions.python")
+    parser.add_argument("--newest", action="store_true", help="on the newest Python here, if that is a newer one")
+    parser.add_argument("--short", action="store_true", help="only the tests of what is Python rather than SQL")
+    parser.add_argument("--prepare", action="store_true", help="only make the environment")
+    parser.add_argument("--jobs", default="2", help="processes of pytest-xdist")
+    options = parser.parse_args(ours)
+    if options.newest:
+        return _run_on_newest(arguments)
+    try:
+        python = environment()
+    except subprocess.CalledProcessError as error:
+        _report(f"The environment for Python {sys.version.split()[0]} can't be made: {error}")
+        return 1
+    if options.prepare:
+        return 0
+    rest = arguments[len(ours) + 1 :]
+    named = any(argument.startswith("tests/") for argument in rest)
+    tests = [*(() if named else SHORT if options.short else SUITE), *rest]
+    _report(f"Python {sys.version.split()[0]}, {python}")
+    return subprocess.run([python, "-m", "pytest", "-n", options.jobs, *tests], cwd=PROJECT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""Tests on other versions of Python: what they install, and which Python is the newest."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from tests.versions import python
+
+PythonThat = Callable[[str], Path]
+
+
+@pytest.fixture
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((python.PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+@pytest.fixture
+def python_that(tmp_path: Path) -> PythonThat:
+    """Return a program that prints this instead of the version of a Python."""
+    numbers = itertools.count()
+
+    def make(printed: str) -> Path:
+        path = tmp_path / f"python{next(numbers)}"
+        path.write_text(f"#!/bin/sh\n{printed}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+class TestRequirements:
+    def test_are_those_of_the_extras_and_of_the_project(self) -> None:
+        project = {
+            "name": "some",
+            "dependencies": ["a>=1"],
+            "optional-dependencies": {"test": ["some[more, spark]", "b"], "more": ["c[x]>=2", "a>=1"], "spark": ["d"]},
+        }
+        assert python.requirements(project) == ["a>=1", "b", "c[x]>=2"]
+
+    def test_leave_out_spark(self, project: dict[str, Any]) -> None:
+        found = " ".join(python.requirements(project))
+        assert "asyncpg" in found
+        assert "litestar" in found
+        assert "pytest" in found
+        assert "spark" not in found
+        assert "headrace" not in found
+
+
+@pytest.mark.process
+class TestTheNewest:
+    def test_is_chosen_by_its_numbers(self, python_that: PythonThat) -> None:
+        nine, ten = python_that("echo final 3 9 2"), python_that("echo final 3 10 0")
+        assert python.newest([nine, ten]) == ((3, 10, 0), ten)
+
+    def test_is_no_preview_and_runs(self, python_that: PythonThat, tmp_path: Path) -> None:
+        fine, preview = python_that("echo final 3 12 1"), python_that("echo alpha 3 15 0")
+        shim, missing = python_that("echo 'not found' >&2; exit 127"), tmp_path / "missing"
+        assert python.newest([preview, shim, missing, fine]) == ((3, 12, 1), fine)
+
+    def test_may_be_missing(self) -> None:
+        assert python.newest([]) is None
+
+    def test_is_asked_as_this_one_answers(self) -> None:
+        found = python.newest([Path(sys.executable)])
+        assert found is not None
+        assert found[0] == sys.version_info[:3]
+
+
+class TestContinuousIntegration:
+    def test_says_when_there_is_no_newer_python(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(python, "newest", lambda _: (sys.version_info[:3], Path(sys.executable)))
+        assert python.main(["--newest"]) == 0
+        assert "NOT TESTED ON A NEWER PYTHON" in capsys.readouterr().out
+
+    @pytest.mark.process
+    def test_says_when_the_environment_cannot_be_made(
+        self, python_that: PythonThat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(python, "newest", lambda _: ((3, 99, 0), python_that("exit 1")))
+        assert python.main(["--newest"]) == 0
+        assert "NOT TESTED ON PYTHON 3.99.0" in capsys.readouterr().out
+
+    @pytest.mark.process
+    def test_fails_if_the_tests_fail(self, python_that: PythonThat, monkeypatch: pytest.MonkeyPatch) -> None:
+        failing = python_that('case "$*" in *--prepare*) exit 0;; esac; exit 3')
+        monkeypatch.setattr(python, "newest", lambda _: ((3, 99, 0), failing))
+        assert python.main(["--newest", "--short"]) == 3
+
+    @pytest.mark.process
+    def test_needs_nothing_but_python(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(python.PROJECT)!r}); import tests.versions.python"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_classifiers_name_versions_that_are_allowed(project: dict[str, Any]) -> None:
+    prefix = "Programming Language :: Python :: "
+    named = [one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(f"{prefix}3.")]
+    allowed = SpecifierSet(project["requires-python"])
+    assert named == ["3.11", "3.12", "3.13"]
+    assert all(version in allowed for version in named)
+
+
+def test_the_tests_exist() -> None:
+    for one in (*python.SUITE, *python.SHORT):
+        assert (python.PROJECT / one).is_dir(), one
