@@ -8,10 +8,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from headrace import store
+from headrace import store, sweep
 from headrace.embedded.binaries import find_installation
 from headrace.model.errors import SequenceBehind
 from headrace.model.specs import ConsumerSpec, StreamSpec
+from headrace.runtime.maintenance.sweeper import Sweeper
 from headrace.testing.databases import on_server
 from tests.conftest import Declare
 from tests.runtime.running import eventually
@@ -134,6 +135,43 @@ async def test_the_seqs_of_removed_messages_still_count_as_used(database: store.
     with pytest.raises(SequenceBehind, match="stands at 1, and numbers up to 5"):
         await reader.lease()
     assert await behind(database) == {SEQUENCE: (1, 5)}
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_publishing_is_refused_before_a_number_is_drawn_that_lies_in_a_gap(
+    database: store.Database, compacted: bool
+) -> None:
+    """No primary key refuses it there. Each attempt would draw another number, until one lies in a gap."""
+    await store.create_stream(database, StreamSpec(name="orders", one_message_per_key=compacted))
+    spec = ConsumerSpec(stream="orders", name="ship")
+    reader = Reader(database, spec, (await store.declare_consumer(database, spec)).id, Clock())
+    await publish(database, *"abcdefghij")
+    await sweep(database)
+    assert await reader.drain() == list(range(1, 11))
+    await database.fetch("delete from headrace_streams.orders where seq < 9")
+    await database.fetch(f"select setval('{SEQUENCE}', 1, false)")
+    for _ in range(3):
+        with pytest.raises(SequenceBehind, match=r"stands at 0, and numbers up to 10 .*mend_sequences"):
+            await publish(database, "new", "newer")
+        with pytest.raises(SequenceBehind, match="stands at 0"):
+            await store.publish(database, "orders", "new", "{}")
+        with pytest.raises(SequenceBehind, match="stands at 0"):
+            await store.publish(database, "orders", "new", "{}", message_id="once")
+    assert await behind(database) == {SEQUENCE: (0, 10)}, "an attempt has drawn a number"
+    await database.fetch(MEND)
+    await publish(database, "new")
+    assert await reader.drain() == [11]
+
+
+async def test_the_number_in_a_streams_row_is_seldom_written(database: store.Database, declare: Declare) -> None:
+    await declare()
+    versions = set()
+    sweeper = Sweeper(database)
+    for _ in range(64):
+        await publish(database, "a")
+        await sweeper.sweep()
+        versions.add(tuple(await database.fetchrow("select drawn, xmin::text from headrace_internal.streams")))
+    assert [drawn for drawn, _ in sorted(versions)] == [1, 2, 4, 8, 16, 32, 64]
 
 
 async def test_rows_with_a_used_number_are_refused_with_the_statement_that_repairs_it(

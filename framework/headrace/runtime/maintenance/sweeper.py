@@ -138,6 +138,7 @@ class Sweeper:
         self._skipped_until: dict[int, float] = {}  # streams that had errors
         self._visits: dict[int, Visit] = {}
         self._searched_to: dict[int, int] = {}  # for tombstones
+        self._noted: dict[int, int] = {}  # by stream, the seq in its row, see `note_drawn`
         self._tidy_at = 0.0
         self._forget_at = 0.0
         self._ids = Watermark(database, "headrace_internal.message_ids")
@@ -192,6 +193,7 @@ class Sweeper:
         known = {stream.id for stream in streams}
         for deleted in self._visits.keys() - known:
             del self._visits[deleted]
+            self._noted.pop(deleted, None)
         chosen = []
         for stream in streams:
             visit = self._visits.get(stream.id)
@@ -217,6 +219,8 @@ class Sweeper:
         self._visits[stream.id] = Visit(_state(stream), at, rest)
 
     async def _maintain(self, stream: StreamToSweep, now: datetime | None, swept: Swept) -> None:
+        if stream.drawn and stream.drawn >= 2 * self._noted.get(stream.id, 0):
+            self._noted[stream.id] = await store.note_drawn(self._database, stream.id)
         if not stream.compacted:
             await self._plan(stream, now, swept)
         if stream.limited:

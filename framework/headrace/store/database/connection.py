@@ -163,10 +163,14 @@ class Hold:
         self._open: Transaction | None = None
         self.connection = connection
 
-    async def begin(self, idle: float) -> None:
-        """Begin the transaction. The server ends it if it is idle for `idle` seconds."""
+    async def begin(self, idle: float, settings: str = "") -> None:
+        """Begin the transaction. The server ends it if it is idle for `idle` seconds.
+
+        Args:
+            settings: SQL that is sent with BEGIN, each statement after a semicolon.
+        """
         self._open = transaction = self.connection.transaction()
-        self.connection.send_with_next(ending_when_idle(idle))
+        self.connection.send_with_next(ending_when_idle(idle) + settings)
         await transaction.start()
 
     async def commit(self) -> None:

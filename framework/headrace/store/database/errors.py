@@ -172,7 +172,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             )
         case "42501":
             return DatabaseRefused(
-                f"The database user lacks a privilege: {first_line(error)}. Grant it, or use another user."
+                f"The database user lacks a privilege: {first_line(error)}. Grant it, or use another user. If the setting role"
+                " of the user or the database puts another role in its place, that one needs it: select session_user, current_user."
             )
         case "42P01" if "headrace_streams." in str(
             error

@@ -49,8 +49,16 @@ REPORT_INTERVAL = 10.0
 
 _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
 
-# Read committed, whatever the default: the state must be read as it is after the wait for another upgrade.
-_BEGIN = f"set transaction isolation level read committed; set local lock_timeout = {QUEUE_TIMEOUT * 1000:.0f}"
+# What the role or the database may have set otherwise. Read committed, since the state must be read as it is after the
+# wait for another upgrade. The statements are many and sent together, their strings contain backslashes, and no name
+# in them may mean an object of the user's.
+_BEGIN = f"""
+set transaction isolation level read committed;
+set local statement_timeout = 0;
+set local lock_timeout = {QUEUE_TIMEOUT * 1000:.0f};
+set local standard_conforming_strings = on;
+set local search_path = pg_catalog, pg_temp;
+"""
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):

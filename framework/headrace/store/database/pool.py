@@ -71,6 +71,21 @@ _SHORT_TRANSACTION = ending_when_idle(2)
 _LONG_TRANSACTION = ending_when_idle(30)
 
 
+# A session of Headrace has these settings, whatever the role or the database has. Each read of a lease call must
+# see the newest state, the functions have strings with backslashes, and connections of the pool may idle.
+_OURS = {
+    "default_transaction_isolation": "read committed",
+    "standard_conforming_strings": "on",
+    "idle_session_timeout": "0",
+}
+
+# How a transaction of user code gets the setting that the session would have without `_OURS`.
+_YOURS = {
+    "default_transaction_isolation": "; set transaction isolation level {}",
+    "standard_conforming_strings": "; set local standard_conforming_strings = {}",
+}
+
+
 async def _no_reset(_: Any) -> None:
     """Reset a returned connection. Does nothing, because Headrace changes no session state and a round trip
     would be wasted.
@@ -111,6 +126,7 @@ class Database:
         self._counters = PoolCounters()
         self._addresses = Addresses(dsn)
         self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
+        self._yours = ""  # SQL that gives a transaction of user code the settings that the user has chosen
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
@@ -124,7 +140,7 @@ class Database:
         """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""
         if self._pool is not None:
             return
-        self._settings = {}
+        self._settings, self._yours = {}, ""
         with translated(self.dsn), readable(self.dsn):
             probe = await self.connect(statement_cache_size=0)
             try:
@@ -189,7 +205,10 @@ class Database:
             backend = await probe.fetchval("select pg_backend_pid()")
         # A pooler answers the handshake itself, with a process id that it made up.
         self.pooled = self._detector.pooled = backend != probe.get_server_pid()
-        self._settings = {} if self.pooled else await _effective_settings(probe)
+        if not self.pooled:
+            yours = {name: await probe.fetchval("select pg_catalog.current_setting($1)", name) for name in _YOURS}
+            self._yours = "".join(_YOURS[name].format(value) for name, value in yours.items() if value != _OURS[name])
+            self._settings = _OURS | await _effective_settings(probe)
 
     async def close(self) -> None:
         """Close every connection, including those in use, within a few seconds."""
@@ -255,7 +274,7 @@ class Database:
             if not self.pooled:
                 return await getattr(connection, method)(query, *args)
             connection.send_with_next(_SHORT_TRANSACTION)
-            async with connection.transaction():
+            async with connection.transaction(isolation="read_committed"):
                 return await getattr(connection, method)(query, *args)
 
     @asynccontextmanager
@@ -271,7 +290,7 @@ class Database:
                 async with self._connection() as connection:
                     if self.pooled:
                         connection.send_with_next(_LONG_TRANSACTION)
-                    async with connection.transaction():
+                    async with connection.transaction(isolation="read_committed" if self.pooled else None):
                         yield connection
             except asyncpg.PostgresError as error:
                 if object_replaced(error) and await self._has_schema():
@@ -309,7 +328,7 @@ class Database:
                 self._hold_semaphore.release()
                 raise
             try:
-                await hold.begin(idle)
+                await hold.begin(idle, self._yours)
             except BaseException:
                 await self.end(hold)
                 raise

@@ -20,12 +20,14 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
         serves_from: the oldest revision whose processes work with it.
         digest: the SHA-256 of the text of its functions.
         supported: False if a development version before revision 1 was released created it.
+        bare: whether its tables exist and its data does not, as after a restore of the schema alone.
     """
 
     revision: int = 0
     serves_from: int = 0
     digest: str | None = None
     supported: bool = True
+    bare: bool = False
 
     def refusal(self, dsn: str) -> str | None:
         """Why no process of this code may start with the schema, or None. A schema that is too old is no reason."""
@@ -33,6 +35,11 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
             return (
                 f"The schema in {masked(dsn)} was created by a development version of Headrace before 0.1.0. Remove it with all"
                 " its data: drop schema headrace, headrace_internal, headrace_streams, headrace_staging cascade."
+            )
+        if self.bare:
+            return (
+                f"The schema in {masked(dsn)} was restored without its data. Restore the data, too (pg_restore --data-only), or"
+                " remove the schema: drop schema headrace, headrace_internal, headrace_streams, headrace_staging cascade."
             )
         if self.serves_from > newest_revision():
             return (
@@ -69,7 +76,7 @@ async def read_state(connection: asyncpg.Connection[Any]) -> SchemaState:
         "select to_jsonb(m)::text from headrace_internal.migrations as m order by version desc limit 1"
     )
     if text is None:
-        return SchemaState()
+        return SchemaState(bare=True)
     row = msgspec.json.decode(text)
     return SchemaState(
         revision=row["version"],

@@ -188,6 +188,13 @@ async def try_mend_sequence(executor: Executor, stream: str, lock_timeout: int) 
     return bool(await executor.fetchval("select headrace_internal.try_mend_sequence($1, $2)", stream, lock_timeout))
 
 
+async def note_drawn(executor: Executor, stream: int) -> int:
+    """Note a seq that was drawn in the stream's row, so that copies of the row show where the sequence must be.
+    Returns what the row has.
+    """
+    return await executor.fetchval("select headrace_internal.note_drawn($1)", stream) or 0
+
+
 async def clean_up_writes(executor: Executor, *, now: datetime | None = None) -> int:
     """Delete the records of writes that were abandoned or finished long ago. Returns how many."""
     return (

@@ -45,6 +45,8 @@ async def vacuum_table(database: Database, relation: str) -> datetime:
         connection = await database.connect()
         try:
             begun: datetime = await connection.fetchval("select clock_timestamp()")
+            if not database.pooled:  # a setting of the role may be shorter than the vacuum takes
+                await connection.execute("set statement_timeout = 0")
             # Truncating the file would need an exclusive lock.
             await connection.execute(
                 f"vacuum (index_cleanup on, truncate off, skip_locked on) {relation}", timeout=TIMEOUT

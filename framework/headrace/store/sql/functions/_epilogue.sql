@@ -13,3 +13,44 @@ begin
         execute v_alter;
     end loop;
 end $$;
+
+-- The functions that are called from outside run with a search path of their own. Otherwise an object of another
+-- schema could take the place of one of pg_catalog: one of the same name in a schema that the path names before
+-- pg_catalog, a function in any schema of the path whose arguments fit better, or a temporary table. The functions
+-- that they call inherit the path. It is set once for each call, since it takes some microseconds on servers before
+-- PostgreSQL 17, and a lease call makes some twenty calls.
+
+do $$
+declare
+    -- Called from outside, and by other functions as well.
+    c_called_both_ways  constant text[] := '{declare_stream,latest,range_end,range_mark,require_stream,resolved_position,seek,
+                                             consumer_info,live_revision,stream_info,subscribe_consumers,transaction_status,worker_info}';
+    v_bodies  text := (select string_agg(prosrc, ' ') from pg_proc where pronamespace = 'headrace_internal'::regnamespace
+                                                                      or pronamespace = 'headrace'::regnamespace);
+    v_alter   text;
+begin
+    for v_alter in
+        select format('alter function %s set search_path = pg_catalog, pg_temp', p.oid::regprocedure) from pg_proc as p
+        where p.pronamespace = 'headrace'::regnamespace
+           or p.pronamespace = 'headrace_internal'::regnamespace
+              and (p.proname = any (c_called_both_ways) or strpos(v_bodies, 'headrace_internal.' || p.proname || '(') = 0)
+    loop
+        execute v_alter;
+    end loop;
+end $$;
+
+-- Strings with backslashes mean something else where standard_conforming_strings is off. So the functions that have
+-- any, none of which is called once per message, turn it on. Strings with the prefix E always mean the same.
+
+do $$
+declare
+    v_alter  text;
+begin
+    for v_alter in
+        select format('alter function %s set standard_conforming_strings = on', p.oid::regprocedure) from pg_proc as p
+        where p.pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace)
+          and strpos(p.prosrc, chr(92)) > 0 and strpos(p.prosrc, 'E''') = 0
+    loop
+        execute v_alter;
+    end loop;
+end $$;

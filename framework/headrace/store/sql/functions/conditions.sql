@@ -34,7 +34,7 @@
 create or replace function headrace_internal.json_number(p_text text) returns numeric
 language plpgsql immutable strict as $$
 declare
-    v_part       text[] := regexp_match(p_text, '^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([-+]?)0*([0-9]+))?$');
+    v_part       text[] := regexp_match(p_text, '^(-?)([0-9]+)(?:[.]([0-9]+))?(?:[eE]([-+]?)0*([0-9]+))?$');
     v_digits     text := v_part[2] || coalesce(v_part[3], '');
     v_plain      text := ltrim(v_digits, '0');
     v_magnitude  int;       -- the number is 0.<digits> times ten to this

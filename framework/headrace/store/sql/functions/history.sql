@@ -20,7 +20,7 @@
 create or replace function headrace_internal.timeline_identity(p_id uuid, p_xmin xid) returns uuid
 language sql stable as $$
     select case when p_id is not null then
-        md5(concat_ws('/', p_id, p_xmin, pg_relation_filepath('headrace_internal.history'::regclass)))::uuid
+        pg_catalog.md5(pg_catalog.concat_ws('/', p_id, p_xmin, pg_catalog.pg_relation_filepath('headrace_internal.history'::regclass)))::uuid
     end
 $$;
 
@@ -29,7 +29,7 @@ $$;
 create or replace function headrace_internal.history_identity(p_timeline uuid) returns uuid
 language sql stable as $$
     select case when p_timeline is not null then
-        md5(concat_ws('/', p_timeline, extract(epoch from pg_postmaster_start_time())))::uuid
+        pg_catalog.md5(pg_catalog.concat_ws('/', p_timeline, extract(epoch from pg_catalog.pg_postmaster_start_time())))::uuid
     end
 $$;
 

@@ -27,6 +27,9 @@ begin
     if not found or v_stream.full_until is not null then
         v_stream := headrace_internal.require_stream_with_room(p_stream);
     end if;
+    if v_stream.drawn > 0 and headrace_internal.seems_behind(v_stream.sequence, v_stream.drawn) then
+        perform headrace_internal.require_sequence_ahead(v_stream, v_stream.drawn);
+    end if;
     perform pg_current_xact_id();
     if p_message_ids is not null or p_deliver_at is not null then
         select c.count into v_count from headrace_internal.publish_or_schedule(
@@ -60,6 +63,9 @@ begin
     select * into v_stream from headrace_internal.streams where name = p_stream;
     if not found or v_stream.full_until is not null then
         v_stream := headrace_internal.require_stream_with_room(p_stream);
+    end if;
+    if v_stream.drawn > 0 and headrace_internal.seems_behind(v_stream.sequence, v_stream.drawn) then
+        perform headrace_internal.require_sequence_ahead(v_stream, v_stream.drawn);
     end if;
     perform pg_current_xact_id();
     if p_message_id is not null or p_deliver_at is not null then

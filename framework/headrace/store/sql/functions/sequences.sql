@@ -4,7 +4,9 @@
 -- its numbers. It does not hold on a server that logical replication filled, or where only the data was restored,
 -- because these copy rows and not sequences. Then a new message would lie below the cursors, and a new lease below
 -- the floor, and they would never be seen. So a lease call compares the two, at no cost, and a statement that draws a
--- number that exists already raises the same error (store/database/errors.py).
+-- number that exists already raises the same error (store/database/errors.py). That alone would not do: each failure
+-- draws a number, until one lies in a gap, where the message is published and lost. So a stream's row has a seq that
+-- was drawn, which is copied with it, and publishing is refused before a smaller one is drawn.
 
 -- Raise the error that a sequence is behind.
 create or replace function headrace_internal.raise_sequence_behind(p_sequence text, p_stands_at bigint, p_needed bigint) returns void
@@ -37,6 +39,22 @@ begin
     end if;
 end $$;
 
+-- Return whether a sequence seems to stand below a seq that was drawn. For callers that may not read the sequence it
+-- never does. Volatile, since otherwise it would not be inlined, which each publish pays for.
+create or replace function headrace_internal.seems_behind(p_sequence text, p_drawn bigint) returns boolean
+language sql volatile as $$
+    select case when has_sequence_privilege(p_sequence, 'select') then coalesce(pg_sequence_last_value(p_sequence::regclass), 0) < p_drawn
+                else false end
+$$;
+
+-- Note a seq that was drawn in the stream's row, if it is twice the last one. Returns it.
+create or replace function headrace_internal.note_drawn(p_stream int) returns bigint
+language sql as $$
+    update headrace_internal.streams as s set drawn = headrace_internal.last_drawn_seq(s)
+        where s.id = p_stream and headrace_internal.last_drawn_seq(s) >= 2 * s.drawn and headrace_internal.last_drawn_seq(s) > s.drawn;
+    select drawn from headrace_internal.streams where id = p_stream;
+$$;
+
 -- Return the largest seq of a stream that any table contains. A cursor's position does not count where a user has
 -- moved it ahead of the stream.
 create or replace function headrace_internal.largest_seq(p_stream headrace_internal.streams) returns bigint
@@ -46,7 +64,7 @@ declare
 begin
     execute format('select max(seq) from %s', p_stream.relation) into v_largest;
     return greatest(
-        v_largest, p_stream.trimmed, 0,
+        v_largest, p_stream.trimmed, p_stream.drawn, 0,
         (select min(lower) - 1 from headrace_internal.segments where stream_id = p_stream.id),
         (select max(seq) from headrace_internal.message_ids where stream_id = p_stream.id),
         (select max(greatest(u.settled, u.mark, case when u.position is distinct from u.sought then u.position end))
@@ -91,9 +109,36 @@ begin
     end loop;
 end $$;
 
+-- Return the segments of a stream as the catalog has them.
+create or replace function headrace_internal.attached_segments(p_stream headrace_internal.streams) returns table (lower bigint, upper bigint, relation text)
+language sql stable as $$
+    select bounds[1]::bigint, bounds[2]::bigint, format('headrace_streams.%I', relname)
+    from (select c.relname, regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''?([0-9]+)''?[)] TO [(](?:''?([0-9]+)''?|MAXVALUE)[)]') as bounds
+          from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+          where i.inhparent = to_regclass(p_stream.relation)) as b
+    where bounds is not null
+$$;
+
+-- Read the segments of a stream anew from the catalog, if they are others. Logical replication copies the rows of
+-- headrace_internal.segments and creates no tables. With publish_via_partition_root, messages go into the tables that
+-- are there.
+create or replace function headrace_internal.reread_segments(p_stream headrace_internal.streams) returns void
+language plpgsql as $$
+begin
+    if array(select format('%s %s %s', a.lower, a.upper, a.relation) from headrace_internal.attached_segments(p_stream) as a order by a.lower)
+       = array(select format('%s %s %s', s.lower, s.upper, s.relation) from headrace_internal.segments as s where s.stream_id = p_stream.id order by s.lower)
+    then
+        return;
+    end if;
+    perform pg_advisory_xact_lock(1212498510, p_stream.id);     -- see headrace_internal.lock_stream_for_maintenance
+    delete from headrace_internal.segments as s where s.stream_id = p_stream.id;
+    insert into headrace_internal.segments (stream_id, lower, upper, relation)
+        select p_stream.id, a.lower, a.upper, a.relation from headrace_internal.attached_segments(p_stream) as a;
+end $$;
+
 -- Move all sequences that are behind above the numbers in use, and return them. No number may be drawn meanwhile, so
 -- this waits for open transactions that have drawn one, for up to p_lock_timeout milliseconds, and then raises
--- lock_not_available.
+-- lock_not_available. Segments are read anew, too, since what copies rows without sequences creates no tables.
 create or replace function headrace.mend_sequences(p_lock_timeout int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
 language plpgsql as $$
 declare
@@ -101,6 +146,7 @@ declare
 begin
     perform headrace_internal.require_read_committed('headrace.mend_sequences');
     perform headrace_internal.set_lock_timeout(p_lock_timeout);
+    perform headrace_internal.reread_segments(s) from headrace_internal.streams as s where not s.one_message_per_key order by s.id;
     for v_behind in select b.sequence from headrace.sequences_behind() as b loop
         execute format('alter sequence %s no cycle', v_behind.sequence);     -- changes nothing, and locks it
     end loop;

@@ -96,6 +96,9 @@ begin
         return 0;
     end if;
     v_stream := headrace_internal.require_stream_with_room(p_stream);
+    if v_stream.drawn > 0 and headrace_internal.seems_behind(v_stream.sequence, v_stream.drawn) then
+        perform headrace_internal.require_sequence_ahead(v_stream, v_stream.drawn);
+    end if;
     perform pg_current_xact_id();
     execute format('lock table %s in row exclusive mode', v_stream.relation);
     select * into v_write from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write for update;
