@@ -13,6 +13,7 @@ from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
 from benchmarks.suite.governor import governor
+from benchmarks.suite.grants import grants
 from benchmarks.suite.hotkeys import hotkeys
 from benchmarks.suite.http import http
 from benchmarks.suite.latency import latency
@@ -36,6 +37,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
     for benchmark in (
         publish,
         lease,
+        grants,
         drain,
         work,
         transactional,

@@ -7,6 +7,9 @@ import pytest_asyncio
 from headrace import store
 from tests.support.readers import Clock
 from tests.support.retained import Stream
+from tests.support.roles import login
+
+__all__ = ["login", "stream"]
 
 
 @pytest_asyncio.fixture

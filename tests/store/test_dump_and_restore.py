@@ -12,11 +12,13 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.embedded.binaries import Installation
+from headrace.model.errors import NotGranted
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
 from tests.support.clusters import client_programs
 from tests.support.readers import Clock, Reader, begun, publish
+from tests.support.roles import Login, as_role, user
 
 pytestmark = pytest.mark.asyncio
 
@@ -218,3 +220,24 @@ async def test_no_name_of_headrace_is_a_keyword_that_psql_misreads_in_dumps(
     assert counted == [], (
         "psql takes them for the beginning or the end of a body, and swallows what follows: rename them"
     )
+
+
+async def test_grants_are_dumped_and_hold_in_the_restored_database(
+    login: Login, database: store.Database, restore: Restore
+) -> None:
+    """With their rights, so they are no stale grants there."""
+    app = await login("publish")
+    restored = await restore(database)
+    there = store.Database(as_role(restored.dsn, user(app)))
+    await there.open()
+    try:
+        assert await store.publish(there, "orders", "a", "1") == 1
+        with pytest.raises(NotGranted, match="grant publish"):
+            await store.publish(there, "secrets", "a", "1")
+        await store.migrate(restored, reinstall=True)
+        assert await store.publish(there, "orders", "a", "1") == 2
+        assert [(one.role, one.privilege, one.stream) for one in await store.grants(restored)] == [
+            (user(app), "publish", "orders")
+        ]
+    finally:
+        await there.close()

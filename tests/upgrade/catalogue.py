@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headrace import store
 
-OURS = "('headrace', 'headrace_internal', 'headrace_streams', 'headrace_staging')"
+OURS = "('headrace', 'headrace_internal', 'headrace_granted', 'headrace_streams', 'headrace_staging')"
 
 QUERIES = {
     # Not in their order: a column that is added later is the last one.

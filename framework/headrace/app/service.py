@@ -98,7 +98,13 @@ class Service:
             others.start_soon(run_with_retry, "subscriptions of other processes", self._find_unsubscribed)
             others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
-                others.start_soon(self._janitor.run)
+                if self._database.maintains:
+                    others.start_soon(self._janitor.run)
+                else:
+                    log.info(
+                        "maintenance left to other processes",
+                        hint="this database role may not do it, run a process as the schema's owner or with `admin`",
+                    )
                 others.start_soon(self._heartbeats.run)
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:

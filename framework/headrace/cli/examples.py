@@ -12,6 +12,15 @@ headrace context add local --database postgresql://localhost/shop""",
 headrace context use staging
 headrace context use --none""",
     "context rm": "headrace context rm staging",
+    "grant publish": """\
+headrace grant publish shop --stream orders
+headrace grant publish shop --stream orders --sql""",
+    "grant consume": "headrace grant consume shipping --stream orders --stream returns",
+    "grant admin": "headrace grant admin ops",
+    "migrate": """\
+headrace migrate
+headrace migrate --owner headrace --database postgresql://postgres@db/shop""",
+    "revoke": "headrace revoke publish shop --stream orders",
     "observe": """\
 headrace observe
 headrace observe --server http://localhost:7376 --interval 5s""",

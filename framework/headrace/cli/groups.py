@@ -1,4 +1,4 @@
-"""The commands of `headrace stream`, `consumer`, `context`, `source` and `token`, and the modules that
+"""The commands of `headrace stream`, `consumer`, `context`, `source`, `token` and `grant`, and the modules that
 implement them.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli.commands import contexts, tokens
+from headrace.cli.commands import contexts, grants, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, seek_and_pause
 from headrace.cli.commands.sources import backfills, captures, failed_changes, sources
 from headrace.cli.commands.streams import messages, streams
@@ -159,5 +159,17 @@ token = _group(
         "ls": (tokens.ls, ""),
         "revoke": (tokens.revoke, "TOKEN"),
         "open": (tokens.open_servers, ""),
+    },
+)
+
+grant = _group(
+    "grant",
+    "Let database roles publish, consume, observe or administer, and list what they may do.",
+    {
+        "publish": (grants.publish, "ROLE"),
+        "consume": (grants.consume, "ROLE"),
+        "observe": (grants.observe, "ROLE"),
+        "admin": (grants.admin, "ROLE"),
+        "ls": (grants.ls, ""),
     },
 )

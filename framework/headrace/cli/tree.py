@@ -31,6 +31,11 @@ _COMMANDS = {
         "Create, show, change and remove sources: webhooks and captured tables.",
     ),
     "token": ("headrace.cli.groups:token", "Create, list, revoke and delete the access tokens of the server."),
+    "grant": (
+        "headrace.cli.groups:grant",
+        "Let database roles publish, consume, observe or administer, and list what they may do.",
+    ),
+    "revoke": ("headrace.cli.commands.grants:revoke", "Take a privilege from a database role."),
     "context": ("headrace.cli.groups:context", "Name servers and databases, and select the one that commands use."),
     "observe": (
         "headrace.cli.observe.command:observe",

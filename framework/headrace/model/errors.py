@@ -88,6 +88,12 @@ class DatabaseRefused(ConfigurationError):
     public: str | None = "The database refuses this server's access. The server's log says why."
 
 
+class NotGranted(DatabaseRefused):
+    """The database role has no grant for this. The message names the command that gives it one."""
+
+    public: str | None = "The server's database role may not do this. The server's log says how to allow it."
+
+
 class UnknownStream(HeadraceError, LookupError):
     """There is no stream of that name."""
 
@@ -295,6 +301,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "store_unavailable": ErrorCode(503, "The database can't be reached.", StoreUnavailable),
     "store_busy": ErrorCode(503, "Too many calls examine messages. The call got no place in time.", StoreBusy),
     "database_refused": ErrorCode(503, "The database refuses the server's access.", DatabaseRefused),
+    "not_granted": ErrorCode(503, "The server's database role has no grant for this.", NotGranted),
     "store_full": ErrorCode(503, "The database's disk or quota is full.", StoreFull),
     "stream_full": ErrorCode(503, "The stream has reached its `max_storage`.", StreamFull),
     "in_doubt": ErrorCode(503, "The connection to the database broke at the commit.", InDoubt),

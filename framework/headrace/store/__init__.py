@@ -59,6 +59,7 @@ from headrace.store.catalog.declarations import (
     find_stream,
     streams_named,
 )
+from headrace.store.catalog.grants import Grant, grant, grant_sql, grants, revoke, revoke_sql
 from headrace.store.catalog.key_states import standing
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.catalog.overview import sources_at_work
@@ -157,6 +158,7 @@ __all__ = [
     "FailureToRetry",
     "Forgotten",
     "Found",
+    "Grant",
     "Patience",
     "Plan",
     "PushConsumer",
@@ -212,6 +214,9 @@ __all__ = [
     "find_stream",
     "forget_commits",
     "forget_workers",
+    "grant",
+    "grant_sql",
+    "grants",
     "interrupt_capture",
     "is_in_statistics",
     "keys_captured_since",
@@ -258,6 +263,8 @@ __all__ = [
     "resign",
     "resume",
     "retry_capture_failures",
+    "revoke",
+    "revoke_sql",
     "revoke_token",
     "schema_state",
     "schema_version",

@@ -18,9 +18,20 @@ from headrace.cli.options.times import duration
 from headrace.cli.processes.event_loop import run_async
 from headrace.model.errors import SchemaError
 
+OwnerOption = Annotated[
+    str | None,
+    Parameter(
+        name="--owner",
+        show_default=False,
+        help="The role that owns the schema, and all streams created later. It is created without a login if it does not"
+        " exist. Default: the present owner, or the user of the database URL.",
+    ),
+]
+
 
 def migrate(
     *,
+    owner: OwnerOption = None,
     database: DatabaseOption = None,
     plan: Annotated[bool, flag("Print what would be done, with the locks, and change nothing.")] = False,
     check: Annotated[bool, flag("Change nothing. Exit with 0 if the schema is up to date, 1 if it must be upgraded, or 78 if this version is too old for it.")] = False,
@@ -43,13 +54,16 @@ def migrate(
     """Create or upgrade the schema of the database, to this version of Headrace.
 
     You can repeat it, and run it from several places at once. A schema of a
-    later version is left alone.
+    later version is left alone. Run it as the owner of the schema, as a member
+    of the owner, or as a superuser.
 
     It waits for locks only a moment, gives way to the work of others, and tries
     again. It prints the sessions and processes that it waits for.
     """
     if plan and check:
         raise UsageError("--plan and --check exclude each other. Give one of them.")
+    if owner is not None and (plan or check):
+        raise UsageError("--owner changes the schema. Leave it out with --plan and --check.")
     if plan or check:
         return _report(run_async(_plan, database, to), check=check)
     patience = store.Patience(
@@ -57,21 +71,23 @@ def migrate(
         timeout=None if timeout is None else duration(timeout, "--timeout"),
         report=_print_reasons,
     )
-    version, steps = run_async(_migrate, database, to, reinstall, patience)
+    version, steps = run_async(_migrate, database, owner, to, reinstall, patience)
     for step in steps:
         print(step)
     print(f"The schema has revision {version}.")
     return 0
 
 
-async def _migrate(url: str | None, to: int | None, reinstall: bool, patience: store.Patience) -> tuple[int, list[str]]:
+async def _migrate(
+    url: str | None, owner: str | None, to: int | None, reinstall: bool, patience: store.Patience
+) -> tuple[int, list[str]]:
     async with open_database(url, migrate=False) as database:
         if to is not None:
             state = await store.schema_state(database)
             _require_reachable(state, to)
-            if state.revision == to and not reinstall:
+            if state.revision == to and not reinstall and owner is None:
                 return to, []
-        steps = await store.migrate(database, reinstall=reinstall, patience=patience)
+        steps = await store.migrate(database, owner=owner, reinstall=reinstall, patience=patience)
         return await store.schema_version(database), steps
 
 

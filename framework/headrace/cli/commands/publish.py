@@ -21,7 +21,7 @@ from headrace.cli.output.formats import count
 from headrace.cli.output.progress import Progress, progress_bar
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.errors import NotAllowed
-from headrace.model.errors import HeadraceError, InDoubt, InvalidInput, UnknownStream
+from headrace.model.errors import HeadraceError, InDoubt, InvalidInput, NotGranted, UnknownStream
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -70,7 +70,7 @@ async def _publish(stream: str, file: str, create: bool, skip: int, batch: int, 
 async def _find_or_create(admin: Administration, stream: str, create: bool) -> None:
     try:
         await admin.stream(stream)
-    except NotAllowed:  # the token may only allow publishing
+    except (NotAllowed, NotGranted):  # the token or the database role may only allow publishing
         if create:
             raise
     except UnknownStream as error:

@@ -105,7 +105,7 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     today's rules, see `Push.stored`. Raises `UnknownConsumer`."""
     row = await executor.fetchrow(
         """select s.name as stream, c.name, c.version, c.deliver_policy, c.start_seq, c.start_time,
-                  headrace_internal.consumer_settings(c) as settings, c.filter_where::text as condition
+                  headrace_internal.settings_of_consumer(c.id) as settings, c.filter_where::text as condition
            from headrace_internal.consumers c join headrace_internal.streams s on s.id = c.stream_id where c.id = $1""",
         consumer,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.model import conditions
-from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.errors import NotGranted, UnknownConsumer, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.text.masking import HIDDEN
@@ -37,9 +37,20 @@ async def streams(
 
 
 async def stream(executor: Executor, name: str) -> StreamInfo:
-    """One stream. Raises `UnknownStream`."""
+    """One stream.
+
+    Raises:
+        UnknownStream: there is none of that name, or the database role may do nothing with it.
+        NotGranted: the database role may use the stream, such as publish, but not see its figures.
+    """
     row = await executor.fetchrow("select * from headrace_internal.stream_info($1)", name)
     if row is None:
+        # A role with a grant gets no figures of a stream to which it may only publish.
+        if await executor.fetchval("select exists (select from headrace_internal.streams where name = $1)", name):
+            raise NotGranted(
+                f"The database role may not see the figures of the stream {name!r}. A member of the owner can allow it:"
+                f" headrace grant observe ROLE --stream {name}."
+            )
         raise UnknownStream(f"The stream {name!r} does not exist.")
     return _stream(row)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote, urlsplit
 
 import asyncpg
 
@@ -16,6 +17,7 @@ from headrace.model.errors import (
     InvalidInput,
     InvalidKey,
     LeaseLost,
+    NotGranted,
     SchemaError,
     SequenceBehind,
     StagedRowsGone,
@@ -170,6 +172,14 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return DatabaseRefused(
                 f"The server at {masked(dsn)} refuses the connection: {first_line(error)}. Correct the database URL."
             )
+        case "42501" if "headrace grant" in str(error):
+            return NotGranted(f"{first_line(error)}.")
+        case "42501" if "headrace" in str(error):
+            return NotGranted(
+                f"The database user {_user(dsn)!r} has no grant in Headrace's schema ({first_line(error)}). A member of the schema's"
+                f" owner can give it one: headrace grant publish|consume|observe|admin {_user(dsn)} [--stream NAME]. If the setting role"
+                " of the user or the database puts another role in its place, that one needs it: select session_user, current_user."
+            )
         case "42501":
             return DatabaseRefused(
                 f"The database user lacks a privilege: {first_line(error)}. Grant it, or use another user. If the setting role"
@@ -181,6 +191,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return UnknownStream(
                 f"The stream was just deleted ({first_line(error)}). Create it again, or correct the name."
             ).with_public("The stream was just deleted. Create it again, or correct the name.")
+        case "42P01" | "42883" if "headrace_granted." in str(error):
+            return NotGranted(f"This needs a member of the owner of Headrace's schema ({first_line(error)}).")
         case "3F000" | "42P01" | "42883" | "42704":
             return SchemaError(f"The database has no Headrace schema ({first_line(error)}). Run `headrace migrate`.")
         case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
@@ -193,6 +205,13 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
     if state[:2] in ("08", "53", "58") or state[:3] == "57P":
         return StoreUnavailable(f"The database at {masked(dsn)} is not available: {first_line(error)}.")
     return None
+
+
+def _user(dsn: str) -> str:
+    """The user of a URL, for commands in messages."""
+    with suppress(ValueError):
+        return unquote(urlsplit(dsn).username or "") or "ROLE"
+    return "ROLE"
 
 
 def _unknown(error: asyncpg.PostgresError, dsn: str) -> StoreError:

@@ -26,6 +26,7 @@ from headrace.model.errors import HeadraceError, InUse, SchemaError
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
 from headrace.store.database import revisions
+from headrace.store.database.ownership import become_owner, current_owner, may_migrate
 from headrace.store.database.pool import Database
 from headrace.store.database.revisions import Migration
 from headrace.store.database.schema import SchemaState, read_state, require_schema
@@ -108,10 +109,16 @@ class _Blocked(Exception):
         self.reasons = reasons
 
 
-async def migrate(database: Database, *, reinstall: bool = False, patience: Patience = PATIENCE) -> list[str]:
+async def migrate(
+    database: Database, *, owner: str | None = None, reinstall: bool = False, patience: Patience = PATIENCE
+) -> list[str]:
     """Upgrade the schema to this code's revision. A schema of a later revision is left alone.
 
+    A role that is neither the owner of the schema nor a member of it needs a schema that is up to date.
+
     Args:
+        owner: the role that is to own the schema, and all that is created in it later. None leaves it to the present
+            owner, or to the current role for a new schema.
         reinstall: replace the functions also if the schema has this code's revision, as after somebody changed them,
             or while a revision is developed.
 
@@ -119,13 +126,14 @@ async def migrate(database: Database, *, reinstall: bool = False, patience: Pati
         What was done, a phrase for each step. Empty if nothing was.
 
     Raises:
-        SchemaError: the schema doesn't serve this code any more, or other software owns it.
+        SchemaError: the schema doesn't serve this code any more, or other software owns it, or there is something to
+            do that the role may not do.
         InUse: something was in the way until `patience.timeout`.
     """
     started, reported, delay = monotonic(), float("-inf"), MIN_DELAY
     while True:
         try:
-            return await _attempt(database, reinstall, patience)
+            return await _attempt(database, owner, reinstall, patience)
         except _Blocked as blocked:
             if patience.timeout is not None and monotonic() - started >= patience.timeout:
                 raise InUse(
@@ -145,7 +153,9 @@ async def plan_migration(database: Database) -> Plan:
         state = await read_state(connection)
         refusal = state.refusal(database.dsn)
         missing = () if refusal else tuple(_missing(state))
-        older = await _older_processes(connection, _serves_from(state, missing)) if state.revision and missing else []
+        older = []
+        if state.revision and missing and await may_migrate(connection):
+            older = await _older_processes(connection, _serves_from(state, missing))
     return Plan(
         state=state, migrations=missing, functions=bool(missing), in_the_way=tuple(older), refusal=refusal,
     )  # fmt: skip
@@ -171,23 +181,41 @@ async def require_current_schema(database: Database) -> None:
 # --- one attempt
 
 
-async def _attempt(database: Database, reinstall: bool, patience: Patience) -> list[str]:
+async def _attempt(database: Database, owner: str | None, reinstall: bool, patience: Patience) -> list[str]:
     async with database.transaction() as connection:
-        if not _work(await _accepted(connection, database), reinstall):
+        state = await _accepted(connection, database)
+        present = await current_owner(connection)
+        if not _work(state, reinstall) and owner in (None, present):
             return []
+        if not await may_migrate(connection):
+            raise SchemaError(await _refused_to_migrate(connection, database, state, present))
     async with database.transaction() as connection, _giving_way(database, connection):
         await connection.execute(_LOCK)
         state = await _accepted(connection, database)
         missing = _missing(state)
-        if not _work(state, reinstall):
+        work = _work(state, reinstall)
+        if not work and owner in (None, await current_owner(connection)):
             return []
         await connection.execute(f"set local lock_timeout = {patience.lock_timeout * 1000:.0f}")
         if state.revision == 0:
             await _refuse_foreign_tables(connection, database)
-            await connection.execute(_GROUND)
         elif older := await _older_processes(connection, _serves_from(state, missing)):
             raise _Blocked(older)
-        return await _upgrade(connection, state, missing)
+        done = await become_owner(connection, owner)
+        if state.revision == 0:
+            await connection.execute(_GROUND)
+        return [*done, *(await _upgrade(connection, state, missing) if work else [])]
+
+
+async def _refused_to_migrate(
+    connection: asyncpg.Connection[Any], database: Database, state: SchemaState, owner: str | None
+) -> str:
+    role = await connection.fetchval("select current_user::text")
+    reason = state.outdated(database.dsn) or f"The schema in {masked(database.dsn)} belongs to the role {owner!r}."
+    return (
+        f"{reason} The role {role!r} may not change it. Run the command as a member of the owner {owner!r}, or as a superuser:"
+        " headrace migrate --database URL"
+    )
 
 
 async def _upgrade(connection: asyncpg.Connection[Any], state: SchemaState, missing: Sequence[Migration]) -> list[str]:

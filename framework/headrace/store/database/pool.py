@@ -49,6 +49,17 @@ JUDGING_WAIT = 10.0
 MAX_WAITING_JUDGEMENTS = 50
 """The most calls about one stream that wait for such a place."""
 
+# As headrace_granted.is_direct has it. A role without any right gets the server's errors.
+_HAS_GRANTS = """
+    select exists (
+        select from pg_proc as p
+        join pg_namespace as g on g.oid = p.pronamespace and g.nspname = 'headrace_granted'
+        join pg_namespace as n on n.nspname = 'headrace_internal'
+        where p.proname = 'lease' and not has_schema_privilege(n.oid, 'create') and has_function_privilege(p.oid, 'execute'))
+"""
+
+_ADMINISTERS = "select coalesce(0 = any (headrace_granted.streams_of('admin')), false)"
+
 MIN_POSTGRES = 14  # the first version with multiranges
 
 
@@ -104,6 +115,9 @@ class Database:
 
     Attributes:
         pooled: whether a pooler is in between.
+        granted: whether its role uses the schema through its grants (`headrace grant`), and not as a member of the
+            owner.
+        maintains: whether its role may do the maintenance of all streams.
         waiting: how many calls wait for a connection of the pool.
         holds: the maximum number of open transactions of handlers and services. They last as long as user
             code runs, so they may not use all connections. The rest is kept for leasing, settling and
@@ -119,6 +133,8 @@ class Database:
         self.application_name = application_name
         self.connect_timeout = connect_timeout
         self.pooled = False
+        self.granted = False
+        self.maintains = True
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
@@ -203,6 +219,8 @@ class Database:
             )
         async with probe.transaction():
             backend = await probe.fetchval("select pg_backend_pid()")
+            self.granted = await probe.fetchval(_HAS_GRANTS)
+            self.maintains = not self.granted or await probe.fetchval(_ADMINISTERS)
         # A pooler answers the handshake itself, with a process id that it made up.
         self.pooled = self._detector.pooled = backend != probe.get_server_pid()
         if not self.pooled:
@@ -407,7 +425,7 @@ class Database:
         return pool, connection
 
     async def _watch(self, connection: Any) -> None:
-        connection.begin(self._counters, self._detector)
+        connection.begin(self._counters, self._detector, granted=self.granted)
 
     async def _expire(self) -> None:
         if self._pool is not None:

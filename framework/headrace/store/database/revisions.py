@@ -28,14 +28,17 @@ SQL = files("headrace.store") / "sql"
 # In the order of their dependencies: types before the functions that use them.
 FUNCTIONS = ("history", "segments", "streams", "notifications", "publish", "conditions", "consumers", "lookups", "holes", "parking", "due_messages", "scan",
              "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "operate", "dead_letters", "info", "peek", "key_states", "retention",
-             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "revisions", "sequences", "views")  # fmt: skip
+             "ranges", "writes", "planning", "gaps", "removal", "schedule", "upkeep", "leader", "workers", "revisions", "sequences", "grants", "public", "views")  # fmt: skip
+
+# Generated from all functions, also the retired ones.
+LAST = ("_granted", "_epilogue")
 
 _SERVES_FROM = re.compile(r"^-- Serves from: (\d+)$", re.MULTILINE)
 _LOCKS = re.compile(r"^-- Locks: (.+(?:\n--  .+)*)$", re.MULTILINE)
 _LOCK = re.compile(r"([\w.]+) \(([a-z ]+)\)")
 
 _TYPE = re.compile(r"^create type ([\w.]+) as \(.*?^\);$", re.MULTILINE | re.DOTALL)
-_VIEW = re.compile(r"^create or replace view ([\w.]+) as\n(.*?);$", re.MULTILINE | re.DOTALL)
+_VIEW = re.compile(r"^create or replace view ([\w.]+)( with \([a-z_, ]+\))? as\n(.*?);$", re.MULTILINE | re.DOTALL)
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -93,7 +96,7 @@ def functions() -> str:
     Types are created if they don't exist. A type that changes gets a new name. Views are replaced only if they
     differ, because that takes a lock for which all readers would wait, such as a dump that runs for hours.
     """
-    names = [*(f"functions/{name}.sql" for name in FUNCTIONS), *retired(), "functions/_epilogue.sql"]
+    names = [*(f"functions/{name}.sql" for name in FUNCTIONS), *retired(), *(f"functions/{name}.sql" for name in LAST)]
     text = "\n".join((SQL / name).read_text(encoding="utf-8") for name in names)
     return _VIEW.sub(_if_different, _TYPE.sub(_if_missing, text))
 
@@ -114,10 +117,11 @@ def _if_missing(statement: re.Match[str]) -> str:
 
 
 def _if_different(statement: re.Match[str]) -> str:
-    name, query = statement[1], statement[2]
+    name, options, query = statement[1], statement[2] or "", statement[3]
     draft = "headrace_internal.draft_of_a_view"
     return (
-        f"do $view$ begin create view {draft} as\n{query};\n"
-        f"if pg_get_viewdef(to_regclass('{name}')::oid) is distinct from pg_get_viewdef(to_regclass('{draft}')::oid) then\n"
-        f"{statement[0]}\nend if; drop view {draft}; end $view$;"
+        f"do $view$ begin create view {draft}{options} as\n{query};\n"
+        f"if (select format('%s %s', pg_get_viewdef(oid), reloptions) from pg_class where oid = to_regclass('{name}'))\n"
+        f"    is distinct from (select format('%s %s', pg_get_viewdef(oid), reloptions) from pg_class where oid = '{draft}'::regclass)\n"
+        f"then\n{statement[0]}\nend if; drop view {draft}; end $view$;"
     )

@@ -9,6 +9,7 @@ begin
     for v_alter in
         select format('alter function %s set jit = off', p.oid::regprocedure) from pg_proc as p
         where p.pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace) and p.proconfig && '{enable_seqscan=off,enable_sort=off}'
+          and pg_has_role(p.proowner, 'usage')
     loop
         execute v_alter;
     end loop;
@@ -31,9 +32,10 @@ declare
 begin
     for v_alter in
         select format('alter function %s set search_path = pg_catalog, pg_temp', p.oid::regprocedure) from pg_proc as p
-        where p.pronamespace = 'headrace'::regnamespace
-           or p.pronamespace = 'headrace_internal'::regnamespace
-              and (p.proname = any (c_called_both_ways) or strpos(v_bodies, 'headrace_internal.' || p.proname || '(') = 0)
+        where pg_has_role(p.proowner, 'usage')
+          and (p.pronamespace = 'headrace'::regnamespace
+               or p.pronamespace = 'headrace_internal'::regnamespace
+                  and (p.proname = any (c_called_both_ways) or strpos(v_bodies, 'headrace_internal.' || p.proname || '(') = 0))
     loop
         execute v_alter;
     end loop;
@@ -48,9 +50,38 @@ declare
 begin
     for v_alter in
         select format('alter function %s set standard_conforming_strings = on', p.oid::regprocedure) from pg_proc as p
-        where p.pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace)
+        where p.pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace) and pg_has_role(p.proowner, 'usage')
           and strpos(p.prosrc, chr(92)) > 0 and strpos(p.prosrc, 'E''') = 0
     loop
         execute v_alter;
     end loop;
+end $$;
+
+-- Every role may execute every new function, unless that is revoked. The public functions and those that run as the owner
+-- are for roles with a grant. Roles that were given the schema headrace by hand keep its functions. All other functions
+-- run with the rights of the caller, in a schema that only the owner may use.
+
+do $$
+declare
+    v_function  regprocedure;
+    v_role      text;
+begin
+    execute format('revoke execute on function %s from public', (headrace_internal.owned_objects('{headrace,headrace_granted}')).functions);
+    for v_function in
+        select oid from pg_proc where pronamespace = 'headrace_internal'::regnamespace and prosecdef and proname <> 'leave_witness'
+          and pg_has_role(proowner, 'usage')
+    loop
+        execute format('revoke execute on function %s from public', v_function);
+    end loop;
+    -- The views of the schema headrace call these. They open nothing by themselves.
+    grant execute on function headrace_granted.is_direct, headrace_granted.streams_of, headrace_granted.view_streams,
+        headrace_granted.view_consumers, headrace_granted.view_capture, headrace_granted.view_workers to public;
+    for v_role in
+        select distinct case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+        from pg_namespace as n cross join aclexplode(n.nspacl) as a where n.nspname = 'headrace' and a.grantee <> n.nspowner
+    loop
+        execute format('grant execute on function %s to %s', (headrace_internal.owned_objects('{headrace}')).functions, v_role);
+    end loop;
+    perform headrace_internal.remove_stale_grants();
+    perform headrace_internal.apply_grants();
 end $$;

@@ -163,7 +163,7 @@ begin
         end if;
     end if;
     if cardinality(p_keys) > 0 then
-        perform headrace.publish_many(p_stream, p_keys, p_data);
+        perform headrace_internal.publish_messages(p_stream, p_keys, p_data);
     end if;
     if p_chunks is not null then
         perform headrace_internal.advance_backfills(p_source, p_chunks);
@@ -350,7 +350,7 @@ begin
         where data #>> '{metadata,table_schema}' = $1 and data #>> '{metadata,table_name}' = $2 and json_typeof(data -> 'record') = 'object'
         $f$, v_stream.relation) into v_keys using p_schema, p_relation;
     if v_keys <> '{}' then
-        perform headrace.publish_many(p_stream, v_keys, array_fill(json_build_object('record', null, 'metadata', p_metadata), array[cardinality(v_keys)]));
+        perform headrace_internal.publish_messages(p_stream, v_keys, array_fill(json_build_object('record', null, 'metadata', p_metadata), array[cardinality(v_keys)]));
     end if;
     return cardinality(v_keys);
 end $$;

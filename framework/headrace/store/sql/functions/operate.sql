@@ -158,6 +158,7 @@ begin
             execute format('drop table %s', v_staging);
         end if;
     end loop;
+    delete from headrace_internal.grants where stream_id = v_stream.id;
     delete from headrace_internal.streams where id = v_stream.id;
     perform pg_notify('headrace', v_stream.id::text);       -- wakes the workers of its consumers
 exception when lock_not_available or deadlock_detected then

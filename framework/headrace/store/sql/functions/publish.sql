@@ -10,13 +10,9 @@
 -- p_message_ids: ids for deduplication, see headrace_internal.publish_or_schedule. p_deliver_at: when to publish a message, if
 -- that is later.
 -- Returns the number of messages that were published or scheduled.
-create or replace function headrace.publish_many(
-    p_stream       text,
-    p_keys         text[],
-    p_data         json[],
-    p_headers      json[] default null,
-    p_message_ids  text[] default null,
-    p_deliver_at   timestamptz[] default null
+create or replace function headrace_internal.publish_messages(
+    p_stream text, p_keys text[], p_data json[], p_headers json[] default null, p_message_ids text[] default null,
+    p_deliver_at timestamptz[] default null
 ) returns bigint
 language plpgsql as $$
 declare
@@ -47,13 +43,8 @@ end $$;
 
 -- Publish one message. Returns its seq. If the message id was published before, returns the seq of that message.
 -- Returns null if the message is scheduled for later.
-create or replace function headrace.publish(
-    p_stream      text,
-    p_key         text,
-    p_data        json,
-    p_headers     json default null,
-    p_message_id  text default null,
-    p_deliver_at  timestamptz default null
+create or replace function headrace_internal.publish_message(
+    p_stream text, p_key text, p_data json, p_headers json, p_message_id text, p_deliver_at timestamptz
 ) returns bigint
 language plpgsql as $$
 declare

@@ -153,7 +153,7 @@ begin
         v_headers := array_append(v_headers, v_message.headers);
         v_bytes := v_bytes + v_message.bytes;
         if cardinality(v_keys) >= c_messages or v_bytes >= c_bytes then
-            v_count := v_count + headrace.publish_many(p_target, v_keys, v_data, v_headers);
+            v_count := v_count + headrace_internal.publish_messages(p_target, v_keys, v_data, v_headers);
             v_keys := '{}';
             v_data := '{}';
             v_headers := '{}';
@@ -161,7 +161,7 @@ begin
         end if;
     end loop;
     if v_keys <> '{}' then
-        v_count := v_count + headrace.publish_many(p_target, v_keys, v_data, v_headers);
+        v_count := v_count + headrace_internal.publish_messages(p_target, v_keys, v_data, v_headers);
     end if;
     return v_count;
 end $$;

@@ -31,7 +31,7 @@ begin
                array_agg(headers order by deliver_at, id) as headers
             into v_due from due;
         if v_due.count > 0 then
-            perform headrace.publish_many(v_stream.name, v_due.keys, v_due.data, v_due.headers);
+            perform headrace_internal.publish_messages(v_stream.name, v_due.keys, v_due.data, v_due.headers);
             moved := v_due.count;
         end if;
     exception

@@ -3,8 +3,9 @@
 -- last has no upper bound, so that no publish ever fails for lack of one. The longer no new ones are created, the
 -- coarser they get.
 
+-- It belongs to the owner of the schema, as the stream's table does.
 create or replace function headrace_internal.add_segment(p_stream int, p_lower bigint, p_upper bigint) returns text
-language plpgsql as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_stream  headrace_internal.streams;
     v_leaf    text;

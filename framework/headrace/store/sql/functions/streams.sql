@@ -47,6 +47,14 @@ begin
     stream_id := v_stream.id;
     perform headrace_internal.set_policy(v_stream.id, p_settings);
     update headrace_internal.streams set updated_at = created_at where id = v_stream.id returning * into v_stream;
+    perform headrace_internal.create_message_table(v_stream);
+end $$;
+
+-- Create the table of a new stream. It belongs to the owner of the schema, also if a superuser or a member of that role
+-- creates the stream.
+create or replace function headrace_internal.create_message_table(p_stream headrace_internal.streams) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
     -- Defaults are evaluated in the order of the columns, and the gap-aware cursor depends on that order: a
     -- transaction has its xid before it draws a seq. created_at comes after seq, so that the transaction that drew a
     -- later seq has a later time.
@@ -58,8 +66,8 @@ begin
     -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on
     -- the way.
     -- An escaped NUL is valid JSON, but Postgres could never return the string that contains it.
-    if v_stream.one_message_per_key then
-        execute format('create sequence %s', v_stream.sequence);
+    if p_stream.one_message_per_key then
+        execute format('create sequence %s', p_stream.sequence);
     end if;
     execute format($ddl$
         create table %1$s (
@@ -78,36 +86,31 @@ begin
                 pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= 700000   -- however well it is compressed
                 or octet_length(data::text) + coalesce(octet_length(headers::text), 0) <= 200000000)
         ) %4$s
-        $ddl$, v_stream.relation,
-        case when v_stream.one_message_per_key then format('not null default nextval(%L)', v_stream.sequence)
-             else format('generated always as identity (sequence name %s)', v_stream.sequence) end,
-        p_name || '.pkey',
-        case when not v_stream.one_message_per_key then 'partition by range (seq)' else
+        $ddl$, p_stream.relation,
+        case when p_stream.one_message_per_key then format('not null default nextval(%L)', p_stream.sequence)
+             else format('generated always as identity (sequence name %s)', p_stream.sequence) end,
+        p_stream.name || '.pkey',
+        case when not p_stream.one_message_per_key then 'partition by range (seq)' else
             -- Every update leaves a dead row: vacuum early, by count, and never wait for the lock to truncate the
             -- file.
             'with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
                    autovacuum_analyze_scale_factor = 0.5, vacuum_truncate = off)' end);
-    if v_stream.one_message_per_key then
-        execute format('alter sequence %s owned by %s.seq', v_stream.sequence, v_stream.relation);
+    if p_stream.one_message_per_key then
+        execute format('alter sequence %s owned by %s.seq', p_stream.sequence, p_stream.relation);
     end if;
     begin
-        execute format('alter table %s alter column data set compression lz4', v_stream.relation);
+        execute format('alter table %s alter column data set compression lz4', p_stream.relation);
     exception when feature_not_supported then
         -- This server was built without lz4. pglz costs two thirds of the throughput of 10 kB payloads.
-        execute format('alter table %s alter column data set storage external', v_stream.relation);
+        execute format('alter table %s alter column data set storage external', p_stream.relation);
     end;
-    if v_stream.one_message_per_key then
-        execute format('alter table %s add column digest bytea, add constraint %I unique (key)', v_stream.relation, p_name || '.key');
+    if p_stream.one_message_per_key then
+        execute format('alter table %s add column digest bytea, add constraint %I unique (key)', p_stream.relation, p_stream.name || '.key');
     else
-        perform headrace_internal.add_segments_ahead(v_stream.id, 1, case when v_stream.max_storage is null then 100000
-            else least(100000, greatest(1000, v_stream.max_storage / 16 / 256)) end);
+        perform headrace_internal.add_segments_ahead(p_stream.id, 1, case when p_stream.max_storage is null then 100000
+            else least(100000, greatest(1000, p_stream.max_storage / 16 / 256)) end);
     end if;
 end $$;
-
-create or replace function headrace.create_stream(p_name text, p_settings json default '{}') returns int
-language sql as $$
-    select stream_id from headrace_internal.declare_stream(p_name, p_settings)
-$$;
 
 -- Raise unless the transaction is read committed. A function that reads several times, or after it got a lock, must
 -- see the newest state at each read.

@@ -19,8 +19,8 @@
 -- p_leases, p_seqs: the messages, in parallel. p_timeline: the timeline that the leases were given in, see
 -- history.sql. Null skips that check. Returns the transaction's id. If the response to a COMMIT is lost,
 -- pg_xact_status reports by this id whether it took place.
-create or replace function headrace.ack(
-    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null
+create or replace function headrace_internal.ack_messages(
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid
 ) returns xid8
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare

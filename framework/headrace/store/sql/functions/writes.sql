@@ -53,7 +53,7 @@ end $$;
 -- Create a staging table with the constraints of the stream. So an invalid row is refused while the task that sends
 -- it still knows which row it is.
 create or replace function headrace_internal.create_staging(p_stream headrace_internal.streams, p_write text) returns text
-language plpgsql as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_name     text := p_stream.id || '.' || md5(p_write);
     v_staging  text := format('headrace_staging.%I', v_name);

@@ -1,0 +1,151 @@
+"""`headrace grant publish|consume|observe|admin|ls` and `headrace revoke`: what database roles may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from headrace.cli.connection.connect import open_database
+from headrace.cli.options.common import DatabaseOption, JsonOption, flag
+from headrace.cli.options.times import time_or_dash
+from headrace.cli.output.formats import count
+from headrace.cli.output.results import print_list
+from headrace.cli.processes.event_loop import run_async
+
+if TYPE_CHECKING:
+    from headrace.store import Grant
+
+RoleArgument = Annotated[str, Parameter(name="ROLE", help="The name of the database role.")]
+StreamOption = Annotated[
+    list[str],
+    Parameter(
+        name="--stream",
+        negative="",
+        show_default=False,
+        help="Only for this stream. Repeat for several. Default: all streams, also those created later.",
+    ),
+]
+SqlOption = Annotated[bool, flag("Print the SQL, and change nothing.")]
+
+
+def publish(
+    role: RoleArgument,
+    /,
+    *,
+    stream: StreamOption = [],  # noqa: B006 - not changed
+    sql: SqlOption = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Let a role publish.
+
+    It can't read messages, nor see other streams.
+    """
+    _grant("publish", role, stream, sql, database)
+
+
+def consume(
+    role: RoleArgument,
+    /,
+    *,
+    stream: StreamOption = [],  # noqa: B006 - not changed
+    sql: SqlOption = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Let a role run the existing consumers, and read messages.
+
+    It can't create, change, move or delete consumers.
+    """
+    _grant("consume", role, stream, sql, database)
+
+
+def observe(
+    role: RoleArgument,
+    /,
+    *,
+    stream: StreamOption = [],  # noqa: B006 - not changed
+    sql: SqlOption = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Let a role see the figures of streams and consumers.
+
+    It sees no message.
+    """
+    _grant("observe", role, stream, sql, database)
+
+
+def admin(
+    role: RoleArgument,
+    /,
+    *,
+    stream: StreamOption = [],  # noqa: B006 - not changed
+    sql: SqlOption = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Let a role do everything but own the schema.
+
+    For all streams it may create streams and sources, and do the maintenance.
+    """
+    _grant("admin", role, stream, sql, database)
+
+
+def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
+    """List the grants of all roles."""
+    print_list(
+        run_async(_list, database), json, ("role", "may", "stream", "since"),
+        lambda g: (g.role if g.exists else f"{g.role} (no such role)", g.privilege, g.stream or "all", time_or_dash(g.granted_at)),
+        empty="No role has a grant. Only the schema's owner, its members and superusers can use it.",
+    )  # fmt: skip
+
+
+def revoke(
+    privilege: Annotated[str, Parameter(name="PRIVILEGE", help="publish, consume, observe or admin.")],
+    role: RoleArgument,
+    /,
+    *,
+    stream: StreamOption = [],  # noqa: B006 - not changed
+    sql: SqlOption = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Take a privilege from a database role.
+
+    Processes that run as the role fail at their next call.
+    """
+    from headrace import store
+
+    if sql:
+        print(store.revoke_sql(privilege, role, stream))
+    else:
+        removed = run_async(_revoke, database, privilege, role, stream)
+        print(f"Removed {count(removed, 'grant')} of the role {role}.")
+
+
+def _grant(privilege: str, role: str, streams: list[str], sql: bool, database: str | None) -> None:
+    from headrace import store
+
+    if sql:
+        print(store.grant_sql(privilege, role, streams))
+    else:
+        run_async(_give, database, privilege, role, streams)
+        print(f"The role {role} has {privilege} for {', '.join(streams) or 'all streams'}.")
+
+
+async def _give(url: str | None, privilege: str, role: str, streams: list[str]) -> None:
+    from headrace import store
+
+    async with open_database(url) as database:
+        await store.grant(database, privilege, role, streams)
+
+
+async def _revoke(url: str | None, privilege: str, role: str, streams: list[str]) -> int:
+    from headrace import store
+
+    async with open_database(url) as database:
+        return await store.revoke(database, privilege, role, streams)
+
+
+async def _list(url: str | None) -> list[Grant]:
+    from headrace import store
+
+    async with open_database(url) as database:
+        return await store.grants(database)

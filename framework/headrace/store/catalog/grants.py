@@ -1,0 +1,180 @@
+"""grants: let roles publish, consume, observe or administer, on all streams or on some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from headrace.model.errors import InvalidInput, NotGranted, UnknownStream
+from headrace.store.database.pool import Database
+
+Privilege = Literal["publish", "consume", "observe", "admin"]
+
+PRIVILEGES: tuple[Privilege, ...] = get_args(Privilege)
+
+_BEGIN = "begin;\nselect headrace_internal.remove_stale_grants();"
+
+_APPLY = "select headrace_internal.apply_grants();"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What one role may do.
+
+    Attributes:
+        stream: the name of the stream. None for all streams.
+        exists: whether there is a role of that name. The grants of a role that was renamed or dropped stay until the next change
+            of grants.
+    """
+
+    role: str
+    privilege: Privilege
+    stream: str | None
+    granted_at: datetime
+    exists: bool
+
+
+def grant_sql(privilege: str, role: str, streams: Sequence[str] = ()) -> str:
+    """The statements that give a role a privilege, in one transaction. No streams stand for all of them."""
+    checked = _privilege(privilege)
+    if not streams:
+        rows = f"values ({literal(role)}, {literal(checked)}, 0)"
+    else:
+        rows = (
+            f"select {literal(role)}, {literal(checked)}, id from headrace_internal.streams"
+            f" where name in ({', '.join(map(literal, streams))})"
+        )
+    return _transaction(
+        f"insert into headrace_internal.grants (role, privilege, stream_id)\n    {rows}\n    on conflict do nothing;"
+    )
+
+
+def revoke_sql(privilege: str, role: str, streams: Sequence[str] = ()) -> str:
+    """The statements that take a privilege away. No streams stand for the privilege on all streams and on each."""
+    condition = f"role = {literal(role)} and privilege = {literal(_privilege(privilege))}"
+    if streams:
+        condition += (
+            "\n    and stream_id in (select id from headrace_internal.streams"
+            f" where name in ({', '.join(map(literal, streams))}))"
+        )
+    return _transaction(f"delete from headrace_internal.grants\n    where {condition};")
+
+
+def _transaction(change: str) -> str:
+    return f"{_BEGIN}\n{change}\n{_APPLY}\ncommit;"
+
+
+async def grant(database: Database, privilege: str, role: str, streams: Sequence[str] = ()) -> None:
+    """Give a role a privilege, on these streams, or on all streams and those that are created later.
+
+    Raises:
+        InvalidInput: there is no such role, or it needs no grant.
+        UnknownStream: a stream doesn't exist.
+        NotGranted: the database's own role is not a member of the schema's owner.
+    """
+    statements = _statements(grant_sql(privilege, role, streams))
+    _require_membership(database)
+    async with database.transaction() as connection:
+        found = await connection.fetchrow(
+            """select r.rolsuper or pg_has_role(r.oid, n.nspowner, 'usage') as owns
+               from pg_roles as r, pg_namespace as n where r.rolname = $1 and n.nspname = 'headrace_internal'""",
+            role,
+        )
+        if found is None:
+            raise InvalidInput(
+                f"There is no database role {role!r}. Create it first: create role {quoted(role)} login.", field="role"
+            )
+        if found["owns"]:
+            raise InvalidInput(
+                f"The role {role!r} may do everything already, as a superuser or a member of the schema's owner.",
+                field="role",
+            )
+        await _require_streams(connection, streams)
+        for statement in statements:
+            await connection.execute(statement)
+
+
+async def revoke(database: Database, privilege: str, role: str, streams: Sequence[str] = ()) -> int:
+    """Take a privilege from a role: on these streams, or everywhere. Running processes of the role fail at their
+    next call.
+
+    Returns:
+        The number of grants that were removed.
+
+    Raises:
+        InvalidInput: the role has the privilege on all streams, so it can't be taken for one.
+        UnknownStream: a stream doesn't exist.
+    """
+    first, delete, apply = _statements(revoke_sql(privilege, role, streams))
+    _require_membership(database)
+    async with database.transaction() as connection:
+        await connection.execute(first)
+        await _require_streams(connection, streams)
+        if streams and await connection.fetchval(
+            """select exists (select from headrace_internal.grants where role = $1 and privilege = $2 and stream_id = 0)""",
+            role, privilege,
+        ):  # fmt: skip
+            raise InvalidInput(
+                f"The role {role!r} has {privilege!r} for all streams. Revoke that without --stream, and grant the streams"
+                " that it is to keep.",
+                field="streams",
+            )
+        count = int((await connection.execute(delete)).split()[-1])
+        await connection.execute(apply)
+    return count
+
+
+async def grants(database: Database) -> list[Grant]:
+    """All grants, by role, privilege and stream. Raises `NotGranted`."""
+    _require_membership(database)
+    rows = await database.fetch(
+        """select g.role, g.privilege, s.name as stream, g.granted_at, r.oid is not null as exists
+           from headrace_internal.grants as g
+           left join headrace_internal.streams as s on s.id = g.stream_id
+           left join pg_roles as r on r.rolname = g.role
+           where g.stream_id = 0 or s.id is not null order by g.role, g.privilege, s.name nulls first"""
+    )
+    return [Grant(**dict(row)) for row in rows]
+
+
+def _require_membership(database: Database) -> None:
+    if database.granted:
+        raise NotGranted("Only a member of the schema's owner may see and change grants. Connect as such a role.")
+
+
+async def _require_streams(connection: Any, streams: Sequence[str]) -> None:
+    found = await connection.fetchval(
+        "select array_agg(name) from headrace_internal.streams where name = any ($1::text[])", list(streams)
+    )
+    for name in streams:
+        if name not in (found or ()):
+            raise UnknownStream(f"The stream {name!r} does not exist.")
+
+
+def _privilege(privilege: str) -> Privilege:
+    if privilege not in PRIVILEGES:
+        raise InvalidInput(
+            f"The privilege {privilege!r} is unknown. It is one of {', '.join(PRIVILEGES)}.", field="privilege"
+        )
+    return privilege
+
+
+def _statements(script: str) -> list[str]:
+    """The statements between BEGIN and COMMIT: one before the change, the change, and one after it."""
+    first, rest = script.removeprefix("begin;\n").removesuffix("\ncommit;").split("\n", 1)
+    return [first, *rest.rsplit("\n", 1)]
+
+
+def literal(text: str) -> str:
+    """A string of SQL, whatever the settings of the session. Raises `InvalidInput` for a NUL character."""
+    if "\0" in text:
+        raise InvalidInput("A name has a NUL character, which Postgres can't store. Leave it out.")
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'" if "\\" not in text else " E'" + escaped.replace("\\", "\\\\") + "'"
+
+
+def quoted(name: str) -> str:
+    """An identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,368 @@
+-- grants: what roles other than the owner may do.
+--
+-- The owner of the schema, its members and superusers call headrace_internal, with their own rights, and nothing here
+-- costs them anything. Any other role has no right there. It calls the function of the same name in headrace_granted,
+-- which runs as the owner (security definer), with a search_path of its own, and first checks headrace_internal.grants.
+-- Those functions are generated in _granted.sql, from the list of what each privilege allows.
+--
+-- The role that counts is the role of the session: that of SET ROLE, or else the one that logged in. Inside of a
+-- function that runs as its owner, current_user is that owner, so it can't be asked there. A superuser has no grant,
+-- even as a member: a function of any other user runs in a superuser's session when autovacuum evaluates an index
+-- expression, and that must open nothing.
+
+-- Whether the caller calls headrace_internal itself, or reads a whole view. A role that was given rights there by hand
+-- does, unless it has a grant, too. The functions of the schema headrace contain the same expressions, because a call
+-- costs more than they do. The search_path is set, because the views rely on the result.
+-- p_view: the caller needs its own right to read it, so that a view that a role with a grant creates opens nothing.
+create or replace function headrace_granted.is_direct(p_view text default null) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select has_schema_privilege('headrace_internal', 'create')
+        or (has_schema_privilege('headrace_internal', 'usage') or has_table_privilege(
+                (select c.oid from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+                 where n.nspname = 'headrace' and c.relname = p_view), 'select'))
+        and not exists (
+            select from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+            where n.nspname = 'headrace_granted' and p.proname = 'lease' and has_function_privilege(p.oid, 'execute'))
+$$;
+
+-- The privileges of which one suffices.
+create or replace function headrace_internal.sufficient_privileges(p_privilege text) returns text[]
+language plpgsql immutable as $$
+begin
+    return case p_privilege when 'publish' then '{publish,admin}' when 'consume' then '{consume,admin}'
+                            when 'observe' then '{observe,consume,admin}' when 'admin' then '{admin}'
+                            else '{publish,consume,observe,admin}' end::text[];
+end $$;
+
+-- Return the role that counts. Null for a superuser: of all roles, only a superuser may truncate a table of the system.
+-- So it needs no query, which each publish would pay for.
+create or replace function headrace_internal.granted_role() returns text
+language plpgsql stable as $$
+declare
+    v_role  text := case current_setting('role') when 'none' then session_user else current_setting('role') end;
+begin
+    return case when has_table_privilege(v_role, 'pg_catalog.pg_authid', 'truncate') is false then v_role end;
+end $$;
+
+-- Return the streams on which the role of the session has a privilege, or 'any'. 0 stands for all streams. Null unless
+-- it has one.
+create or replace function headrace_internal.granted_streams(p_privilege text) returns int[]
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    v_role        text := headrace_internal.granted_role();
+    v_privileges  text[] := headrace_internal.sufficient_privileges(p_privilege);
+begin
+    return (
+        select array_agg(distinct g.stream_id)
+        from headrace_internal.grants as g
+        where g.privilege = any (v_privileges)
+          and (g.role = v_role or pg_has_role(v_role, to_regrole(quote_ident(g.role))::oid, 'usage')));
+end $$;
+
+-- Return whether the role of the session has a privilege on a stream: by its id, 0 for all streams, null for none.
+-- Most roles have their own grant, which the primary key finds. The others inherit one.
+create or replace function headrace_internal.is_granted(p_privilege text, p_stream int) returns boolean
+language plpgsql stable as $$
+declare
+    v_role        text := headrace_internal.granted_role();
+    v_privileges  text[] := headrace_internal.sufficient_privileges(p_privilege);
+    v_streams     int[] := array[0, p_stream];
+begin
+    perform from headrace_internal.grants as g
+        where g.stream_id = any (v_streams) and g.role = v_role and g.privilege = any (v_privileges);
+    if not found then
+        perform from headrace_internal.grants as g
+            where g.stream_id = any (v_streams) and g.privilege = any (v_privileges)
+              and pg_has_role(v_role, to_regrole(quote_ident(g.role))::oid, 'usage');
+    end if;
+    return found;
+end $$;
+
+-- Return a word of a command line, to be copied from an error into a shell.
+create or replace function headrace_internal.shell_word(p_text text) returns text
+language plpgsql immutable as $$
+begin
+    return case when p_text ~ '^[[:alnum:]_.@:][[:alnum:]_.@:-]*$' then p_text
+                else chr(39) || replace(p_text, chr(39), chr(39) || '\' || chr(39) || chr(39)) || chr(39) end;
+end $$;
+
+-- Raise unless the role of the session has a privilege. p_stream: as for is_granted. p_name: the stream's name in the
+-- error.
+create or replace function headrace_internal.require_grant(p_privilege text, p_stream int, p_name text default null) returns void
+language plpgsql stable as $$
+declare
+    v_role  text;
+    v_name  text;
+begin
+    if headrace_internal.is_granted(p_privilege, p_stream) then
+        return;
+    end if;
+    v_role := case current_setting('role') when 'none' then session_user else current_setting('role') end;
+    v_name := coalesce(left(p_name, 80), (select name from headrace_internal.streams where id = p_stream));
+    raise exception using errcode = 'insufficient_privilege', message = format(
+        'The role %I may not %s%s. A member of the owner can allow it: headrace grant %s %s%s',
+        v_role,
+        case p_privilege when 'publish' then 'publish to' when 'consume' then 'consume' when 'observe' then 'see the figures of'
+                         else 'administer' end,
+        coalesce(format(' the stream %L', v_name), ' all streams'), p_privilege, headrace_internal.shell_word(v_role),
+        coalesce(' --stream ' || headrace_internal.shell_word(v_name), ''));
+end $$;
+
+-- As require_grant, for a stream by its name. Without the privilege on all streams, one that does not exist gets the
+-- same answer as one that the role may not use.
+create or replace function headrace_internal.require_grant_by_name(p_privilege text, p_name text) returns void
+language plpgsql stable as $$
+declare
+    v_stream  int;
+begin
+    select id into v_stream from headrace_internal.streams where name = p_name;
+    perform headrace_internal.require_grant(p_privilege, v_stream, coalesce(p_name, ''));
+end $$;
+
+-- As require_grant, for the streams of consumers. One that does not exist is left to the function that is called.
+create or replace function headrace_internal.require_grant_of_consumers(p_privilege text, p_consumers int[]) returns void
+language plpgsql stable as $$
+declare
+    v_stream  int;
+begin
+    for v_stream in select distinct stream_id from headrace_internal.consumers where id = any (p_consumers) loop
+        perform headrace_internal.require_grant(p_privilege, v_stream);
+    end loop;
+end $$;
+
+-- Raise unless the role of the session has any privilege.
+create or replace function headrace_internal.require_any_grant() returns void
+language plpgsql stable as $$
+begin
+    if headrace_internal.granted_streams('any') is null then
+        perform headrace_internal.require_grant('observe', 0);
+    end if;
+end $$;
+
+-- The streams that a role may see with a privilege, for the views. It runs as the owner.
+create or replace function headrace_granted.streams_of(p_privilege text) returns int[]
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    v_streams  int[] := headrace_internal.granted_streams(p_privilege);
+begin
+    if 0 = any (v_streams) then
+        return array(select id from headrace_internal.streams) || 0;
+    end if;
+    return v_streams;
+end $$;
+
+-- The settings of a consumer as its readers may see them: a push consumer's secrets are for its administrators.
+create or replace function headrace_internal.settings_for_readers(p_stream text, p_settings json) returns json
+language plpgsql stable as $$
+begin
+    if json_typeof(p_settings -> 'push') is distinct from 'object'
+       or headrace_internal.is_granted('admin', (select id from headrace_internal.streams where name = p_stream)) then
+        return p_settings;
+    end if;
+    return (p_settings::jsonb || jsonb_build_object('push', (p_settings::jsonb -> 'push') - 'secret' - 'headers'
+        || jsonb_build_object('url', regexp_replace(p_settings #>> '{push,url}', '^([a-z]+://)([^/@]*@)?([^/?#]*).*$', '\1\3/'))))::json;
+end $$;
+
+-- The settings of a consumer, by its id.
+create or replace function headrace_internal.settings_of_consumer(p_consumer int) returns json
+language sql stable as $$
+    select headrace_internal.consumer_settings(c) from headrace_internal.consumers as c where c.id = p_consumer
+$$;
+
+-- As open_inserts, for a table that is named by text.
+create or replace function headrace_internal.open_inserts_of(p_table text, out at timestamptz, out holders text[])
+language sql as $$
+    select * from headrace_internal.open_inserts(p_table::regclass)
+$$;
+
+-- Create a stream unless it exists. Returns its id.
+create or replace function headrace_internal.stream_for(p_name text, p_settings json) returns int
+language sql as $$
+    select stream_id from headrace_internal.declare_stream(p_name, p_settings)
+$$;
+
+-- What a role without `admin` may declare: a stream that exists, and a consumer as it is. So a worker starts with the
+-- same code as under the owner.
+
+create or replace function headrace_granted.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select id, false into stream_id, new from headrace_internal.streams where name = p_name;
+    if stream_id is not null and headrace_internal.is_granted('any', stream_id) then
+        return;
+    end if;
+    perform headrace_internal.require_grant('admin', 0);
+    select * into stream_id, new from headrace_internal.declare_stream(p_name, p_settings);
+end $$;
+
+create or replace function headrace_granted.stream_for(p_name text, p_settings json) returns int
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return (select stream_id from headrace_granted.declare_stream(p_name, p_settings));
+end $$;
+
+create or replace function headrace_granted.edit_stream(p_name text, p_settings json) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    v_before  text;
+begin
+    perform headrace_internal.require_grant_by_name('any', p_name);
+    if headrace_internal.is_granted('admin', (select id from headrace_internal.streams where name = p_name)) then
+        perform headrace_internal.edit_stream(p_name, p_settings);
+        return;
+    end if;
+    select headrace_internal.stream_settings(s)::text into v_before from headrace_internal.streams as s where s.name = p_name;
+    perform headrace_internal.edit_stream(p_name, p_settings);
+    if v_before is distinct from (
+        select headrace_internal.stream_settings(s)::text from headrace_internal.streams as s where s.name = p_name) then
+        perform headrace_internal.require_grant_by_name('admin', p_name);     -- raises, which undoes the change
+    end if;
+end $$;
+
+-- Reads for the views of the schema headrace, whose functions run as the caller.
+
+create or replace function headrace_granted.view_streams(p_stream text)
+returns table (id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
+               segments bigint, consumers bigint, scheduled bigint, next_scheduled timestamptz, "full" boolean)
+language plpgsql stable as $$
+begin
+    if has_schema_privilege('headrace_internal', 'usage') then
+        return query select * from headrace_internal.stream_info(p_stream);
+    else
+        return query select * from headrace_granted.stream_info(p_stream);
+    end if;
+end $$;
+
+create or replace function headrace_granted.view_consumers(p_stream text, p_name text)
+returns table (id uuid, stream text, stream_id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, begins json, "position" bigint, last_seq bigint, lag bigint, num_pending bigint,
+               num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
+               dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
+               gap_lower bigint, gap_upper bigint, gap_at timestamptz)
+language plpgsql stable as $$
+begin
+    if has_schema_privilege('headrace_internal', 'usage') then
+        return query select * from headrace_internal.consumer_info(p_stream, p_name);
+    else
+        return query select * from headrace_granted.consumer_info(p_stream, p_name);
+    end if;
+end $$;
+
+create or replace function headrace_granted.view_capture(p_source int) returns json
+language plpgsql stable as $$
+begin
+    if has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_internal.capture_info(p_source);
+    end if;
+    return headrace_granted.capture_info(p_source);
+end $$;
+
+create or replace function headrace_granted.view_workers() returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
+language plpgsql stable as $$
+begin
+    if has_schema_privilege('headrace_internal', 'usage') then
+        return query select * from headrace_internal.worker_info();
+    else
+        return query select * from headrace_granted.worker_info();
+    end if;
+end $$;
+
+-- Tables that the store reads, as far as a role may. A security barrier keeps a function in a role's own WHERE from
+-- seeing the other rows.
+
+create or replace view headrace_granted.migrations as
+select version, name, serves_from, functions, applied_at from headrace_internal.migrations;
+
+create or replace view headrace_granted.history as
+select id, since, single, xmin from headrace_internal.history;
+
+create or replace view headrace_granted.streams with (security_barrier) as
+select id, uid, name from headrace_internal.streams where id = any ((select headrace_granted.streams_of('any'))::int[]);
+
+create or replace view headrace_granted.consumers with (security_barrier) as
+select id, uid, stream_id, name, filter_where, deliver_policy, start_seq, start_time, version,
+       case when stream_id = any ((select headrace_granted.streams_of('admin'))::int[]) then push end as push
+from headrace_internal.consumers where stream_id = any ((select headrace_granted.streams_of('observe'))::int[]);
+
+create or replace view headrace_granted.sources with (security_barrier) as
+select * from headrace_internal.sources where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
+
+create or replace view headrace_granted.backfills with (security_barrier) as
+select * from headrace_internal.backfills where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
+
+create or replace view headrace_granted.secrets with (security_barrier) as
+select * from headrace_internal.secrets where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
+
+create or replace view headrace_granted.tokens with (security_barrier) as
+select * from headrace_internal.tokens where 0 = any ((select headrace_granted.streams_of('admin'))::int[])
+with check option;
+
+-- Remove the grants of roles that are not those that got them: a role was dropped, and the name may now belong to
+-- another one. The rights to the schema headrace_granted belong to a role and not to its name, and pg_dump keeps them. Call it
+-- before each change of the grants.
+create or replace function headrace_internal.remove_stale_grants() returns void
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(1212498508, -1);      -- as an upgrade: both change the rights to functions
+    delete from headrace_internal.grants as g where not exists (
+        select from pg_catalog.pg_namespace as n cross join aclexplode(n.nspacl) as a join pg_catalog.pg_roles as r on r.oid = a.grantee
+        where n.nspname = 'headrace_granted' and a.grantee <> n.nspowner and r.rolname = g.role);
+end $$;
+
+-- Return the functions and the views of schemas, as GRANT takes them: those that belong to the owner of their schema.
+-- Other roles may have put objects of their own there, which only they can grant.
+create or replace function headrace_internal.owned_objects(p_schemas text[], out functions text, out views text)
+language plpgsql stable as $$
+begin
+    select string_agg(p.oid::regprocedure::text, ', ') into functions
+        from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = any (p_schemas) and p.proowner = n.nspowner;
+    select string_agg(c.oid::regclass::text, ', ') into views
+        from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+        where n.nspname = any (p_schemas) and c.relowner = n.nspowner and c.relkind = 'v';
+end $$;
+
+-- Let the roles of headrace_internal.grants use headrace and headrace_granted, and no role that has no grant any more.
+-- What a function of these schemas does for a role, it checks itself. Call it after each change of the grants.
+create or replace function headrace_internal.apply_grants() returns void
+language plpgsql as $$
+declare
+    v_ours  record;
+    v_role  record;
+begin
+    v_ours := headrace_internal.owned_objects('{headrace,headrace_granted}');
+    -- Not to roles that have all of it: each right is a new version of a row of the catalog.
+    for v_role in
+        select quote_ident(r.rolname) as name, g.administers
+        from (select role, bool_or(privilege = 'admin' and stream_id = 0) as administers from headrace_internal.grants group by role) as g
+        join pg_catalog.pg_roles as r on r.rolname = g.role
+        where exists (
+                select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace and n.nspowner = p.proowner
+                where n.nspname in ('headrace', 'headrace_granted')
+                    and not exists (select from aclexplode(p.proacl) as a where a.grantee = r.oid))
+           or exists (
+                select from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace and n.nspowner = c.relowner
+                where n.nspname in ('headrace', 'headrace_granted')
+                    and c.relkind = 'v' and not exists (select from aclexplode(c.relacl) as a where a.grantee = r.oid and a.privilege_type = 'SELECT'))
+           or (select count(*) from pg_catalog.pg_namespace as n cross join aclexplode(n.nspacl) as a
+               where n.nspname in ('headrace', 'headrace_granted') and a.grantee = r.oid and a.privilege_type = 'USAGE') < 2
+           or g.administers is distinct from exists (
+                select from pg_catalog.pg_class as c cross join aclexplode(c.relacl) as a
+                where c.oid = 'headrace_granted.tokens'::regclass and a.grantee = r.oid and a.privilege_type = 'INSERT')
+    loop
+        execute format('grant usage on schema headrace, headrace_granted to %s', v_role.name);
+        execute format('grant execute on function %s to %s', v_ours.functions, v_role.name);
+        execute format('grant select on %s to %s', v_ours.views, v_role.name);
+        execute format(case when v_role.administers then 'grant insert, update, delete on headrace_granted.tokens to %s'
+                            else 'revoke insert, update, delete on headrace_granted.tokens from %s' end, v_role.name);
+    end loop;
+    for v_role in
+        select distinct quote_ident(r.rolname) as name
+        from pg_catalog.pg_namespace as n cross join aclexplode(n.nspacl) as a join pg_catalog.pg_roles as r on r.oid = a.grantee
+        where n.nspname = 'headrace_granted' and a.grantee <> n.nspowner
+          and not exists (select from headrace_internal.grants as g where g.role = r.rolname)
+    loop
+        execute format('revoke all on function %s from %s', v_ours.functions, v_role.name);
+        execute format('revoke all on %s from %s', v_ours.views, v_role.name);
+        execute format('revoke all on schema headrace, headrace_granted from %s', v_role.name);
+    end loop;
+end $$;

@@ -1,0 +1,99 @@
+-- What users call. The owner of the schema, its members and superusers call headrace_internal, with their own rights, and
+-- so do roles that were given rights there by hand. Other roles call headrace_granted, see grants.sql. These functions
+-- name no type of headrace_internal, which such a role could not look up.
+
+-- Publish many messages, see publish.sql.
+create or replace function headrace.publish_many(
+    p_stream       text,
+    p_keys         text[],
+    p_data         json[],
+    p_headers      json[] default null,
+    p_message_ids  text[] default null,
+    p_deliver_at   timestamptz[] default null
+) returns bigint
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+        return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
+    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
+    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
+    elsif exists (
+        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
+    then
+        return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
+    end if;
+    return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);     -- rights that were given by hand
+end $$;
+
+-- Publish one message, see publish.sql.
+create or replace function headrace.publish(
+    p_stream      text,
+    p_key         text,
+    p_data        json,
+    p_headers     json default null,
+    p_message_id  text default null,
+    p_deliver_at  timestamptz default null
+) returns bigint
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+        return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
+    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
+    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
+    elsif exists (
+        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
+    then
+        return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
+    end if;
+    return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);     -- rights that were given by hand
+end $$;
+
+-- Ack messages in the transaction of the caller, see transactions.sql.
+create or replace function headrace.ack(
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null
+) returns xid8
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+        return headrace_internal.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
+    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
+    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant consume %I --stream NAME', current_user, current_user);
+    elsif exists (
+        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
+    then
+        return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
+    end if;
+    return headrace_internal.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);     -- rights that were given by hand
+end $$;
+
+-- Create a stream, see streams.sql. Returns its id.
+create or replace function headrace.create_stream(p_name text, p_settings json default '{}') returns int
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+        return headrace_internal.stream_for(p_name, p_settings);
+    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_granted.stream_for(p_name, p_settings);
+    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant admin %I', current_user, current_user);
+    elsif exists (
+        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
+    then
+        return headrace_granted.stream_for(p_name, p_settings);
+    end if;
+    return headrace_internal.stream_for(p_name, p_settings);     -- rights that were given by hand
+end $$;
