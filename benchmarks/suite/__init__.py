@@ -27,6 +27,7 @@ from benchmarks.suite.push import push
 from benchmarks.suite.retention import retention
 from benchmarks.suite.spark import spark
 from benchmarks.suite.standstill import standstill
+from benchmarks.suite.start import start
 from benchmarks.suite.steady import steady
 from benchmarks.suite.tenants import tenants
 from benchmarks.suite.transactional import transactional
@@ -58,6 +59,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         push,
         tenants,
         observe,
+        start,
         capture,
         spark,
     )

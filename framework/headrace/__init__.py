@@ -40,6 +40,7 @@ from headrace.model.specs import Backoff
 
 if TYPE_CHECKING:
     from headrace.app.app import App
+    from headrace.app.declarations import Router
     from headrace.app.readiness import Readiness
     from headrace.runtime.handlers.dependencies import Depends
     from headrace.runtime.handlers.middleware import Middleware, Next
@@ -76,6 +77,7 @@ __all__ = [
     "Readiness",
     "Reject",
     "Retry",
+    "Router",
     "SchemaError",
     "SequenceBehind",
     "StoreError",
@@ -102,6 +104,7 @@ _LAZY = {
     "Next": "headrace.runtime.handlers.middleware",
     "PostgresSpec": "headrace.sources.postgres.spec",
     "Readiness": "headrace.app.readiness",
+    "Router": "headrace.app.declarations",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.messages.transaction",
     "sweep": "headrace.runtime.maintenance.sweeper",

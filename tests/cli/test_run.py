@@ -78,6 +78,7 @@ def _settled(dsn: str) -> tuple[int, int]:
 
 def test_a_signal_lets_handlers_finish(commands: Commands, dsn: str, orders: Orders, tmp_path: Path) -> None:
     running = commands("run", "service:app", "--database", dsn)
+    running.line(lambda line: "app running" in line and f"/{dsn.rpartition('/')[2].partition('?')[0]}" in line)
     orders(1, until=tmp_path / "go")
     running.line("begun 1")
     running.send(signal.SIGTERM)

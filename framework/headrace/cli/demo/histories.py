@@ -17,11 +17,12 @@ from headrace.model.errors import InvalidData
 
 
 class History(Protocol):
-    """Changes with their keys, and the resulting tree: key to object id."""
+    """Changes with their keys, how many there are, and the resulting tree: key to object id."""
 
     name: str
 
     def messages(self) -> Iterator[tuple[str, Change]]: ...
+    def count(self) -> int: ...
     def tree(self) -> dict[str, str]: ...
 
 
@@ -35,6 +36,9 @@ class RepositoryHistory:
     def messages(self) -> Iterator[tuple[str, Change]]:
         for path, change in changes(self.name, self._repository.log()):
             yield key_of(self.name, path), change
+
+    def count(self) -> int:
+        return sum(1 for _ in self.messages())
 
     def tree(self) -> dict[str, str]:
         return {key_of(self.name, path): found for path, found in self._repository.tree().items()}
@@ -59,6 +63,9 @@ class FileHistory:
     def messages(self) -> Iterator[tuple[str, Change]]:
         for line in self._history:
             yield line.key, line.data
+
+    def count(self) -> int:
+        return len(self._history)
 
     def tree(self) -> dict[str, str]:
         try:

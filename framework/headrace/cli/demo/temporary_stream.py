@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from headrace import App, HeadraceError
+from headrace import App, HeadraceError, UnknownStream
+from headrace.cli.demo.books import Books
 
 
 def unique_name() -> str:
@@ -17,22 +18,17 @@ def unique_name() -> str:
 
 
 @asynccontextmanager
-async def drop_after(app: App, name: str) -> AsyncIterator[None]:
-    """Drop the stream at the end of the block, also after an error. The app's consumers must have stopped by then."""
+async def drop_after(app: App, name: str, books: Books | None = None) -> AsyncIterator[None]:
+    """Drop the stream at the end of the block, and the books, also after an error."""
     try:
         yield
     finally:
         with anyio.move_on_after(10, shield=True):
-            await _drop(app, name)
-
-
-async def _drop(app: App, name: str) -> None:
-    try:
-        async with app.database.transaction() as connection:
-            relation = await connection.fetchval(
-                "delete from headrace_internal.streams where name = $1 returning relation", name
-            )
-            if relation is not None:
-                await connection.execute(f"drop table {relation}")
-    except HeadraceError:
-        return  # the database is unreachable, and the demo reports another error
+            try:
+                await app.admin.delete_stream(name, force=True)
+            except UnknownStream:
+                pass  # it was not created yet
+            except HeadraceError:
+                return  # the database is unreachable, and the demo reports another error
+            if books is not None:
+                await books.drop(app.database)

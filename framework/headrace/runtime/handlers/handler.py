@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.text.pydantic_json import has_model, model_decoder
 from headrace.runtime.handlers.dependencies import dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
 from headrace.runtime.messages.batch import Batch
@@ -200,6 +201,8 @@ def _item(payload: Any, name: str) -> Any:
 
 def _decoder(payload: Any, name: str) -> Decode:
     try:
+        if has_model(payload):
+            return model_decoder(payload)
         decoder = msgspec.json.Decoder(payload)
         custom = _custom_type(msgspec.inspect.type_info(payload), set())
     except (TypeError, NameError) as error:
@@ -209,7 +212,7 @@ def _decoder(payload: Any, name: str) -> Decode:
     if custom is not None:
         raise ConfigurationError(
             f"The handler {name!r} takes {custom.__name__!r}, which can't be decoded from JSON: make it a msgspec.Struct,"
-            " a dataclass, a TypedDict, or a built-in type."
+            " a pydantic model, a dataclass, a TypedDict, or a built-in type."
         )
     return decoder.decode
 

@@ -1,0 +1,350 @@
+"""Declarations that an app and a router have in common: streams, consumers, captures and middleware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from headrace.app import capture
+from headrace.app.consumer import Consumer, check_together, define
+from headrace.model.conditions import Condition
+from headrace.model.durations import Duration
+from headrace.model.errors import ConfigurationError
+from headrace.model.handling import Breaker, OnBatchError, Runner
+from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec, parsed
+from headrace.runtime.handlers.middleware import Middleware, check_middleware
+from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, Numeric
+from headrace.sources.postgres.spec import PostgresSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method, from what `locals()` returns on its first line."""
+    return {name: value for name, value in local_variables.items() if name != "self"}
+
+
+class Declarations:
+    """What you declare at import time, mostly with decorators."""
+
+    def __init__(self, streams: Sequence[str] = ()) -> None:
+        self.consumers: list[Consumer] = []
+        self.captures: list[PostgresSpec] = []
+        self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
+        self._middleware: list[Middleware] = []
+
+    def stream(
+        self,
+        name: str,
+        *,
+        retention: Retention = "limits",
+        retain_up_to: Duration | None = None,
+        retain_at_least: Duration | None = None,
+        max_storage: int | None = None,
+        one_message_per_key: bool = False,
+        dedupe: bool = False,
+        tombstones: bool = False,
+        dedupe_window: Duration = "2m",
+    ) -> str:
+        """Declare a stream and its retention. At start it is created, or its settings are changed to these.
+
+        An existing stream keeps its settings if you declare it by its name alone, or only name it
+        in a consumer.
+
+        Args:
+            retention: `limits` applies the limits below. `interest` keeps a message until every
+                consumer is done with it, whatever else is set. Without a consumer, nothing is removed.
+            retain_up_to: messages older than this are removed.
+            retain_at_least: younger messages are kept whatever the stream's size. If that leaves no
+                room, publishing is refused (`StreamFull`, in SQL `HR005`) until there is some.
+            max_storage: the size on disk above which the oldest messages are removed. In bytes.
+            one_message_per_key: a new message replaces the previous one of the same key (compaction).
+                It is chosen when the stream is created.
+            dedupe: a payload that equals the latest one of its key is not published, compared by the
+                SHA-256 of its JSON. It needs `one_message_per_key`.
+            tombstones: a `null` payload deletes its key, after every consumer has received it. It needs
+                `one_message_per_key`.
+            dedupe_window: how long message ids are remembered, so that a repeated publish has no
+                effect.
+
+        Returns:
+            The name. Raises `ConfigurationError` for settings that contradict each other.
+        """
+        spec = StreamSpec(**parsed(StreamSpec, _arguments(locals())))
+        self._check_open()
+        self._streams[name] = None if spec == StreamSpec(name=name) else spec
+        return name
+
+    def capture(
+        self,
+        *tables: str,
+        into: str,
+        mode: Mode = "changes",
+        name: str | None = None,
+        database: str | None = None,
+        columns: Mapping[str, Sequence[str]] | None = None,
+        actions: Sequence[Action] = ACTIONS,
+        where: str | Mapping[str, Any] | Condition | None = None,
+        group: Sequence[str] | None = None,
+        key: str | None = None,
+        sort: str | None = None,
+        deletes: Deletes = "ignore",
+        numeric: Numeric = "string",
+        transform: str | Callable[..., Any] | None = None,
+        backfill: bool = True,
+        rate: int | None = None,
+        slot: str | None = None,
+        publication: str | None = None,
+        heartbeat: Duration | None = None,
+        alarm: int = 1_000_000_000,
+    ) -> str:
+        """Declare that tables are captured into a stream: `app.capture("public.orders", into="orders")`.
+
+        At start the stream is created if needed, and the source is created or changed to these
+        settings. From then on one process captures: this one, another one of this app, or a
+        `headrace serve`.
+
+        Args:
+            tables: the captured tables, each as `schema.table`. Write double quotes around names that
+                are not plain lower case.
+            into: the stream. In mode "rows" it has `one_message_per_key`.
+            mode: `changes` publishes a message for each change. `rows` publishes the latest version of
+                each row, to a stream with `one_message_per_key`.
+            name: the source's name. The stream's name by default.
+            database: the Postgres URL of the captured database. Answers show `…` for its password. By
+                default the database of the app itself.
+            columns: the only columns that are captured, by table. All columns of other tables are
+                captured.
+            actions: which kinds of changes become messages.
+            where: which changes become messages: a condition on the message before `transform`. Such as
+                "data.record.total > 100".
+            group: columns that make up the key. Rows with the same values in them are ordered together.
+            key: a template of the keys. Such as "orders.{record.region}.{record.id}".
+            sort: in mode `rows`, a column that grows with every insert and update of a row. A backfill
+                reads in its order.
+            deletes: in mode `rows`, the effect of a row that is deleted, or no longer meets `where`.
+                `ignore` keeps its last version, and `tombstone` publishes a tombstone.
+            numeric: the JSON form of `numeric` values: a `string`, which no parser rounds, or a
+                `number`.
+            transform: a function decorated with `@headrace.transform`, as `module:name`. It makes the
+                published data from a message's data. Pass the function, or its name.
+            backfill: whether the existing rows of a table are published when it is captured for the
+                first time.
+            rate: the maximum number of rows that a backfill reads.
+            slot: an existing replication slot to use. By default Headrace creates its own.
+            publication: an existing publication to use. By default Headrace creates its own.
+            heartbeat: the time without changes after which a heartbeat is written to the captured
+                database, so that the slot advances. Never by default.
+            alarm: the size of the WAL held back by the slot at which an alarm begins. In bytes.
+
+        Returns:
+            The stream's name. Raises `ConfigurationError` for settings that contradict each other,
+            or a name that is taken.
+        """
+        self._add_capture(capture.define(**_arguments(locals())))
+        return into
+
+    def _add_capture(self, spec: PostgresSpec) -> None:
+        self._check_open()
+        if any(spec.name == other.name for other in self.captures):
+            raise ConfigurationError(f"Two captures are both called {spec.name!r}: pass name=… to one of them.")
+        self.captures.append(spec)
+
+    def consumer(
+        self,
+        stream: str,
+        *,
+        filter: str | Sequence[str] = ">",  # noqa: A002 - the word of the field
+        where: str | Mapping[str, Any] | Condition | None = None,
+        name: str | None = None,
+        concurrency: int | tuple[int, int] = (1, 64),
+        max_deliver: int = 10,
+        ack_wait: Duration = "30s",
+        max_ack_pending: int = 1000,
+        backoff: Backoff | Duration | Sequence[Duration] | None = None,
+        on_exhausted: OnExhausted = "dead_letter",
+        ordered: bool = True,
+        timeout: Duration | None = None,
+        deliver_policy: DeliverPolicy = "all",
+        start_seq: int | None = None,
+        start_time: datetime | None = None,
+        transactional: bool = False,
+        publishes: str | None = None,
+        batch: int | None = None,
+        batch_timeout: Duration = 0.0,
+        group_by_key: bool = False,
+        on_batch_error: OnBatchError = "retry",
+        runner: Runner | None = None,
+        rate_limit: float | str | None = None,
+        rate_burst: int | None = None,
+        key_concurrency: int | None = None,
+        ack_before_next: bool = False,
+        priority: int = 0,
+        breaker: Breaker | bool | int | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> Callable[[F], F]:
+        """Make a function the handler of a consumer of `stream`.
+
+        The function takes the payload, decoded into the annotated type, a `Message`, both or
+        neither. When it returns, the message is acked. When it raises, the message is delivered
+        again after its backoff. A plain function runs in a thread.
+
+        Args:
+            filter: which keys to read: one filter or several, at most 100. `*` matches one token, and `>` the rest.
+                Such as `orders.*.new` or `orders.us.>`.
+            where: a condition that the content of these messages must meet. Text such as `"data.status
+                = 'paid' and data.total > 100"`, the same as JSON, or `field("total") > 100`.
+            name: the consumer's name, under which the store keeps its position. The function's name
+                by default.
+            concurrency: how many handlers run at a time in one process: a fixed number, or a range
+                to scale in.
+            max_deliver: the number of attempts before a message is exhausted. -1 for no limit.
+            ack_wait: the visibility timeout. A lease expires after it unless it is extended.
+            max_ack_pending: the maximum number of messages that are leased and not settled, over all
+                processes.
+            backoff: the delay before the next attempt, or a list with one for each attempt, of which
+                the last repeats. It may also be a `Backoff`. By default it is exponential, from 1 s to
+                5 minutes, with jitter.
+            on_exhausted: what happens to an exhausted message. `dead_letter` makes it a dead letter,
+                `block` makes it one and blocks its key until you redrive or purge it, and `drop`
+                discards it.
+            ordered: whether the messages of a key are delivered strictly in order.
+            timeout: how long the handler may take for one message.
+            deliver_policy: where a new consumer starts. `all` starts at the first message, `new` after
+                the last one, `by_start_seq` at `start_seq`, and `by_start_time` at `start_time`.
+                `last_per_key` delivers the last message of each key, and then new ones.
+            start_seq: the seq at which a new consumer starts.
+            start_time: the time at which a new consumer starts.
+            transactional: run the handler inside a transaction. The ack commits together with what
+                the handler writes through its `Transaction` parameter. If the lease was lost,
+                nothing is committed.
+            publishes: a stream. The handler's return value is published to it, together with the
+                ack: (key, data) or (key, data, headers), a list of these, or None for nothing.
+            batch: take up to this many messages at a time, as a `list[Order]` or a `Batch`. When
+                the handler returns, all are acked except those for which it set another outcome.
+            batch_timeout: how long to wait for a batch to fill, after its first message.
+            group_by_key: make each batch of one key's waiting messages, in their order.
+            on_batch_error: when the handler of a batch raises, "retry" retries all of it. "bisect"
+                runs halves of it until the failing messages are found.
+            runner: "process" for CPU-bound work, or "thread", the default of a plain function. A
+                timeout can stop a process. It can't stop a thread, which is waited for.
+            rate_limit: the maximum rate of deliveries, over all processes. A number of messages per
+                second, or text such as "100/s" or "1000/h".
+            rate_burst: the maximum number of messages that are delivered at once after a pause. It
+                needs `rate_limit`. By default one second of the rate.
+            key_concurrency: with `ordered=False`, how many messages of a key one process handles at
+                a time.
+            ack_before_next: start a key's next message only after the ack of the previous one is
+                committed. A crash then repeats at most one message of a key, or one batch, instead
+                of a run of them. Each message of a key costs a round trip to the database.
+                Transactional handlers always work this way.
+            priority: while a consumer of higher priority has waiting messages, the others in its
+                process are limited to their minimum concurrency.
+            breaker: the circuit breaker. It pauses when handlers fail again and again, and probes
+                with single messages. True, a number of failures in a row, or a `Breaker`.
+            middleware: middleware of this handler alone, the outermost first. It runs inside the
+                app's. See `middleware`.
+
+        Raises:
+            ConfigurationError: an invalid setting, an annotation that can't be decoded, or a name
+                that is taken.
+            InvalidFilter: a filter that breaks the grammar.
+        """
+        given = _arguments(locals())
+
+        def register(function: F) -> F:
+            consumer = define(function, given)
+            check_together(consumer)
+            self._add(consumer)
+            return function
+
+        if callable(stream):
+            raise ConfigurationError("Write @app.consumer('orders'): the decorator needs the stream that it reads.")
+        return register
+
+    def _add(self, consumer: Consumer) -> None:
+        self._check_open()
+        spec = consumer.spec
+        for other in self.consumers:
+            if (other.spec.stream, other.spec.name) == (spec.stream, spec.name):
+                raise ConfigurationError(
+                    f"Two handlers of {spec.stream!r} are both called {spec.name!r}, and would share one place in the stream:"
+                    " pass name=… to one of them."
+                )
+        self.consumers.append(consumer)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Run an async function around every handler: `async def timed(delivery, call_next): … await call_next()`.
+
+        The first one that you add is the outermost. See `headrace.runtime.handlers.middleware`.
+        Raises `ConfigurationError`.
+        """
+        self._check_open()
+        self._middleware.extend(check_middleware([function]))
+        return function
+
+    def include(self, router: Router) -> None:
+        """Take over what a router declares. Its middleware runs inside the app's, around its own handlers only.
+
+        From then on nothing can be declared on the router, since nobody would run it. Several apps may include it.
+
+        Args:
+            router: a router, with all that it declares.
+
+        Raises:
+            ConfigurationError: a consumer, capture or stream is declared twice with different settings.
+        """
+        if not isinstance(router, Router):
+            raise ConfigurationError(f"app.include takes a headrace.Router, not {type(router).__name__}.")
+        self._check_open()
+        if router is self:
+            raise ConfigurationError("A router can't include itself.")
+        router.close()
+        for name, spec in router._streams.items():
+            known = self._streams.get(name)
+            if spec is not None and known is not None and spec != known:
+                raise ConfigurationError(f"The stream {name!r} is declared twice, with different settings.")
+            self._streams[name] = known if spec is None else spec
+        for capture_spec in router.captures:
+            self._add_capture(capture_spec)
+        for consumer in router.consumers:
+            inner = consumer.handling.middleware
+            handling = replace(consumer.handling, middleware=(*router._middleware, *inner))
+            self._add(replace(consumer, handling=handling))
+
+    def _check_open(self) -> None:
+        """Raise `ConfigurationError` if nothing can be declared any more."""
+
+
+class Router(Declarations):
+    """Declares consumers, streams, captures and middleware without an app.
+
+        # shop/shipping.py
+        router = Router()
+
+        @router.consumer("orders")
+        async def ship(order: Order) -> None: ...
+
+        # shop/service.py
+        app = App()
+        app.include(shipping.router)
+
+    The decorators and their arguments are those of `App`. Dependencies, lifespans and checks belong to the app.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse further declarations, because the router was included."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigurationError(
+                "The router was included already, so this would never run. Declare it above app.include(router)."
+            )

@@ -1,0 +1,92 @@
+"""The worker processes of the demo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import IO
+
+import anyio
+import anyio.abc
+
+from headrace.cli.demo.worker_settings import WorkerSettings
+from headrace.cli.errors import StoppedEarly
+
+STOP_WITHIN = 10.0
+"""Seconds that a process has to end after SIGTERM."""
+
+
+class Workers:
+    """Starts worker processes, and replaces those that are killed.
+
+    Args:
+        settings: what they are told.
+        database: the URL of their database.
+        errors: a file for what they print.
+    """
+
+    def __init__(self, settings: WorkerSettings, database: str, errors: IO[bytes]) -> None:
+        self._command = (
+            sys.executable, "-m", "headrace.cli.main", "run", "headrace.cli.demo.worker:app", "--log-level", "error",
+        )  # fmt: skip
+        self._environment = {**os.environ, "HEADRACE_DATABASE": database, **settings.environment()}
+        self._environment.pop("HEADRACE_SERVER", None)
+        self._errors = errors
+        self.running: list[anyio.abc.Process] = []
+
+    async def start(self) -> anyio.abc.Process:
+        process = await anyio.open_process(
+            self._command, stdin=subprocess.DEVNULL, stdout=self._errors, stderr=self._errors,
+            env=self._environment, start_new_session=True,
+        )  # fmt: skip
+        self.running.append(process)
+        return process
+
+    async def kill_one(self) -> int:
+        """Kill the oldest process with SIGKILL, and start another. Returns the id of the killed one."""
+        process = self.running.pop(0)
+        process.kill()
+        await process.wait()
+        await self.start()
+        return process.pid
+
+    def check(self) -> None:
+        """Raise `StoppedEarly`, with what it printed, if a process has ended by itself."""
+        for process in self.running:
+            if process.returncode is not None:
+                self._errors.seek(0)
+                text = self._errors.read().decode("utf-8", "replace").strip()
+                raise StoppedEarly(
+                    f"A worker process has ended with exit code {process.returncode}: {text}", process.returncode or 1
+                )
+
+    async def stop(self) -> None:
+        """Stop all processes. Handlers finish first."""
+        for process in self.running:
+            if process.returncode is None:
+                process.terminate()
+        with anyio.move_on_after(STOP_WITHIN):
+            for process in self.running:
+                await process.wait()
+        for process in self.running:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@asynccontextmanager
+async def workers(settings: WorkerSettings, database: str, count: int) -> AsyncIterator[Workers]:
+    """Run worker processes in the block."""
+    with tempfile.TemporaryFile() as errors:
+        them = Workers(settings, database, errors)
+        try:
+            for _ in range(count):
+                await them.start()
+            yield them
+        finally:
+            with anyio.CancelScope(shield=True):
+                await them.stop()
