@@ -275,8 +275,9 @@ async def test_a_view_of_a_role_opens_nothing_to_it_or_to_others(
     try:
         connection, reader = await plain(app), await plain(stranger)
         await connection.execute("create view shop.letters as select * from headrace.dead_letters")
+        has_invokers = connection.get_server_version().major >= 15
         await connection.execute(
-            "create view shop.invoked with (security_invoker = true) as select * from headrace.dead_letters"
+            f"create view shop.invoked {'with (security_invoker = true)' if has_invokers else ''} as select * from headrace.dead_letters"
         )
         await connection.execute("create view shop.held as select * from headrace.in_flight")
         await connection.execute(
@@ -286,7 +287,8 @@ async def test_a_view_of_a_role_opens_nothing_to_it_or_to_others(
             assert await session.fetch("select * from shop.letters") == []
             assert await session.fetch("select * from shop.held") == []
         assert await connection.fetch("select * from shop.invoked") == []
-        await denied(reader, "select * from shop.invoked", READ_SECRETS)
+        if has_invokers:
+            await denied(reader, "select * from shop.invoked", READ_SECRETS)
         assert len(await database.fetch("select * from shop.letters")) == 1  # a superuser sees all
     finally:
         await database.fetch("drop schema shop cascade")
