@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 import pytest
 
 from headrace import App, ConfigurationError, Message
+from tests.runtime.fitting import check_that_handlers_take, taking
 from tests.runtime.running import Seen, consumer, dead_letters, running, work_off
 
 if TYPE_CHECKING:
@@ -57,16 +57,6 @@ class Custom:
     """A class that has no known JSON form."""
 
 
-def taking(annotation: Any, note: Callable[[Any], None]) -> Callable[[Any], Any]:
-    """A handler that takes the payload as this type."""
-
-    async def handler(payload) -> None:  # type: ignore[no-untyped-def]
-        note(payload)
-
-    handler.__annotations__["payload"] = annotation
-    return handler
-
-
 FITS: list[tuple[Any, Any, Any]] = [
     (Order, {"id": 7, "items": ["nut"]}, Order(7, ["nut"])),
     (Point, {"x": 1}, Point(1)),
@@ -83,16 +73,7 @@ FITS: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.asyncio
 async def test_the_payload_is_decoded_into_the_annotated_type(dsn: str) -> None:
-    app = App(dsn)
-    seen: dict[int, Any] = {}
-    for place, (annotation, _, _) in enumerate(FITS):
-        app.consumer("orders", name=f"c{place}", filter=f"k{place}")(
-            taking(annotation, partial(seen.__setitem__, place))
-        )
-    await work_off(app, *((f"k{place}", data) for place, (_, data, _) in enumerate(FITS)))
-    for place, (annotation, _, expected) in enumerate(FITS):
-        assert seen[place] == expected, annotation
-        assert type(seen[place]) is type(expected)
+    await check_that_handlers_take(dsn, FITS)
 
 
 @pytest.mark.asyncio

@@ -15,7 +15,8 @@ from typing_extensions import TypedDict
 
 from headrace import App, ConfigurationError, InvalidData
 from headrace.model.payloads import encode
-from tests.runtime.running import Seen, dead_letters, running, work_off
+from tests.runtime.fitting import check_that_handlers_take
+from tests.runtime.running import Seen, dead_letters, running
 
 
 class Line(pydantic.BaseModel):
@@ -84,19 +85,7 @@ FITS: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.asyncio
 async def test_handlers_take_models_and_what_contains_them(dsn: str) -> None:
-    app = App(dsn)
-    seen: dict[int, Any] = {}
-    for place, (annotation, _, _) in enumerate(FITS):
-
-        async def handler(payload: Any, place: int = place) -> None:
-            seen[place] = payload
-
-        handler.__annotations__["payload"] = annotation
-        app.consumer("orders", name=f"c{place}", filter=f"k{place}")(handler)
-    await work_off(app, *((f"k{place}", data) for place, (_, data, _) in enumerate(FITS)))
-    for place, (annotation, _, expected) in enumerate(FITS):
-        assert seen[place] == expected, annotation
-        assert type(seen[place]) is type(expected)
+    await check_that_handlers_take(dsn, FITS)
 
 
 @pytest.mark.asyncio

@@ -75,13 +75,11 @@ class State(msgspec.Struct):
 
     Attributes:
         total: messages that will be published.
-        complete: whether all are published.
         seconds: since the start.
         events: what happened, each with its second.
     """
 
     total: int = 0
-    complete: bool = False
     seconds: float = 0.0
     published: int = 0
     handled: int = 0
@@ -89,6 +87,11 @@ class State(msgspec.Struct):
     lanes: list[Lane] = []
     processes: int = 0
     events: list[tuple[float, str]] = []
+
+    @property
+    def lag(self) -> int:
+        """The number of messages that are published and not done with."""
+        return self.published - self.handled - self.dead
 
 
 Show = Callable[[State], None]
@@ -124,22 +127,23 @@ class Scenario:
             self._note(f"{PROCESSES} worker processes start")
             async with self._watching(processes):
                 async with anyio.create_task_group() as group:
-                    await self._publish(lambda: group.start_soon(self._kill, processes))
+
+                    async def kill() -> None:
+                        group.start_soon(self._kill, processes)
+
+                    await self._publish(kill)
                 await self._until_handled()
             self._note("everything is handled")
             await self._look(processes)
 
     # --- what is published, and what goes wrong
 
-    async def _publish(self, kill: Callable[[], object]) -> None:
-        async def kill_meanwhile() -> None:
-            kill()
-
+    async def _publish(self, kill: Callable[[], Awaitable[None]]) -> None:
         async with self._late_commit() as (open_, commit):
             steps: list[tuple[float, Callable[[], Awaitable[None]]]] = [
                 (OPENED_AT, open_),
                 (POISONED_AT, self._poison),
-                (KILLED_AT, kill_meanwhile),
+                (KILLED_AT, kill),
                 (COMMITTED_AT, commit),
             ]
             expected = await anyio.to_thread.run_sync(self._history.count)
@@ -156,7 +160,6 @@ class Scenario:
                     await anyio.sleep(max(0.0, due - time.monotonic()))
             for _, step in steps:  # of a history with few changes
                 await step()
-        self.state.complete = True
         self._note("everything is published")
 
     def _batch_size(self, expected: int) -> int:

@@ -13,6 +13,7 @@ from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 ROWS = 8
 """The most lanes shown."""
@@ -55,32 +56,29 @@ class _Lines:
         self._shown = len(state.events)
         if state.seconds >= self._next:
             self._next = state.seconds + PROGRESS_EVERY
-            lag = state.published - state.handled - state.dead
             print(
-                f"{state.seconds:6.1f} s  published {state.published:,}, handled {state.handled:,}, lag {lag:,}",
+                f"{state.seconds:6.1f} s  published {state.published:,}, handled {state.handled:,}, lag {state.lag:,}",
                 flush=True,
             )
 
 
 def _picture(name: str, state: State) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    lag = state.published - state.handled - state.dead
     of = max(state.published, state.total, 1)
-    figures = Table.grid(padding=(0, 2))
+    figures = _grid()
     for title, value, about in (
-        ("published", state.published, f"{count(state.published, 'change')} of {name}, a key for each file"),
-        ("handled", state.handled, f"{state.handled:,}, lag {count(lag, 'message')}"),
+        ("published", state.published, f"{count(state.published, 'change')} of {name}"),
+        ("handled", state.handled, f"{state.handled:,}, lag {count(state.lag, 'message')}"),
     ):
         figures.add_row(Text(title, "dim"), _bar(value / of), about)
     keys = len({lane.key for lane in state.lanes})
     figures.add_row(
         Text("in flight", "dim"), count(len(state.lanes), "message"),
-        f"of {count(keys, 'key')}, in {count(state.processes, 'process').replace('processs', 'processes')}",
+        f"of {count(keys, 'key')}, in {count(state.processes, 'worker')}",
     )  # fmt: skip
-    lanes = Table.grid(padding=(0, 2))
+    lanes = _grid()
     rows = _rows(state.lanes)
     for lane, more in rows:
         again = f", attempt {lane.attempt}" if lane.attempt > 1 else ""
@@ -93,10 +91,20 @@ def _picture(name: str, state: State) -> RenderableType:
         )
     for _ in range(ROWS - len(rows)):
         lanes.add_row("")
-    events = Table.grid(padding=(0, 2))
+    events = _grid()
     for second, text in state.events:
         events.add_row(Text(f"{second:5.1f} s", "dim"), text)
     return Group(figures, Text(), lanes, Text(), events)
+
+
+def _grid() -> Table:
+    """A table of three columns without lines. What doesn't fit is cut, so that each row is a line."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+    return grid
 
 
 def _bar(share: float) -> str:
