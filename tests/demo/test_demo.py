@@ -5,14 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from headrace.cli.main import call
+from tests.cli.processes import Commands
 from tests.demo.repositories import Made, with_everything
+from tests.runtime.running import eventually
+from tests.support import servers
 
 RIVER = Path(__file__).parents[1] / "data" / "git-history"
 
@@ -107,3 +112,26 @@ def test_files_that_are_something_else_are_reported(
     assert ended == code
     assert message in err
     assert "Traceback" not in err
+
+
+@pytest.mark.process
+def test_the_workers_of_a_demo_that_is_killed_end(dsn: str, tmp_path: Path) -> None:
+    sessions = """select count(*) from pg_stat_activity
+                  where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
+    with Commands(tmp_path) as commands:
+        running = commands(
+            "demo", "--history", str(RIVER / "river.ndjson.gz"), "--tree", str(RIVER / "river-tree.json.gz"),
+            "--database", dsn,
+        )  # fmt: skip
+        running.line("worker processes start")
+        servers.run(_until(dsn, "select count(distinct owner) >= 2 from headrace.in_flight"))
+        running.send(signal.SIGKILL)
+        servers.run(_until(dsn, f"select ({sessions}) = 0"))
+
+
+async def _until(dsn: str, condition: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await eventually(lambda: connection.fetchval(condition))
+    finally:
+        await connection.close()

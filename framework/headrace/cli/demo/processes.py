@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ import anyio.abc
 
 from headrace.cli.demo.worker_settings import WorkerSettings
 from headrace.cli.errors import StoppedEarly
+from headrace.cli.processes.child_info import ChildInfo
+from headrace.cli.processes.children import parent_pipe
 
 STOP_WITHIN = 10.0
 """Seconds that a process has to end after SIGTERM."""
@@ -25,23 +26,24 @@ class Workers:
 
     Args:
         settings: what they are told.
-        database: the URL of their database.
+        child: their database, and the pipe by which they notice that this process has died.
         errors: a file for what they print.
     """
 
-    def __init__(self, settings: WorkerSettings, database: str, errors: IO[bytes]) -> None:
+    def __init__(self, settings: WorkerSettings, child: ChildInfo, errors: IO[bytes]) -> None:
         self._command = (
             sys.executable, "-m", "headrace.cli.main", "run", "headrace.cli.demo.worker:app", "--log-level", "error",
         )  # fmt: skip
-        self._environment = {**os.environ, "HEADRACE_DATABASE": database, **settings.environment()}
+        self._environment = child.environment() | settings.environment()
         self._environment.pop("HEADRACE_SERVER", None)
+        self._parent_fd = child.parent_fd
         self._errors = errors
         self.running: list[anyio.abc.Process] = []
 
     async def start(self) -> anyio.abc.Process:
         process = await anyio.open_process(
             self._command, stdin=subprocess.DEVNULL, stdout=self._errors, stderr=self._errors,
-            env=self._environment, start_new_session=True,
+            env=self._environment, pass_fds=[self._parent_fd], start_new_session=True,
         )  # fmt: skip
         self.running.append(process)
         return process
@@ -81,8 +83,9 @@ class Workers:
 @asynccontextmanager
 async def workers(settings: WorkerSettings, database: str, count: int) -> AsyncIterator[Workers]:
     """Run worker processes in the block."""
-    with tempfile.TemporaryFile() as errors:
-        them = Workers(settings, database, errors)
+    with tempfile.TemporaryFile() as errors, parent_pipe() as parent_fd:
+        child = ChildInfo(number=None, parent_fd=parent_fd, database=database, ready_file=None)
+        them = Workers(settings, child, errors)
         try:
             for _ in range(count):
                 await them.start()
