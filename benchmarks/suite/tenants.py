@@ -16,15 +16,28 @@ from benchmarks.timing import Measured, milliseconds
 from headrace.admin import Admin
 from headrace.model.conditions import parse
 from headrace.model.specs import ConsumerSpec
+from headrace.store import Database
 
 SECONDS = 120.0
-"""Length of each of the two phases, undisturbed and disturbed."""
+"""Length of each of the two parts, undisturbed and attacked."""
+
+SLICES = 6
+"""How many times the two parts take turns, so that what else happens on the machine falls into both."""
 
 PACE = 0.02
 """Seconds between the beginnings of two rounds of the calm tenant."""
 
+LONGEST_REST = 30.0
+"""Seconds within which the server has ended what an attacker began."""
+
 LONGEST_FACTOR = 2.0
 """How much longer the 99th percentiles may be while the other tenant attacks."""
+
+_ACTIVE = """
+    select count(*) from pg_stat_activity
+    where backend_type = 'client backend' and state = 'active'
+        and datname = current_database() and pid <> pg_backend_pid()
+"""
 
 
 async def tenants(options: Options) -> Result:
@@ -47,14 +60,18 @@ async def tenants(options: Options) -> Result:
             calling(server.port, hostile_token) as hostile,
         ):
             await _fill(hostile)
-            before = await _rounds(calm, seconds)
-            async with processes.started("benchmarks.tenant_attacker", str(server.port), hostile_token) as attacker:
-                assert attacker.stdout is not None
-                await attacker.stdout.receive()  # it has begun
-                during = await _rounds(calm, seconds)
+            undisturbed, attacked = Rounds(calm), Rounds(calm)
+            slices = 1 if options.quick else SLICES
+            for _ in range(slices):
+                await undisturbed.go_on(seconds / slices)
+                async with processes.started("benchmarks.tenant_attacker", str(server.port), hostile_token) as attacker:
+                    assert attacker.stdout is not None
+                    await attacker.stdout.receive()  # it has begun
+                    await attacked.go_on(seconds / slices)
+                await _at_rest(place.database)
     figures = {
-        name: {"publish": milliseconds(found["publish"]), "receive": milliseconds(found["receive"])}
-        for name, found in (("undisturbed", before), ("attacked", during))
+        name: {"publish": milliseconds(rounds.publish), "receive": milliseconds(rounds.receive)}
+        for name, rounds in (("undisturbed", undisturbed), ("attacked", attacked))
     }
     factors = {
         what: round(figures["attacked"][what]["p99_ms"] / figures["undisturbed"][what]["p99_ms"], 2)
@@ -65,15 +82,15 @@ async def tenants(options: Options) -> Result:
             about = f"the p99 of {what} is at most twice the undisturbed one ({factor} times, {figures})"
             checks.expect(factor <= LONGEST_FACTOR, True, about)
     measured = Measured()
-    measured.samples.append(len(during["publish"]) / seconds)
-    measured.limit_samples.append(len(before["publish"]) / seconds)
+    measured.samples.append(len(attacked.publish) / seconds)
+    measured.limit_samples.append(len(undisturbed.publish) / seconds)
     return Result(
         benchmark="tenants",
         about="rounds of publish, receive and ack of one tenant, while another one attacks the same server",
         measured=measured,
         limit_is="the same rounds without the other tenant",
         unit="rounds/s",
-        settings={"seconds": seconds, "pace_s": PACE, "server_processes": 1},
+        settings={"seconds": seconds, "slices": slices, "pace_s": PACE, "server_processes": 1},
         checks=["every call of the calm tenant was answered with 200", "every message was received once, in order"],
         details={**figures, "p99_factors": factors},
     )
@@ -87,25 +104,46 @@ async def _fill(hostile: Call) -> None:
         checks.expect(status, 200, "the status of a publish")
 
 
-async def _rounds(calm: Call, seconds: float) -> dict[str, list[int]]:
-    """Publish, receive and ack again and again. Returns the nanoseconds that publish and receive took."""
-    took: dict[str, list[int]] = {"publish": [], "receive": []}
-    consumer = "calm/consumers/mine"
-    end = time.monotonic() + seconds
-    number = 0
-    while (began := time.monotonic()) < end:
-        number += 1
+async def _at_rest(database: Database) -> None:
+    """Wait until the server has done nothing for an attacker that has gone, for half a second."""
+    quiet = 0
+    with anyio.fail_after(LONGEST_REST):
+        while quiet < 5:
+            await anyio.sleep(0.1)
+            quiet = 0 if await database.fetchval(_ACTIVE) else quiet + 1
+
+
+class Rounds:
+    """Publish, receive and ack again and again, as one tenant.
+
+    Attributes:
+        publish: the nanoseconds that each publish took.
+        receive: those that each receive took.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.publish: list[int] = []
+        self.receive: list[int] = []
+        self._call = call
+
+    async def go_on(self, seconds: float) -> None:
+        """Do as many rounds as fit into so many seconds at this pace."""
+        end = time.monotonic() + seconds
+        while (began := time.monotonic()) < end:
+            await self._round(len(self.publish))
+            await anyio.sleep(max(0.0, began + PACE - time.monotonic()))
+
+    async def _round(self, number: int) -> None:
+        consumer = "calm/consumers/mine"
         at = time.perf_counter_ns()
-        status, answer = await calm("POST", "calm/messages", {"key": "k", "data": number})
+        status, _ = await self._call("POST", "calm/messages", {"key": "k", "data": number})
         published = time.perf_counter_ns()
         checks.expect(status, 200, "the status of a publish")
-        status, answer = await calm("POST", f"{consumer}/receive", {"batch_size": 10, "wait_for": "10s"})
+        status, answer = await self._call("POST", f"{consumer}/receive", {"batch_size": 10, "wait_for": "10s"})
         received = time.perf_counter_ns()
         checks.expect(status, 200, "the status of a receive")
         checks.expect([one["message"]["data"] for one in answer["data"]], [number], "the messages received")
-        status, _ = await calm("POST", f"{consumer}/ack", {"ack_ids": [one["ack_id"] for one in answer["data"]]})
+        status, _ = await self._call("POST", f"{consumer}/ack", {"ack_ids": [one["ack_id"] for one in answer["data"]]})
         checks.expect(status, 200, "the status of an ack")
-        took["publish"].append(published - at)
-        took["receive"].append(received - published)
-        await anyio.sleep(max(0.0, began + PACE - time.monotonic()))
-    return took
+        self.publish.append(published - at)
+        self.receive.append(received - published)

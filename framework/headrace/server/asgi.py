@@ -19,7 +19,7 @@ from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, error_response
 from headrace.server.framework_errors import BODY
-from headrace.server.http import NO_STORE, SEND_RESPONSE, Receive, Request, Scope, Send
+from headrace.server.http import NO_STORE, SEND_RESPONSE, Receive, Request, Scope, Send, while_connected
 from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
@@ -157,8 +157,12 @@ class Server:
         inner = {name: scope[name] for name in _SCOPE_KEYS if name in scope}
         inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {BODY: body}}
         waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
+        reads = scope["method"] == "GET" and not waits  # a change goes on without its client
         try:
-            async with nullcontext() if waits else self.limits.managing(scope):
+            async with (
+                while_connected(receive) if reads else nullcontext(),
+                nullcontext() if waits else self.limits.managing(scope),
+            ):
                 await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)

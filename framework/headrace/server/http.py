@@ -7,10 +7,12 @@ Litestar.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
+import anyio
 import msgspec
 
 Scope = MutableMapping[str, Any]
@@ -19,6 +21,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 DISCONNECT_TURNS = 3
 """Turns of the event loop in which an outer application can report a disconnect."""
+
+WATCH = 0.05
+"""Seconds that a request takes before its client's connection is watched."""
 
 SEND_RESPONSE = "headrace.send_response"
 """Key in the scope of Headrace's own web server. Its function sends a response in one write. ASGI
@@ -116,6 +121,28 @@ class Request:
         event.cancel()
         await asyncio.wait([event])
         return not event.cancelled() and event.exception() is None and event.result()["type"] == "http.disconnect"
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block if the client disconnects, since nobody wants its result any more.
+
+    Args:
+        receive: reports only the disconnect, since the body has been read. It is asked after `WATCH` seconds.
+    """
+
+    async def watch() -> None:
+        await asyncio.sleep(WATCH)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    with anyio.CancelScope() as scope:
+        watching = asyncio.ensure_future(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
 
 
 Endpoint = Callable[[Request], Awaitable[Response | None]]

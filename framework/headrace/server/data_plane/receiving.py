@@ -28,13 +28,11 @@ from headrace.server.data_plane.message_cache import CachedMessage, MessageCache
 from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.errors import TooManyWaiting, unavailable
+from headrace.server.http import WATCH
 from headrace.store.messages.lease import MAX_LOOK
 
 MOST = 1000
 """Largest number of messages in one lease call."""
-
-WATCH = 0.05
-"""Seconds that a request waits before its client's connection is watched."""
 
 PATIENCE = 1.0
 """Seconds that a request without a wait may take, while there are more messages to look through."""
@@ -152,8 +150,8 @@ class Receivers:
             self.calls.hurry()  # it must be answered at once, even if there can't be anything
         elif self.calls.polling or not self._idle.subscribed:
             self.calls.wake()  # else the waiting requests have looked, and will be notified
-        if wait > 0:
-            receiver.timer = asyncio.get_running_loop().call_later(min(wait, WATCH), self._look_after, receiver)
+        first_look = min(wait, WATCH) if wait > 0 else WATCH
+        receiver.timer = asyncio.get_running_loop().call_later(first_look, self._look_after, receiver)
         try:
             return await receiver.answer
         except asyncio.CancelledError:
@@ -166,12 +164,16 @@ class Receivers:
                 self._leave(receiver)
 
     def _look_after(self, receiver: Receiver) -> None:
-        """End a request's wait if it is over. Otherwise begin to watch whether its client is connected."""
-        left = receiver.until - self._clock()
-        if left <= 0:
-            self._expire(receiver)
-            return
-        receiver.timer = asyncio.get_running_loop().call_later(left, self._expire, receiver)
+        """End a request's wait if it is over. Otherwise begin to watch whether its client is connected.
+
+        A request without a wait is watched, too: it may be in line for a place to examine messages.
+        """
+        if receiver.until > receiver.since:
+            left = receiver.until - self._clock()
+            if left <= 0:
+                self._expire(receiver)
+                return
+            receiver.timer = asyncio.get_running_loop().call_later(left, self._expire, receiver)
         if receiver.gone is not None:
             receiver.watching = asyncio.ensure_future(receiver.watch(receiver.gone))
 
@@ -197,7 +199,7 @@ class Receivers:
             while self._queue:
                 try:
                     batch = await self._call()
-                    if not batch.more and self._queue:
+                    if batch is not None and not batch.more and self._queue:
                         await self.calls.rest(batch, self.consumer.spec)
                 except Exception as error:  # raised in the requests, while others are still served
                     self._fail(error)
@@ -206,13 +208,15 @@ class Receivers:
             self.calls.leave()
             self._fail(unavailable("The server stops. Try again."))  # those left after a cancellation
 
-    async def _call(self) -> Batch:
+    async def _call(self) -> Batch | None:
         """Make one lease call for the first requests in the queue. Those that end while a consumer with a condition
-        waits for its place are not in it."""
+        waits for its place are not in it. None if all of them have ended."""
         # Calls with a condition are few, and some are slow. The others don't wait for them.
         spec = self.consumer.spec
         async with self._turns.turn() if spec.where is None else self.calls.place(spec):
             called = self._first()
+            if not called:
+                return None
             try:
                 batch = await self._lease([one.want for one in called])
             finally:
