@@ -7,6 +7,9 @@ CORE := .venv/.core
 READY := .venv/.ready
 LOWEST := .venv/lowest
 
+# Some machines tell Python to keep no bytecode. Tests start hundreds of processes, and each would compile the code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint format lock revisions release clean
 
