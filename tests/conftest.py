@@ -26,6 +26,8 @@ from tests.support.readers import Clock, Reader
 hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("headrace")
 
+LONGEST = frozenset({"torture", "benchmarks", "upgrade"})
+"""The folders with tests of many seconds each."""
 
 _scratch = pytest.StashKey[Path | None]()
 
@@ -71,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         item.add_marker(tiers.tier_of(item))
-    items.sort(key=lambda item: "torture" not in item.path.parts)
+    items.sort(key=lambda item: LONGEST.isdisjoint(item.path.parts))
 
 
 @pytest.hookimpl(wrapper=True)
