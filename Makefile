@@ -5,7 +5,12 @@ JOBS ?= 2
 BIN := .venv/bin
 CORE := .venv/.core
 READY := .venv/.ready
+OTHERS := .venv/.others
+SPARK := .venv/.spark
 LOWEST := .venv/lowest
+
+# Some machines tell Python to keep no bytecode. Tests start hundreds of processes, and each would compile the code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint format lock revisions release clean
@@ -83,6 +88,20 @@ $(CORE): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock -e '.[embedded]'
 	@touch $(CORE)
 
+# Spark comes as source, and to build its package takes as long as to install all others: both at once.
 $(READY): $(CORE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(MAKE) --no-print-directory -j 2 $(OTHERS) $(SPARK)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SPARK)/*.whl
+	@rm -rf $(SPARK)
 	@touch $(READY)
+
+$(OTHERS): $(CORE)
+	grep -v '^pyspark==' requirements.lock > $(OTHERS).part
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(OTHERS).part
+	@mv $(OTHERS).part $(OTHERS)
+
+$(SPARK): $(CORE)
+	@rm -rf $(SPARK) $(SPARK).part
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(SPARK).part \
+		"$$(grep '^pyspark==' requirements.lock)"
+	@mv $(SPARK).part $(SPARK)

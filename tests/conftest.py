@@ -4,6 +4,7 @@ that tests control.
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -25,6 +26,8 @@ from tests.support.readers import Clock, Reader
 hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("headrace")
 
+LONGEST = frozenset({"torture", "benchmarks", "upgrade"})
+"""The folders with tests of many seconds each."""
 
 _scratch = pytest.StashKey[Path | None]()
 
@@ -51,13 +54,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from what is collected: half a million objects that live as long as the run.
+    It would look through them again and again, here and in every test.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its tier and sort the longest tests first. Otherwise all processes but one
     would wait for them at the end of a run.
     """
     for item in items:
         item.add_marker(tiers.tier_of(item))
-    items.sort(key=lambda item: "torture" not in item.path.parts)
+    items.sort(key=lambda item: LONGEST.isdisjoint(item.path.parts))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import asyncpg
+import psycopg
 
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
@@ -31,10 +31,31 @@ def server(directory: Path) -> Iterator[str]:
     All processes that name the same directory share one server, like the workers of pytest-xdist.
     """
     if given := os.environ.get("HEADRACE_TEST_DSN"):
-        yield given
+        with _administered(given):
+            yield given
         return
-    with EmbeddedPostgres(directory, settings=QUICK).acquire() as handle:
+    with EmbeddedPostgres(directory, settings=QUICK).acquire() as handle, _administered(handle.url):
         yield handle.url
+
+
+_administrators: dict[str, psycopg.Connection[Any]] = {}
+"""The connections that make and drop the databases of this process. To open one each time takes as long as the work."""
+
+
+@contextmanager
+def _administered(dsn: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if connection := _administrators.pop(dsn, None):
+            connection.close()
+
+
+def _administer(dsn: str, sql: str) -> None:
+    connection = _administrators.get(dsn)
+    if connection is None or connection.closed:
+        connection = _administrators[dsn] = psycopg.connect(dsn, autocommit=True)
+    connection.execute(sql)
 
 
 def destroy(directory: Path) -> None:
@@ -54,11 +75,11 @@ def clone(server_dsn: str, template: str | None) -> Iterator[str]:
     a template it is empty.
     """
     name = f"headrace_test_{secrets.token_hex(6)}"
-    run(_execute(server_dsn, f"create database {name}" + (f" template {template}" if template else "")))
+    _administer(server_dsn, f"create database {name}" + (f" template {template}" if template else ""))
     try:
         yield on_server(server_dsn, name)
     finally:
-        run(_execute(server_dsn, f"drop database {name} with (force)"))
+        _administer(server_dsn, f"drop database {name} with (force)")
 
 
 @asynccontextmanager
@@ -70,14 +91,6 @@ async def opened(dsn: str) -> AsyncIterator[store.Database]:
         yield database
     finally:
         await database.close()
-
-
-async def _execute(dsn: str, sql: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
