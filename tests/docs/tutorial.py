@@ -23,7 +23,7 @@ STEP = re.compile(r"^```(\w+)\n(.*?)^```|Stop the service with Ctrl-C", re.MULTI
 FILE = re.compile(r"# (\w+\.py)\n")
 SET_UP = ("mkdir ", "python3 -m venv", ". .venv", "pip install")
 """What the tests find done: the environment that they run in."""
-LOOKS = ("headrace consumer info", "headrace consumer dead-letters ls", "headrace pg psql -- -c \"select")
+LOOKS = ("headrace consumer info", "headrace consumer dead-letters ls", 'headrace pg psql -- -c "select')
 TIMES = 60
 """How often a command that looks is run at most. Each takes about half a second."""
 
