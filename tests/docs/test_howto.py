@@ -38,7 +38,7 @@ def namespaces(name: str) -> list[dict[str, Any]]:
     found = []
     for block in blocks(GUIDES / name):
         if block.language == "python":
-            exec(compile(_whole(block.text), name, "exec"), names)  # noqa: S102
+            exec(compile(_whole(block.text), name, "exec"), names)
             found.append(dict(names))
     return found
 
