@@ -29,10 +29,10 @@ def test_a_failure_is_logged_with_its_message_its_error_and_its_outcome(caplog: 
         log.failed(message(8), Failure("reject", None, "no items"))
         log.failed(message(9), Failure("retry", 1.5, "ValueError: no"), max_deliver=1)
     assert caplog.messages == [
-        'message failed: consumer=ship key=orders.7 seq=7 attempt=1 retry_in=1.5 error="ValueError: no"\n'
+        'message failed: stream=orders consumer=ship key=orders.7 seq=7 attempt=1 retry_in=1.5 error="ValueError: no"\n'
         "  Traceback …\n  ValueError: no",
-        'message rejected: consumer=ship key=orders.8 seq=8 attempt=1 error="no items"',
-        'message exhausted: consumer=ship key=orders.9 seq=9 attempt=1 error="ValueError: no"',
+        'message rejected: stream=orders consumer=ship key=orders.8 seq=8 attempt=1 error="no items"',
+        'message exhausted: stream=orders consumer=ship key=orders.9 seq=9 attempt=1 error="ValueError: no"',
     ]
 
 
@@ -45,5 +45,5 @@ def test_thousands_of_failures_are_counted_and_not_logged_one_by_one(caplog: pyt
         assert len(caplog.messages) == BURST
         now = 1.0
         log.failed(message(5000), Failure("retry", 1.0, "no"))
-    assert logged(caplog, "more messages failed", consumer="ship", messages=5000 - BURST) == [caplog.records[BURST]]
+    assert logged(caplog, "more messages failed", stream="orders", consumer="ship", messages=5000 - BURST) == [caplog.records[BURST]]
     assert len(caplog.messages) == BURST + 2

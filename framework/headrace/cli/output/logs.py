@@ -182,7 +182,7 @@ def _describe_message(record: logging.LogRecord) -> str:
     if consumer is None:
         return ""
     words = [
-        field_text(f"{stream}/{consumer}"),
+        field_text(f"{stream}/{consumer}" if stream else str(consumer)),
         None if key is None else field_text(key),
         None if seq is None else f"#{seq}",
     ]

@@ -32,7 +32,7 @@ class FailureLog:
         now = self._clock()
         if now - self._since >= 1.0:
             if self._skipped:
-                log.warning("more messages failed", consumer=message.consumer, messages=self._skipped)
+                log.warning("more messages failed", stream=message.stream, consumer=message.consumer, messages=self._skipped)
             self._since, self._logged, self._skipped = now, 0, 0
         if self._logged >= BURST:
             self._skipped += 1
@@ -40,7 +40,7 @@ class FailureLog:
         self._logged += 1
         if failure.kind == "release":
             log.warning(
-                "message released", consumer=message.consumer, key=message.key, seq=message.seq,
+                "message released", stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq,
                 retry_in=failure.delay, error=failure.error,
             )  # fmt: skip
             return
@@ -48,7 +48,7 @@ class FailureLog:
         exhausted = failed and -1 != max_deliver <= message.attempt
         log.warning(
             "message exhausted" if exhausted else "message failed" if failed else "message rejected",
-            consumer=message.consumer, key=message.key, seq=message.seq, attempt=message.attempt,
+            stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq, attempt=message.attempt,
             retry_in=(failure.delay or 0.0) if failed and not exhausted else None, error=failure.error,
             traceback=failure.traceback.rstrip() if failed and failure.traceback else None,
         )  # fmt: skip
