@@ -22,7 +22,6 @@ html_copy_source = False
 html_static_path: list[str] = []
 copybutton_exclude = ".linenos, .gp, .go"
 
-default_role = "literal"  # docstrings have code between single backticks, as in Markdown
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"

@@ -18,6 +18,7 @@ DOCS = PurePosixPath("docs")
 ELSEWHERE = PurePosixPath("project")
 """The folder of the site with those files of the repository outside of docs/ that pages link to."""
 
+_ORPHAN = "---\norphan: true\n---\n\n"
 _FENCE = re.compile(r"(^[ ]*```.*?^[ ]*```[ ]*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _SECTION = re.compile(r"^## (?P<title>[^\n]+)\n(?P<body>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -56,13 +57,14 @@ def write(target: Path, generated: Mapping[str, str], further: list[Entry]) -> N
     for page, text in generated.items():
         _write(target / page, text)
     index = with_entries(read_index(), "Reference", further)
+    listed = {_resolved(DOCS / "index.md", entry.page) for entries in contents(index).values() for entry in entries}
     waiting = {DOCS / "index.md": with_tables_of_contents(index)}
     waiting |= {path: None for path in _pages() if path not in waiting}
     written: set[PurePosixPath] = set()
     while waiting:
         path, text = waiting.popitem()
         written.add(path)
-        for linked in _copy(path, target, text):
+        for linked in _copy(path, target, text, orphan=not path.is_relative_to(DOCS) and path not in listed):
             if linked not in written:
                 waiting.setdefault(linked, None)
 
@@ -83,7 +85,7 @@ def with_tables_of_contents(index: str) -> str:
     def with_toctree(section: re.Match[str]) -> str:
         entries = [f"{one.title} <{place(DOCS / 'index.md', one.page).with_suffix('')}>" for one in contents(section[0])[section["title"]]]
         listed = "\n".join(entries)
-        return f"{section[0].rstrip()}\n\n```{{toctree}}\n:hidden:\n:caption: {section['title']}\n\n{listed}\n```\n\n"
+        return f"{section[0].rstrip()}\n\n```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {section['title']}\n\n{listed}\n```\n\n"
 
     return _SECTION.sub(with_toctree, index)
 
@@ -107,18 +109,22 @@ def relinked(page: PurePosixPath, text: str) -> str:
     return "".join(part if index % 2 else _LINK.sub(link, part) for index, part in enumerate(parts))
 
 
-def _copy(path: PurePosixPath, target: Path, text: str | None) -> Iterator[PurePosixPath]:
-    """Copy a file of the repository, or write its changed text. Yields the files that it links to."""
+def _copy(path: PurePosixPath, target: Path, text: str | None, *, orphan: bool) -> Iterator[PurePosixPath]:
+    """Copy a file of the repository, or write its changed text. Yields the files that it links to.
+
+    An orphan is in no table of contents.
+    """
     source, to = ROOT / path, target / place(path, path.name)
     if source.suffix not in (".md", ".py"):
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, to)
         return
     text = source.read_text(encoding="utf-8") if text is None else text
+    head = _ORPHAN if orphan else ""
     if _is_program(path):
-        _write(to, f"---\norphan: true\n---\n\n# {path.name}\n\n```python\n{text}```\n")
+        _write(to, f"{head}# {path.name}\n\n```python\n{text}```\n")
         return
-    _write(to, relinked(path, text))
+    _write(to, head + relinked(path, text))
     for part in _FENCE.split(text)[::2]:
         yield from (linked for found in _LINK.finditer(part) if (ROOT / (linked := _resolved(path, found["path"]))).is_file())
 

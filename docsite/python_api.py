@@ -85,7 +85,7 @@ def _index() -> str:
     listed = "\n".join(f"- [`{one.name}`]({one.name}.rst): {one.about}" for one in MODULES)
     tree = "\n".join(one.name for one in MODULES)
     about = "What is public: these names, and those that they return. All else may change with each version."
-    return f"# The Python API\n\n{about}\n\n{listed}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
+    return f"# The Python API\n\n{about}\n\n{listed}\n\n```{{toctree}}\n:hidden:\n:titlesonly:\n\n{tree}\n```\n"
 
 
 def _page(module: Module) -> str:
