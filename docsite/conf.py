@@ -15,6 +15,8 @@ setup = docstrings.setup
 # Headings have the anchors that they have where the repository is shown on the web.
 myst_heading_anchors = 4
 
+smartquotes = False  # quotes in these pages are often those of code
+
 html_theme = "furo"
 html_title = f"Headrace {release}"
 html_show_sourcelink = False

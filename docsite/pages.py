@@ -58,7 +58,7 @@ def write(target: Path, generated: Mapping[str, str], further: list[Entry]) -> N
         _write(target / page, text)
     index = with_entries(read_index(), "Reference", further)
     listed = {_resolved(DOCS / "index.md", entry.page) for entries in contents(index).values() for entry in entries}
-    waiting = {DOCS / "index.md": with_tables_of_contents(index)}
+    waiting: dict[PurePosixPath, str | None] = {DOCS / "index.md": with_tables_of_contents(index)}
     waiting |= {path: None for path in _pages() if path not in waiting}
     written: set[PurePosixPath] = set()
     while waiting:
@@ -83,7 +83,10 @@ def with_tables_of_contents(index: str) -> str:
     """Return an index page with a hidden table of contents, which Sphinx needs, after each section."""
 
     def with_toctree(section: re.Match[str]) -> str:
-        entries = [f"{one.title} <{place(DOCS / 'index.md', one.page).with_suffix('')}>" for one in contents(section[0])[section["title"]]]
+        entries = [
+            f"{one.title} <{place(DOCS / 'index.md', one.page).with_suffix('')}>"
+            for one in contents(section[0])[section["title"]]
+        ]
         listed = "\n".join(entries)
         return f"{section[0].rstrip()}\n\n```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {section['title']}\n\n{listed}\n```\n\n"
 
@@ -126,7 +129,9 @@ def _copy(path: PurePosixPath, target: Path, text: str | None, *, orphan: bool) 
         return
     _write(to, head + relinked(path, text))
     for part in _FENCE.split(text)[::2]:
-        yield from (linked for found in _LINK.finditer(part) if (ROOT / (linked := _resolved(path, found["path"]))).is_file())
+        yield from (
+            linked for found in _LINK.finditer(part) if (ROOT / (linked := _resolved(path, found["path"]))).is_file()
+        )
 
 
 def _pages() -> Iterator[PurePosixPath]:

@@ -38,7 +38,11 @@ MODULES = (
     Module("headrace.client", "the administration of a server over HTTP", ("Remote", "Server", "DEFAULT_URL")),
     Module("headrace.server.asgi", "the server, to mount into your application", ("Server",)),
     Module("headrace.server.options", "limits of a server", ("Options",)),
-    Module("headrace.drivers.sync", "publish and ack on a connection of Django, psycopg or SQLAlchemy", ("publish", "publish_many", "ack")),
+    Module(
+        "headrace.drivers.sync",
+        "publish and ack on a connection of Django, psycopg or SQLAlchemy",
+        ("publish", "publish_many", "ack"),
+    ),
     Module("headrace.testing", "the test kit"),
     Module("headrace.embedded", "Postgres from a wheel"),
     Module("headrace.runtime.log_context", "fields for your log records", ("LogContext",)),
@@ -46,7 +50,9 @@ MODULES = (
 )
 """All public modules, in the order of the navigation."""
 
-_OUTSIDE = "Exception, BaseException, ValueError, LookupError, Struct, Protocol, Generic, NamedTuple, tuple, str, object"
+_OUTSIDE = (
+    "Exception, BaseException, ValueError, LookupError, Struct, Protocol, Generic, NamedTuple, tuple, str, object"
+)
 """Classes whose members are not shown with those of the classes that inherit them."""
 
 
@@ -69,7 +75,11 @@ def text(module: Module) -> str:
         parts += [f"## {module.name}.{name}\n", *_described(name, value)]
         if inspect.isclass(value):
             for member, method in inspect.getmembers(value, inspect.isroutine):
-                if not member.startswith("_") and method.__doc__ and getattr(method, "__module__", "").startswith("headrace"):
+                if (
+                    not member.startswith("_")
+                    and method.__doc__
+                    and getattr(method, "__module__", "").startswith("headrace")
+                ):
                     parts += [f"### {name}.{member}\n", *_described(member, method)]
     return "\n".join(parts)
 

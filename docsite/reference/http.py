@@ -37,7 +37,7 @@ def description() -> dict[str, Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(server(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(server(scope, receive, send))
     found: dict[str, Any] = json.loads(b"".join(message.get("body", b"") for message in sent))
     return found
 
@@ -51,7 +51,11 @@ def page() -> str:
         f"{document['info']['description']}\n",
         f"The page [the HTTP API](../http.md) walks through them with curl. The bodies' types are in [types]({_TYPES}).\n",
     ]
-    parts += ["## Errors\n", f"The body of an error is an [Error]({_TYPES}#error). Its codes are in [errors](errors.md).\n", _errors(document)]
+    parts += [
+        "## Errors\n",
+        f"The body of an error is an [Error]({_TYPES}#error). Its codes are in [errors](errors.md).\n",
+        _errors(document),
+    ]
     for tag in document["tags"]:
         parts += [f"## {tag['name']}\n", f"{tag['description']}\n"]
         parts += [_operation(*one) for one in operations if one[2]["tags"] == [tag["name"]]]

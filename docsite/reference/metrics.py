@@ -21,7 +21,9 @@ class _Meter:
         self.made: list[Row] = []
 
     def __getattr__(self, create: str) -> Any:
-        kind = create.removeprefix("create_").removeprefix("observable_").replace("_", " ").replace("up down", "up-down")
+        kind = (
+            create.removeprefix("create_").removeprefix("observable_").replace("_", " ").replace("up down", "up-down")
+        )
 
         def note(name: str, *arguments: Any, unit: str = "", description: str = "", **_: Any) -> None:
             texts = [one for one in arguments if isinstance(one, str)]

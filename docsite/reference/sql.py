@@ -12,7 +12,9 @@ from docsite.reference.markdown import code, table
 _FUNCTION = re.compile(
     r"create or replace function headrace\.(?P<name>\w+)\s*\((?P<arguments>.*?)\)\s*returns (?P<returns>.*?)\n(?=language)", re.DOTALL
 )  # fmt: skip
-_VIEW = re.compile(r"create or replace view headrace\.(?P<name>\w+)\b.*?\bas\nselect (?P<columns>.*?)\s+from headrace", re.DOTALL)
+_VIEW = re.compile(
+    r"create or replace view headrace\.(?P<name>\w+)\b.*?\bas\nselect (?P<columns>.*?)\s+from headrace", re.DOTALL
+)
 _COMMENT = re.compile(r"comment on (?:function|view) headrace\.(?P<name>\w+)(?:\(.*?\))? is '(?P<text>(?:[^']|'')*)'")
 _OUTSIDE_PARENTHESES = re.compile(r",\s*(?![^()]*\))")
 
@@ -28,9 +30,7 @@ class Function(NamedTuple):
 @cache
 def _source() -> str:
     folder = files("headrace.store") / "sql" / "functions"
-    return "\n".join(
-        file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name)
-    )
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))
 
 
 def functions() -> list[Function]:
@@ -67,8 +67,13 @@ def page() -> str:
     ]
     for one in functions():
         arguments = ",\n".join(f"    {argument}" for argument in one.arguments)
-        signature = f"headrace.{one.name}({f'{chr(10)}{arguments}{chr(10)}' if arguments else ''}) returns {one.returns}"
+        signature = (
+            f"headrace.{one.name}({f'{chr(10)}{arguments}{chr(10)}' if arguments else ''}) returns {one.returns}"
+        )
         parts += [f"### headrace.{one.name}\n", f"{described[one.name]}.\n", code(signature)]
     parts += ["## Views\n"]
-    rows = [(f"`headrace.{name}`", described[name], ", ".join(f"`{column}`" for column in columns)) for name, columns in views().items()]
+    rows = [
+        (f"`headrace.{name}`", described[name], ", ".join(f"`{column}`" for column in columns))
+        for name, columns in views().items()
+    ]
     return "\n".join([*parts, table(("view", "description", "columns"), rows)])
