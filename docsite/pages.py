@@ -54,8 +54,8 @@ def write(target: Path, generated: Mapping[str, str], further: list[Entry]) -> N
         generated: the texts of generated pages, by their paths relative to docs/.
         further: the entries of generated pages for the section "Reference".
     """
-    for page, text in generated.items():
-        _write(target / page, text)
+    for page, made in generated.items():
+        _write(target / page, made)
     index = with_entries(read_index(), "Reference", further)
     listed = {_resolved(DOCS / "index.md", entry.page) for entries in contents(index).values() for entry in entries}
     waiting: dict[PurePosixPath, str | None] = {DOCS / "index.md": with_tables_of_contents(index)}

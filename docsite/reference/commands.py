@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from cyclopts import App
 
@@ -16,6 +17,7 @@ _PARTS = re.compile(r"## .*?\n\n```console\n(?P<usage>.*?)\n```\n\n(?P<body>.*?)
 """What cyclopts writes of a command: a heading, its usage, its description with its parameters, its commands."""
 
 
+@cache
 def page() -> str:
     """Return the page."""
     return "\n".join(
