@@ -13,7 +13,7 @@ LOWEST := .venv/lowest
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint format lock revisions release clean
+.PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint format lock revisions release docs clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,7 +64,7 @@ format: $(READY)  ## Format the code
 
 lock: $(READY)  ## Resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --extra test --extra lint --strip-extras --no-emit-index-url \
+	$(BIN)/pip-compile --quiet --upgrade --extra test --extra lint --extra docs --strip-extras --no-emit-index-url \
 		--no-emit-find-links --no-header --unsafe-package headrace --output-file requirements.lock pyproject.toml
 
 revisions: $(READY)  ## Record what the newest revision of the schema consists of, after its SQL was changed
@@ -72,6 +72,9 @@ revisions: $(READY)  ## Record what the newest revision of the schema consists o
 
 release: $(READY)  ## Keep the code of this version, for tests of upgrades from it
 	$(BIN)/python -m tests.upgrade.release
+
+docs: $(READY)  ## Build the documentation site, with search, and check its links
+	$(BIN)/python -m docsite
 
 clean:  ## Stop the project's embedded Postgres, and remove what was installed and cached
 	-[ -x $(BIN)/headrace ] && $(BIN)/headrace pg stop

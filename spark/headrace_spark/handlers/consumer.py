@@ -75,6 +75,8 @@ def spark_consumer(
     the messages. If the function raises, the batch is bisected until the failing messages stand
     alone. The worker's memory holds up to two batches and the results.
 
+    The arguments that are not described here, from `name` to `middleware`, are those of `App.consumer`.
+
     Args:
         app: the app that the consumer belongs to. A Spark session is started with it, if there is
             none, and stopped with it.
@@ -98,8 +100,6 @@ def spark_consumer(
         max_ack_pending: how many messages may be unsettled at a time, over all processes. The
             default is ten batches.
         on_batch_error: "bisect", or "retry" for the whole batch.
-        name, filter, where, backoff, on_exhausted, ordered, deliver_policy, start_seq, start_time,
-            rate_limit, rate_burst, priority, breaker, middleware: as for `App.consumer`.
 
     Raises:
         ConfigurationError: a setting is invalid, the function has the wrong parameters, or a type
