@@ -15,7 +15,7 @@ from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.signature import name_of_type, return_annotation
 
 
-def check_payload(handler: Handler, stream: Stream[Any], runner: str) -> None:
+def check_payload(handler: Handler, stream: Stream[Any], runner: str | None) -> None:
     """Raise `ConfigurationError` if the handler's payload is not of the stream's type."""
     if not accepts(handler.takes, stream.type):
         carried, taken = name_of_type(stream.type), name_of_type(handler.takes)
@@ -24,7 +24,8 @@ def check_payload(handler: Handler, stream: Stream[Any], runner: str) -> None:
             f"The handler {handler.name!r} takes {found}, and the stream {stream.name!r} carries {carried}: annotate its payload as"
             f" {wanted}."
         )
-    if runner == "process" and handler.takes not in (Any, stream.type):
+    takes_payload = any(parameter.role == "payload" for parameter in handler.parameters)
+    if runner == "process" and takes_payload and handler.takes != stream.type:
         raise ConfigurationError(
             f"The handler {handler.name!r} runs in a process of its own, which decodes what its annotation says: annotate its payload"
             f" as {name_of_type(stream.type)}."

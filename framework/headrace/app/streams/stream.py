@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast, overload
 
 from headrace.app.streams.signatures import (
     BatchOptions,
@@ -16,6 +16,7 @@ from headrace.app.streams.signatures import (
     PublishesInTransaction,
 )
 from headrace.model.durations import Duration
+from headrace.model.records import DeadLetter, StoredMessage
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.formats.upcasting import U as Upcast
 from headrace.runtime.messages.batch import Batch
@@ -86,6 +87,16 @@ class Stream(Generic[T]):
         return await self._home._publishes(self.name).publish_many(
             self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, tx=tx
         )
+
+    def decoded(self, message: StoredMessage | DeadLetter) -> T:
+        """Decode the data of a stored message, such as one of `admin.messages` or a dead letter, into the stream's type.
+
+        Raises:
+            UnreadablePayload: this process doesn't know the version, the codec or the key.
+            Reject: the payload can never be read.
+            msgspec.ValidationError: the data doesn't fit the type.
+        """
+        return cast(T, self._stored_as.decoded(message.key, message.data, message.headers))
 
     def upcaster(self, *, from_version: int) -> Callable[[Upcast], Upcast]:
         """Make a plain function bring the data of one version to the next: `def named(data: dict) -> dict`.

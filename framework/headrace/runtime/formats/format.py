@@ -15,17 +15,12 @@ from headrace.model.conditions.paths import root
 from headrace.model.conditions.tree import children
 from headrace.model.errors import ConfigurationError, InvalidData
 from headrace.model.outcomes import Reject, Unfit
+from headrace.model.payloads import CODEC_HEADER, VERSION_HEADER
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.formats.codec import Codec, UnreadablePayload
 from headrace.runtime.formats.upcasting import MAX_VERSION, Upcasters
-from headrace.runtime.handlers.handler import Decode
+from headrace.runtime.handlers.handler import Decode, decoder_of
 from headrace.runtime.messages.message import Message
-
-VERSION_HEADER = "headrace-version"
-"""The version of a message's data, a number. A message without it has version 1."""
-
-CODEC_HEADER = "headrace-codec"
-"""What the codec returned about a payload that it has encoded. Such a payload is a JSON string, in base64."""
 
 _MARK = '"headrace-'
 _PATH = re.compile(r" - at `[^`]*`$")
@@ -118,6 +113,11 @@ class StreamFormat:
         if version < self.upcasters.version and raw != "null":
             raw = payloads.encode(self.upcasters.apply(msgspec.json.decode(raw), version))
         return raw
+
+    def decoded(self, key: str, data: Any, headers: Mapping[str, Any] | None) -> Any:
+        """Decode the data of a stored message into the type. Raises as `read` does, or `msgspec.ValidationError`."""
+        text = self.read(key, payloads.encode(data), payloads.encode_headers(headers))
+        return self.guarded(decoder_of(self.type, f"The stream {self.stream!r} carries"))(text)
 
     def _version(self, version: Any) -> int:
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= MAX_VERSION:
