@@ -338,6 +338,26 @@ class App(Declared, Publishing):
         if self._service is not None:
             self._service.stop()
 
+    def asyncapi(self, *, title: str, version: str = "1.0.0") -> dict[str, Any]:
+        """Describe the app as an AsyncAPI 3.0 document, which `json.dumps` can write.
+
+        Streams are channels, with the types that they carry as messages. Handlers are operations. Filters, retries
+        and other settings are extensions that begin with `x-headrace-`.
+
+        Args:
+            title: the title of the document.
+            version: the version of what the document describes.
+
+        Raises:
+            ConfigurationError: two payload types have one name and differ.
+        """
+        from headrace.app.asyncapi.document import Described, document  # not imported by workers
+
+        declared = Described(
+            streams=self._streams, formats=self._formats, consumers=self.consumers, captures=self.captures
+        )
+        return document(declared, title, version)
+
     def attach(self, attached: Attached) -> None:
         """Run `attached` beside the consumers, from the next start on."""
         self._attached.append(attached)
