@@ -19,7 +19,6 @@ from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec, parsed
 from headrace.runtime.formats.codec import Codec
 from headrace.runtime.formats.format import StreamFormat, check_codec, check_conditions
-from headrace.runtime.handlers.handler import decoder_of
 from headrace.runtime.handlers.middleware import Middleware, check_middleware
 from headrace.runtime.messages.publisher import Publisher
 from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, Numeric
@@ -422,5 +421,4 @@ class Router(Declarations):
 def _format(spec: StreamSpec, type: Any, codec: Codec | None, allow_plain: bool) -> StreamFormat:  # noqa: A002
     """The format of a typed stream. Raises `ConfigurationError`."""
     check_codec(codec, spec.name, allow_plain=allow_plain, dedupe=spec.dedupe)
-    decoder_of(type, f"The stream {spec.name!r} carries")
     return StreamFormat(spec.name, type, codec, allow_plain=allow_plain, tombstones=spec.tombstones)

@@ -120,9 +120,9 @@ def _changed(spec: StreamSpec) -> dict[str, Any]:
 
 def _message(payload: _Payload, schema: Schema, stored_as: StreamFormat | None) -> dict[str, Any]:
     message: dict[str, Any] = {"name": payload.name, "title": payload.name, "payload": schema}
-    summary = inspect.getdoc(payload.type) if isinstance(payload.type, type) else None
-    if summary and payload.type.__doc__:
-        message["summary"] = summary.partition("\n")[0]
+    summary = _summary(payload.type)
+    if summary:
+        message["summary"] = summary
     headers: dict[str, Any] = {}
     if stored_as is not None and stored_as.upcasters.version > 1:
         headers[VERSION_HEADER] = {"type": "integer", "const": stored_as.upcasters.version}
@@ -131,8 +131,16 @@ def _message(payload: _Payload, schema: Schema, stored_as: StreamFormat | None) 
         message["x-headrace-codec"] = type(stored_as.codec).__name__
         message["description"] = "It is stored as a JSON string, the base64 of what the codec made of the payload."
     if headers:
-        message["headers"] = {"type": "object", "properties": headers, "required": list(headers)}
+        message["headers"] = {"type": "object", "properties": headers}
     return message
+
+
+def _summary(kind: Any) -> str | None:
+    """The first line of the docstring of a class of yours, unless a decorator has generated it."""
+    written = kind.__doc__ if isinstance(kind, type) and kind.__module__ != "builtins" else None
+    if not written or written.startswith(f"{kind.__name__}("):
+        return None
+    return inspect.cleandoc(written).partition("\n")[0]
 
 
 def _operations(consumer: Consumer) -> Iterator[tuple[str, dict[str, Any]]]:

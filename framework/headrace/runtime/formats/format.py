@@ -14,6 +14,7 @@ from headrace.model.conditions import Condition
 from headrace.model.conditions.paths import root
 from headrace.model.conditions.tree import children
 from headrace.model.errors import ConfigurationError, InvalidData
+from headrace.model.keys import check_key
 from headrace.model.outcomes import Reject, Unfit
 from headrace.model.payloads import CODEC_HEADER, VERSION_HEADER
 from headrace.model.specs import ConsumerSpec
@@ -50,6 +51,7 @@ class StreamFormat:
         self._allow_plain = allow_plain
         self._tombstones = tombstones
         self._classes = _classes(type)
+        self._decode = self.guarded(decoder_of(type, f"The stream {stream!r} carries"))
 
     @property
     def plain(self) -> bool:
@@ -67,7 +69,10 @@ class StreamFormat:
                 f"The stream {self.stream!r} carries {_name(self.type)}, not {_name(data.__class__)}: publish a value of that type,"
                 " or JSON as msgspec.Raw."
             )
-        if self.plain or not isinstance(headers or {}, Mapping):  # other headers are refused when they are encoded
+        if not isinstance(headers or {}, Mapping):  # refused when they are encoded
+            return data, headers
+        headers = _without_ours(headers)
+        if self.plain:
             return data, headers
         version = self.upcasters.version
         added: dict[str, Any] = {VERSION_HEADER: version} if version > 1 else {}
@@ -87,14 +92,21 @@ class StreamFormat:
                 yield message
 
     def _associated(self, key: str, version: int) -> bytes:
+        check_key(key)
         return msgspec.json.encode(["headrace", self.stream, key, version])
 
     # --- reading
 
     def open(self, message: Message) -> None:
-        """Bring the payload of a delivered message to its present form, once. Raises as `read` does."""
-        if message._payload is msgspec.UNSET:
-            message.raw = self.read(message.key, message.raw, message.raw_headers)
+        """Bring the payload of a delivered message to its present form, once. Raises as `read` does.
+
+        The headers lose what described the stored form, so that a handler can publish them with other data.
+        """
+        if message._payload is not msgspec.UNSET:
+            return
+        message.raw = self.read(message.key, message.raw, message.raw_headers)
+        if message.raw_headers is not None and _MARK in message.raw_headers:
+            message.raw_headers = payloads.encode_headers(_without_ours(msgspec.json.decode(message.raw_headers)))
 
     def read(self, key: str, raw: str, raw_headers: str | None) -> str:
         """Return the JSON of the present version of a stored payload.
@@ -117,7 +129,7 @@ class StreamFormat:
     def decoded(self, key: str, data: Any, headers: Mapping[str, Any] | None) -> Any:
         """Decode the data of a stored message into the type. Raises as `read` does, or `msgspec.ValidationError`."""
         text = self.read(key, payloads.encode(data), payloads.encode_headers(headers))
-        return self.guarded(decoder_of(self.type, f"The stream {self.stream!r} carries"))(text)
+        return self._decode(text)
 
     def _version(self, version: Any) -> int:
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= MAX_VERSION:
@@ -166,6 +178,13 @@ class StreamFormat:
                 ) from None
 
         return guarded
+
+
+def _without_ours(headers: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The headers without those of a format, which may be of another message that was received."""
+    if not headers or not (VERSION_HEADER in headers or CODEC_HEADER in headers):
+        return headers
+    return {name: value for name, value in headers.items() if name not in (VERSION_HEADER, CODEC_HEADER)}
 
 
 def sealed(raw_headers: str | None) -> bool:
