@@ -43,7 +43,7 @@ def check_result(function: Callable[..., Any], name: str, stream: Stream[Any]) -
     if wrong or parts == [type(None)]:
         carried = name_of_type(stream.type)
         raise ConfigurationError(
-            f"The handler {name!r} returns {name_of_type(returned)}, and publishes to {stream.name!r}: return tuple[str, {carried}], which"
+            f"The handler {name!r} returns {'None' if parts == [type(None)] else name_of_type(returned)}, and publishes to {stream.name!r}: return tuple[str, {carried}], which"
             f" is a key and the data, tuple[str, {carried}, dict[str, Any]] with headers, a list of these, or None."
         )
 

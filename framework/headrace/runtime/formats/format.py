@@ -194,9 +194,7 @@ def sealed(raw_headers: str | None) -> bool:
 
 def _classes(carried: Any) -> tuple[type, ...] | None:
     """The classes of which published data must be, or None if instances can't tell."""
-    if not isinstance(carried, type) or get_origin(carried) is not None or is_typeddict(carried):
-        return None
-    if getattr(carried, "_is_protocol", False) or carried is object:
+    if carried is Any or not isinstance(carried, type) or get_origin(carried) is not None or is_typeddict(carried):
         return None
     return (carried, msgspec.Raw, *((int,) if carried is float else ()))
 
