@@ -112,7 +112,7 @@ def _changed(spec: StreamSpec) -> dict[str, Any]:
     """The settings of a stream that are not the defaults."""
     defaults = StreamSpec(name=spec.name)
     return {
-        name: msgspec.to_builtins(getattr(spec, name))
+        name: _plain(getattr(spec, name))
         for name in spec.__struct_fields__
         if getattr(spec, name) != getattr(defaults, name)
     }
@@ -155,7 +155,7 @@ def _operations(consumer: Consumer) -> Iterator[tuple[str, dict[str, Any]]]:
         "x-headrace-retry": {
             "max_deliver": spec.max_deliver,
             "ack_wait": spec.ack_wait,
-            "backoff": msgspec.to_builtins(spec.backoff),
+            "backoff": _plain(spec.backoff),
             "on_exhausted": spec.on_exhausted,
         },
     }
@@ -180,6 +180,11 @@ def _operations(consumer: Consumer) -> Iterator[tuple[str, dict[str, Any]]]:
                 "x-headrace-consumer": name,
             },
         )
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it, with lists instead of tuples."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _reference(*path: str) -> dict[str, str]:
