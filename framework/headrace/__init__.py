@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from headrace.app.app import App
     from headrace.app.declarations import Router
     from headrace.app.readiness import Readiness
+    from headrace.app.streams.stream import Stream
+    from headrace.runtime.formats.aes_gcm import AesGcm
+    from headrace.runtime.formats.codec import Codec, UnreadablePayload
     from headrace.runtime.handlers.dependencies import Depends
     from headrace.runtime.handlers.middleware import Middleware, Next
     from headrace.runtime.maintenance.sweeper import sweep
@@ -53,10 +56,12 @@ if TYPE_CHECKING:
     from headrace.telemetry import Telemetry
 
 __all__ = [
+    "AesGcm",
     "App",
     "Backoff",
     "Batch",
     "Breaker",
+    "Codec",
     "Condition",
     "ConfigurationError",
     "ConsumersDeleted",
@@ -83,11 +88,13 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "Stream",
     "StreamFull",
     "Telemetry",
     "Transaction",
     "UnknownConsumer",
     "UnknownStream",
+    "UnreadablePayload",
     "field",
     "sweep",
     "transform",
@@ -96,8 +103,10 @@ __all__ = [
 # Imported on first use. These modules import the database driver and the event loop, which `headrace
 # --help` doesn't need.
 _LAZY = {
+    "AesGcm": "headrace.runtime.formats.aes_gcm",
     "App": "headrace.app.app",
     "Batch": "headrace.runtime.messages.batch",
+    "Codec": "headrace.runtime.formats.codec",
     "Depends": "headrace.runtime.handlers.dependencies",
     "Message": "headrace.runtime.messages.message",
     "Middleware": "headrace.runtime.handlers.middleware",
@@ -105,8 +114,10 @@ _LAZY = {
     "PostgresSpec": "headrace.sources.postgres.spec",
     "Readiness": "headrace.app.readiness",
     "Router": "headrace.app.declarations",
+    "Stream": "headrace.app.streams.stream",
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.messages.transaction",
+    "UnreadablePayload": "headrace.runtime.formats.codec",
     "sweep": "headrace.runtime.maintenance.sweeper",
     "transform": "headrace.sources.postgres.rules.transforms",
 }

@@ -102,7 +102,7 @@ class App(Declared, Publishing):
         self._timings = Timings()
         self._limits = SERVICE_LIMITS
         self._witness: Witness | None = None
-        self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date())
+        self._publisher = Publisher(lambda: self.database, self._published, lambda: self._time.date(), self._formats)
 
     @property
     def admin(self) -> Admin:
@@ -133,7 +133,12 @@ class App(Declared, Publishing):
         if self._users == 0:
             await self._disconnect()
 
+    def _publishes(self, stream: str) -> Publisher:
+        return self._publisher
+
     async def _connect(self) -> None:
+        for stored_as in self._formats.values():
+            stored_as.upcasters.check()
         self._settings = found = settings.read(
             {"database": self.dsn or None, "migrate": self.migrate, **self._arguments}
         )
@@ -263,7 +268,7 @@ class App(Declared, Publishing):
         async with self._with_resources() as dependencies:
             attached = (*self._attached, *self._capturing())
             self._service = service = Service(
-                self.consumers, self._shared(dependencies), attached, self.captures, self._limits
+                self.consumers, self._shared(dependencies), attached, self.captures, self._limits, self._formats
             )
             try:
                 await service.prepare()
@@ -332,6 +337,26 @@ class App(Declared, Publishing):
         """Drain. The second call stops the handlers that still run, and their messages are released."""
         if self._service is not None:
             self._service.stop()
+
+    def asyncapi(self, *, title: str, version: str = "1.0.0") -> dict[str, Any]:
+        """Describe the app as an AsyncAPI 3.0 document, which `json.dumps` can write.
+
+        Streams are channels, with the types that they carry as messages. Handlers are operations. Filters, retries
+        and other settings are extensions that begin with `x-headrace-`.
+
+        Args:
+            title: the title of the document.
+            version: the version of what the document describes.
+
+        Raises:
+            ConfigurationError: two payload types have one name and differ.
+        """
+        from headrace.app.asyncapi.document import Described, document  # not imported by workers
+
+        declared = Described(
+            streams=self._streams, formats=self._formats, consumers=self.consumers, captures=self.captures
+        )
+        return document(declared, title, version)
 
     def attach(self, attached: Attached) -> None:
         """Run `attached` beside the consumers, from the next start on."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.app.streams.accepting import check_payload, check_result
+from headrace.app.streams.stream import Stream, name_of_stream
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, Handling, Runner, bounds
@@ -33,12 +35,20 @@ class Consumer(msgspec.Struct, frozen=True):
 
 def define(function: Callable[..., Any], given: Mapping[str, Any]) -> Consumer:
     """Make a consumer from the decorator's arguments. Raises `ConfigurationError` or `InvalidFilter`."""
-    arguments = {("filters" if name == "filter" else name): value for name, value in given.items()}
+    stream, publishes = given["stream"], given["publishes"]
+    arguments = {("filters" if name == "filter" else name): name_of_stream(value) for name, value in given.items()}
     settings = {name: arguments.pop(name) for name in settings_of(ConsumerSpec) if name in arguments}
     handling = {**arguments, "middleware": check_middleware(arguments["middleware"])}
     if handling["group_by_key"] and handling["batch"] is None:
         handling["batch"] = min(DEFAULT_RUN, settings["max_ack_pending"])
-    handler = Handler(function, batch=handling["batch"] is not None, transactional=bool(handling["transactional"]))
+    carries = stream.type if isinstance(stream, Stream) else Any
+    handler = Handler(
+        function, batch=handling["batch"] is not None, transactional=bool(handling["transactional"]), carries=carries
+    )
+    if isinstance(stream, Stream):
+        check_payload(handler, stream, handling["runner"])
+    if isinstance(publishes, Stream):
+        check_result(function, handler.name, publishes)
     name = settings["name"] = settings["name"] or handler.name
     if not _NAME.fullmatch(name):
         raise ConfigurationError(

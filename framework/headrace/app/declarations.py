@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from headrace.app import capture
 from headrace.app.consumer import Consumer, check_together, define
+from headrace.app.streams.signatures import StreamOptions
+from headrace.app.streams.stream import Stream
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec, parsed
+from headrace.runtime.formats.codec import Codec
+from headrace.runtime.formats.format import StreamFormat, check_codec, check_conditions
 from headrace.runtime.handlers.middleware import Middleware, check_middleware
+from headrace.runtime.messages.publisher import Publisher
 from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, Numeric
 from headrace.sources.postgres.spec import PostgresSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,11 +41,26 @@ class Declarations:
         self.captures: list[PostgresSpec] = []
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
+        self._formats: dict[str, StreamFormat] = {}
+
+    @overload
+    def stream(self, name: str, **settings: Unpack[StreamOptions]) -> str: ...
+    @overload
+    def stream(
+        self, name: str, type: type[T], *, codec: Codec | None = None, allow_plain: bool = False, **settings: Unpack[StreamOptions]
+    ) -> Stream[T]: ...  # fmt: skip
+    @overload
+    def stream(
+        self, name: str, type: object, *, codec: Codec | None = None, allow_plain: bool = False, **settings: Unpack[StreamOptions]
+    ) -> Stream[Any]: ...  # fmt: skip
 
     def stream(
         self,
         name: str,
+        type: Any = None,  # noqa: A002 - as msgspec has it
         *,
+        codec: Codec | None = None,
+        allow_plain: bool = False,
         retention: Retention = "limits",
         retain_up_to: Duration | None = None,
         retain_at_least: Duration | None = None,
@@ -48,13 +69,17 @@ class Declarations:
         dedupe: bool = False,
         tombstones: bool = False,
         dedupe_window: Duration = "2m",
-    ) -> str:
+    ) -> Any:
         """Declare a stream and its retention. At start it is created, or its settings are changed to these.
 
         An existing stream keeps its settings if you declare it by its name alone, or only name it
         in a consumer.
 
         Args:
+            type: the type of the payloads, which makes the stream typed: a class, a union, or `Any`.
+            codec: encodes the payloads that this app publishes, and decodes them for its handlers, such
+                as `AesGcm`. It needs a type.
+            allow_plain: whether handlers also take payloads that the codec has not encoded.
             retention: `limits` applies the limits below. `interest` keeps a message until every
                 consumer is done with it, whatever else is set. Without a consumer, nothing is removed.
             retain_up_to: messages older than this are removed.
@@ -71,12 +96,38 @@ class Declarations:
                 effect.
 
         Returns:
-            The name. Raises `ConfigurationError` for settings that contradict each other.
+            The typed stream, or the name of a stream without a type. Raises `ConfigurationError` for
+            settings that contradict each other.
         """
-        spec = StreamSpec(**parsed(StreamSpec, _arguments(locals())))
+        given = _arguments(locals())
+        for extra in ("type", "codec", "allow_plain"):
+            del given[extra]
+        spec = StreamSpec(**parsed(StreamSpec, given))
         self._check_open()
+        stored_as = None if type is None else _format(spec, type, codec, allow_plain)
+        if stored_as is None and (codec is not None or allow_plain):
+            raise ConfigurationError(
+                f"The stream {name!r} has a codec and no type: pass the type of its payloads, or Any."
+            )
+        if stored_as is not None:
+            self._add_format(stored_as)
         self._streams[name] = None if spec == StreamSpec(name=name) else spec
-        return name
+        return name if stored_as is None else Stream(self, stored_as)
+
+    def _add_format(self, stored_as: StreamFormat) -> None:
+        name = stored_as.stream
+        if name in self._formats:
+            raise ConfigurationError(
+                f"The stream {name!r} is declared with a type twice: declare it once, and import what app.stream returns."
+            )
+        for consumer in self.consumers:
+            if consumer.spec.stream == name:
+                check_conditions(stored_as, consumer.spec)
+        self._formats[name] = stored_as
+
+    def _publishes(self, stream: str) -> Publisher:
+        """Return what publishes to a stream of this app or router. Raises `ConfigurationError`."""
+        raise NotImplementedError
 
     def capture(
         self,
@@ -155,7 +206,7 @@ class Declarations:
 
     def consumer(
         self,
-        stream: str,
+        stream: str | Stream[Any],
         *,
         filter: str | Sequence[str] = ">",  # noqa: A002 - the word of the field
         where: str | Mapping[str, Any] | Condition | None = None,
@@ -172,7 +223,7 @@ class Declarations:
         start_seq: int | None = None,
         start_time: datetime | None = None,
         transactional: bool = False,
-        publishes: str | None = None,
+        publishes: str | Stream[Any] | None = None,
         batch: int | None = None,
         batch_timeout: Duration = 0.0,
         group_by_key: bool = False,
@@ -186,7 +237,7 @@ class Declarations:
         breaker: Breaker | bool | int | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> Callable[[F], F]:
-        """Make a function the handler of a consumer of `stream`.
+        """Make a function the handler of a consumer of `stream`, a name or a typed stream.
 
         The function takes the payload, decoded into the annotated type, a `Message`, both or
         neither. When it returns, the message is acked. When it raises, the message is delivered
@@ -274,6 +325,8 @@ class Declarations:
                     f"Two handlers of {spec.stream!r} are both called {spec.name!r}, and would share one place in the stream:"
                     " pass name=… to one of them."
                 )
+        if spec.stream in self._formats:
+            check_conditions(self._formats[spec.stream], spec)
         self.consumers.append(consumer)
 
     def middleware(self, function: Middleware) -> Middleware:
@@ -308,6 +361,9 @@ class Declarations:
             if spec is not None and known is not None and spec != known:
                 raise ConfigurationError(f"The stream {name!r} is declared twice, with different settings.")
             self._streams[name] = known if spec is None else spec
+        for stored_as in router._formats.values():
+            self._add_format(stored_as)
+        router.apps.append(self)
         for capture_spec in router.captures:
             self._add_capture(capture_spec)
         for consumer in router.consumers:
@@ -338,13 +394,31 @@ class Router(Declarations):
     def __init__(self) -> None:
         super().__init__()
         self._closed = False
+        self.apps: list[Declarations] = []
 
     def close(self) -> None:
         """Refuse further declarations, because the router was included."""
         self._closed = True
+
+    def _publishes(self, stream: str) -> Publisher:
+        found = [app._publishes(stream) for app in self.apps]
+        if len(found) > 1:
+            found = [publisher for publisher in found if publisher.open]
+        if len(found) == 1:
+            return found[0]
+        raise ConfigurationError(
+            f"The stream {stream!r} is declared on a router, and {len(self.apps) or 'no'} apps include it"
+            f"{f', of which {len(found)} are connected' if self.apps else ''}: publish with app.publish({stream!r}, …)."
+        )
 
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigurationError(
                 "The router was included already, so this would never run. Declare it above app.include(router)."
             )
+
+
+def _format(spec: StreamSpec, type: Any, codec: Codec | None, allow_plain: bool) -> StreamFormat:  # noqa: A002
+    """The format of a typed stream. Raises `ConfigurationError`."""
+    check_codec(codec, spec.name, allow_plain=allow_plain, dedupe=spec.dedupe)
+    return StreamFormat(spec.name, type, codec, allow_plain=allow_plain, tombstones=spec.tombstones)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import random
 from typing import Any
@@ -18,6 +18,7 @@ from headrace.app.heartbeats import Heartbeats
 from headrace.app.limits import SERVICE_LIMITS, ServiceLimits
 from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, assess
 from headrace.model.log import Log
+from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.maintenance.janitor import Janitor
 from headrace.runtime.maintenance.survey import Survey
 from headrace.runtime.pipeline.pipeline import Pipeline
@@ -43,6 +44,7 @@ class Service:
         attached: Sequence[Attached] = (),
         captures: Sequence[PostgresSpec] = (),
         limits: ServiceLimits = SERVICE_LIMITS,
+        formats: Mapping[str, StreamFormat] | None = None,
     ) -> None:
         self._database = database = shared.database
         self._consumers = consumers
@@ -50,6 +52,7 @@ class Service:
         self._shared = shared
         self._attached = attached
         self._limits = limits
+        self._formats = {} if formats is None else formats
         self._running_parts: list[Attached] = []  # those that have started and not ended
         self.pipelines: list[Pipeline] = []
         self._janitor = Janitor(database, self.published, limits.janitor)
@@ -82,7 +85,8 @@ class Service:
                 )  # fmt: skip
             if declared.new:
                 log.info("consumer created", consumer=spec.name, stream=spec.stream, deliver_policy=spec.deliver_policy)
-            pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared)
+            stored_as = self._formats.get(spec.stream)
+            pipeline = Pipeline(declared.id, spec, consumer.handler, consumer.handling, self._shared, stored_as)
             pipeline.on_gone.connect(partial(self._consumer_deleted, pipeline))
             self.pipelines.append(pipeline)
             self._by_stream.setdefault(stream_id, []).append(pipeline)

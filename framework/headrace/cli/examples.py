@@ -5,6 +5,9 @@ from __future__ import annotations
 from textwrap import indent
 
 EXAMPLES = {
+    "asyncapi": """\
+headrace asyncapi service:app > asyncapi.json
+headrace asyncapi service:app --title Shop --api-version 2.1.0""",
     "context add": """\
 headrace context add prod --server https://headrace.example --token-file -
 headrace context add local --database postgresql://localhost/shop""",

@@ -45,6 +45,10 @@ _COMMANDS = {
         "headrace_spark.cli.group:spark",
         "Run pipelines and programs on Spark, and check its installation.",
     ),
+    "asyncapi": (
+        "headrace.cli.commands.asyncapi:asyncapi",
+        "Print the AsyncAPI document of an application: its streams, handlers and types.",
+    ),
     "migrate": ("headrace.cli.commands.migrate:migrate", "Create or upgrade the schema of the database."),
     "pg": ("headrace.cli.commands.pg:pg", "Start, stop and query the embedded Postgres."),
     "new": ("headrace.cli.commands.new:new", "Create a new service from the template."),

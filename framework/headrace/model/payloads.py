@@ -21,6 +21,12 @@ RESERVED_MESSAGE_IDS = "headrace:"
 can't use up the id of a webhook delivery beforehand.
 """
 
+VERSION_HEADER = "headrace-version"
+"""The version of a message's data, a number. A message without it has version 1."""
+
+CODEC_HEADER = "headrace-codec"
+"""What a codec returned about a payload that it has encoded. Such a payload is a JSON string, in base64."""
+
 _encoder = msgspec.json.Encoder(enc_hook=encode_model)
 _NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
 

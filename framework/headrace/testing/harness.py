@@ -14,6 +14,7 @@ import msgspec
 from headrace import store
 from headrace.app.app import App
 from headrace.app.consumer import Consumer
+from headrace.app.streams.stream import Stream, name_of_stream
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, StoreUnavailable
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
@@ -294,16 +295,19 @@ class Harness:
         return _bounded(await store.peek(self.app.database, await self._id(consumer), limit=MAX_MESSAGES + 1))
 
     async def published(
-        self, stream: str, key: str = ">", type: Any = Any  # noqa: A002 - as msgspec has it
+        self, stream: str | Stream[Any], key: str = ">", type: Any = Any  # noqa: A002 - as msgspec has it
     ) -> list[StoredMessage]:  # fmt: skip
         """The messages of a stream, in their order.
 
         Args:
-            stream: the stream's name.
+            stream: the stream's name, or a typed stream, whose payloads are decoded into its type.
             key: a filter of keys, such as `orders.us.>`.
             type: the type to which their `data` is converted, such as `Order`.
         """
-        found = _bounded(await store.messages(self.app.database, stream, filters=[key], limit=MAX_MESSAGES + 1))
+        name = name_of_stream(stream)
+        found = _bounded(await store.messages(self.app.database, name, filters=[key], limit=MAX_MESSAGES + 1))
+        if isinstance(stream, Stream):
+            return [msgspec.structs.replace(m, data=stream.decoded(m)) for m in found]
         if type is Any:
             return found
         return [msgspec.structs.replace(m, data=msgspec.convert(m.data, type)) for m in found]

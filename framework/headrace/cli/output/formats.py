@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
+
+from headrace.model.payloads import CODEC_HEADER
+
+
+class HasData(Protocol):
+    """A message of any kind."""
+
+    @property
+    def data(self) -> Any: ...
+    @property
+    def headers(self) -> dict[str, Any] | None: ...
 
 
 def count(number: int, noun: str) -> str:
@@ -15,6 +27,27 @@ def count(number: int, noun: str) -> str:
 def one_line_json(data: Any) -> str:
     """Format data as JSON on one line. Returns an empty text for no headers."""
     return "" if data is None else msgspec.json.encode(data).decode()
+
+
+def one_line_data(message: HasData) -> str:
+    """Format the data of a message on one line. A payload that a codec has encoded is described instead."""
+    return encoding_of(message) or one_line_json(message.data)
+
+
+def indented_data(message: HasData) -> str:
+    """Format the data of a message on several lines, or describe it as `one_line_data` does."""
+    return encoding_of(message) or indented_json(message.data)
+
+
+def encoding_of(message: HasData) -> str | None:
+    """Describe a payload that a codec has encoded: `(encrypted with A256GCM, key "2026-11")`. None for others."""
+    about = (message.headers or {}).get(CODEC_HEADER)
+    if about is None:
+        return None
+    algorithm, key = (about.get("alg"), about.get("kid")) if isinstance(about, Mapping) else (None, None)
+    if algorithm is None or key is None:
+        return f"(encoded by a codec, {one_line_json(about)})"
+    return f"(encrypted with {algorithm}, key {one_line_json(key)})"
 
 
 def indented_json(data: Any) -> str:

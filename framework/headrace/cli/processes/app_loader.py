@@ -13,13 +13,16 @@ from headrace.cli.errors import UnreadableInput, UsageError
 from headrace.model.errors import ConfigurationError, HeadraceError
 
 
-def load_app(target: str) -> App:
+def load_app(target: str, *, needs_consumers: bool = True) -> App:
     """Import the application that `target` names. The working directory is searched first.
+
+    Args:
+        needs_consumers: whether an app without consumers is an error.
 
     Raises:
         UsageError: `target` has the wrong form.
         UnreadableInput: there is no such module, or no such attribute in it.
-        ConfigurationError: it is not an `App`, has no consumers, or the module raises. In the last case
+        ConfigurationError: it is not an `App`, lacks consumers, or the module raises. In the last case
             its traceback is printed.
     """
     module_name, attribute = _split_target(target)
@@ -28,7 +31,7 @@ def load_app(target: str) -> App:
         raise ConfigurationError(
             f"{target!r} is {_with_article(type(app).__name__)}, not a headrace.App. Give the attribute that holds the app."
         )
-    if not app.consumers and not app.captures:
+    if needs_consumers and not app.consumers and not app.captures:
         raise ConfigurationError(
             f"The app {target!r} has no consumers, so there is nothing to run. Decorate a handler with @app.consumer('a-stream')."
         )

@@ -7,7 +7,7 @@ gather ──▶ decode ──▶ call ──▶ all acked, except those with an
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
@@ -38,15 +38,17 @@ class BatchExecutor:
     """Gathers batches from lanes, and runs them.
 
     If several actors wait for a batch to fill, only the first gets more messages, until it has
-    enough. With `group_by_key` each actor waits for messages of its own key.
+    enough. With `group_by_key` each actor waits for messages of its own key. `opens`: see `SingleExecutor`.
     """
 
     def __init__(
         self, decode: Decode, call: Call, handling: Handling,
         lanes: Lanes[Message], acknowledger: Acknowledger, failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
+        opens: Callable[[Message], None] | None = None,
     ) -> None:  # fmt: skip
         self.unit = handling.unit
         self._decode = decode
+        self._open = opens
         self._call = call
         self._handling = handling
         self._lanes = lanes
@@ -156,6 +158,8 @@ class BatchExecutor:
                 batch_acknowledger.release_behind(message)
                 continue
             try:
+                if self._open is not None:
+                    self._open(message)
                 message._payload = self._decode(message.raw)
             except BaseException as error:  # code of users in a type may raise anything
                 if interrupts(error):

@@ -8,6 +8,8 @@ import msgspec
 from headrace.model.clock import Clock
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.runtime.execution.failure_log import FailureLog
+from headrace.runtime.formats.codec import UnreadablePayload
+from headrace.runtime.formats.format import sealed
 from headrace.runtime.messages.failures import failure_of, invalid, timed_out
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
@@ -21,16 +23,24 @@ class FailureHandler:
     Args:
         timeout: seconds that a handler may take, or None.
         stoppable: whether a handler that exceeds the timeout can be stopped.
+        opens: whether the consumer opens payloads that a codec has encoded.
     """
 
-    def __init__(self, acknowledger: Acknowledger, clock: Clock, timeout: float | None, *, stoppable: bool) -> None:
+    def __init__(
+        self, acknowledger: Acknowledger, clock: Clock, timeout: float | None, *, stoppable: bool, opens: bool = False
+    ) -> None:  # fmt: skip
         self._acknowledger = acknowledger
         self._timeout = timeout
         self._stoppable = stoppable
+        self._opens = opens
         self._log = FailureLog(clock)
 
     def undecodable(self, message: Message, error: BaseException) -> None:
         """Settle a message with a payload that can't be decoded into the handler's type."""
+        if not self._opens and sealed(message.raw_headers):
+            error = UnreadablePayload(
+                f"The payload is encoded, and this process doesn't declare {message.stream!r} with its codec: pass codec=…."
+            )
         if isinstance(error, (msgspec.MsgspecError, UnicodeError, RecursionError)):
             self.settle(message, invalid(error))
         else:  # raised by your code in a type, such as __post_init__

@@ -3,7 +3,7 @@ a time."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio.lowlevel
@@ -31,6 +31,7 @@ class SingleExecutor:
         decode: decodes a payload into the type that the handler takes.
         call: calls the handler with all its layers, see `headrace.runtime.pipeline.layers`.
         timeout: seconds that the handler may take, or None.
+        opens: brings a stored payload to the form that `decode` takes. None if it has that form.
     """
 
     unit = 1
@@ -38,8 +39,10 @@ class SingleExecutor:
     def __init__(
         self, decode: Decode, call: Call, timeout: float | None, lanes: Lanes[Message], acknowledger: Acknowledger,
         failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
+        opens: Callable[[Message], None] | None = None,
     ) -> None:  # fmt: skip
         self._decode = decode
+        self._open = opens
         self._call = call
         self._timeout = timeout
         self._lanes = lanes
@@ -69,6 +72,8 @@ class SingleExecutor:
             self._acknowledger.give_up(message)
             return
         try:
+            if self._open is not None:
+                self._open(message)
             payload = message._payload = self._decode(message.raw)
         except BaseException as error:  # code of users in a type may raise anything
             if interrupts(error):

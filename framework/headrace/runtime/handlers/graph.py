@@ -6,7 +6,6 @@ and parts that no handler needs may be incomplete.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -18,6 +17,7 @@ from dishka.registry import Registry
 
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.handlers.dependencies import Need, key_parts
+from headrace.runtime.handlers.signature import name_of_type
 
 SCOPES: Mapping[str, Scope] = {"app": Scope.APP, "message": Scope.REQUEST}
 
@@ -96,10 +96,3 @@ def _refusal(need: Need, way: list[DependencyKey], why: str) -> ConfigurationErr
 def key_of(hint: Any) -> DependencyKey:
     """Return dishka's key for what a parameter takes."""
     return DependencyKey(*key_parts(hint))
-
-
-def name_of_type(hint: Any) -> str:
-    """Return the name of a type as in source code, without its module."""
-    if isinstance(hint, type) and typing.get_origin(hint) is None:
-        return hint.__name__
-    return str(hint).replace("typing.", "")

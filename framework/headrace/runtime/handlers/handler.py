@@ -48,6 +48,7 @@ class Handler:
         decode: decodes JSON text into the annotated type. Raises `msgspec.MsgspecError` when it
             doesn't fit.
         is_async: whether it is a coroutine function.
+        takes: the annotated type of one payload, or `Any`.
         dependencies: the types of its dependencies, by parameter name.
         apply: the function, called with (payload, delivery), which are passed in the order of its
             own parameters, and with its dependencies by name.
@@ -55,9 +56,12 @@ class Handler:
     Args:
         batch: whether it takes many messages at a time.
         transactional: whether it runs in a transaction.
+        carries: the type of the stream's payloads, which are decoded into it. By default the annotation decides.
     """
 
-    def __init__(self, function: Callable[..., Any], *, batch: bool = False, transactional: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, batch: bool = False, transactional: bool = False, carries: Any = Any
+    ) -> None:  # fmt: skip
         self.name = name_of(function)
         _check_function(function, self.name)
         self.function = function
@@ -66,7 +70,8 @@ class Handler:
         self.parameters = _parameters(function, self.name)
         self._check(transactional)
         payload = next((p.takes for p in self.parameters if p.role == "payload"), Any)
-        self.decode: Decode = _decoder(_item(payload, self.name) if batch else payload, self.name)
+        self.takes = _item(payload, self.name) if batch else payload
+        self.decode: Decode = decoder_of(self.takes if carries is Any else carries, f"The handler {self.name!r} takes")
         self.dependencies: Mapping[str, Any] = {p.name: p.takes for p in self.parameters if p.role == "dependency"}
         self.apply: Callable[..., Any] = self._applied()
 
@@ -199,19 +204,25 @@ def _item(payload: Any, name: str) -> Any:
     )
 
 
-def _decoder(payload: Any, name: str) -> Decode:
+def decoder_of(payload: Any, subject: str) -> Decode:
+    """Return the decoder of a type.
+
+    Args:
+        subject: what has the type, for errors, such as "The handler 'ship' takes".
+
+    Raises:
+        ConfigurationError: the type can't be decoded from JSON.
+    """
     try:
         if has_model(payload):
             return model_decoder(payload)
         decoder = msgspec.json.Decoder(payload)
         custom = _custom_type(msgspec.inspect.type_info(payload), set())
     except (TypeError, NameError) as error:
-        raise ConfigurationError(
-            f"The handler {name!r} takes {payload!r}, which can't be decoded from JSON: {error}."
-        ) from error
+        raise ConfigurationError(f"{subject} {payload!r}, which can't be decoded from JSON: {error}.") from error
     if custom is not None:
         raise ConfigurationError(
-            f"The handler {name!r} takes {custom.__name__!r}, which can't be decoded from JSON: make it a msgspec.Struct,"
+            f"{subject} {custom.__name__!r}, which can't be decoded from JSON: make it a msgspec.Struct,"
             " a pydantic model, a dataclass, a TypedDict, or a built-in type."
         )
     return decoder.decode

@@ -18,8 +18,8 @@ from dishka.provider.exceptions import MissingHintsError, MissingReturnHintError
 
 from headrace.model.errors import ConfigurationError
 from headrace.runtime.handlers.dependencies import Dependencies, Need, close, key_parts, log_failures
-from headrace.runtime.handlers.graph import SCOPES, Graph, name_of_type
-from headrace.runtime.handlers.signature import name_of
+from headrace.runtime.handlers.graph import SCOPES, Graph
+from headrace.runtime.handlers.signature import name_of, name_of_type
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import Transaction

@@ -19,6 +19,25 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
+def name_of_type(hint: Any) -> str:
+    """Return the name of a type as in source code, without its module."""
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        return hint.__name__
+    return str(hint).replace("typing.", "")
+
+
+def return_annotation(function: Callable[..., Any]) -> Any:
+    """Return the resolved annotation of what a function returns, or `Any` if it has none that can be resolved."""
+    returned = inspect.signature(function).return_annotation
+    if returned is inspect.Signature.empty:
+        return Any
+    alone = types.SimpleNamespace(__annotations__={"return": returned})
+    try:
+        return typing.get_type_hints(alone, _namespace(function))["return"]
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return Any
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it creates a coroutine. Supports objects with an async `__call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

@@ -51,7 +51,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     attempt: int
     created_at: datetime
     raw: str
-    """The payload as it was published, as JSON text."""
+    """The payload as JSON text: as it was published, or decoded and brought to the present version if the stream has
+    a codec or upcasters."""
     raw_headers: str | None
     lease: Lease
     lane: Hashable

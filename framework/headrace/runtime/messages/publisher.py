@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from headrace import drivers, store
 from headrace.model import payloads
 from headrace.model.durations import Duration, when
-from headrace.model.errors import InvalidInput
+from headrace.model.errors import InvalidInput, NotConnected
 from headrace.model.keys import check_key
 from headrace.runtime.instruments import Instruments, NoInstruments, Sending
 from headrace.runtime.messages.transaction import Transaction, transaction
 from headrace.store.database.errors import translated
+
+
+class Format(Protocol):
+    """How payloads of a stream are stored. See `headrace.runtime.formats.format`."""
+
+    def outgoing(
+        self, key: str, data: Any, headers: Mapping[str, Any] | None
+    ) -> tuple[Any, Mapping[str, Any] | None]: ...
+    def outgoing_many(self, messages: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]: ...
 
 
 class Publisher:
@@ -26,6 +35,7 @@ class Publisher:
             This is after the commit, or after the publish if it is in a transaction on your own
             connection.
         date: returns the current time, from which a delay counts.
+        formats: how payloads are stored, by stream. Of other streams they are stored as JSON.
 
     Attributes:
         committed: as given.
@@ -37,11 +47,22 @@ class Publisher:
         database: Callable[[], store.Database],
         committed: Callable[[str, datetime | None], None],
         date: Callable[[], datetime],
+        formats: Mapping[str, Format] | None = None,
     ) -> None:
         self._database = database
         self.committed = committed
         self._date = date
+        self._formats = {} if formats is None else formats
         self.instruments: Instruments | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it is connected to a database."""
+        try:
+            self._database()
+        except NotConnected:
+            return False
+        return True
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """See `App.transaction`."""
@@ -54,6 +75,8 @@ class Publisher:
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
         due = when(delay, deliver_at, self._date())
+        if (stored_as := self._formats.get(stream)) is not None:
+            data, headers = stored_as.outgoing(key, data, headers)
         text, header_text = payloads.encode(data), payloads.encode_headers(headers)
         check_key(key)
         with self._span(stream, [header_text]) as sending, self._translated(tx):
@@ -70,6 +93,8 @@ class Publisher:
     ) -> int:  # fmt: skip
         """See `App.publish_many`."""
         due = when(delay, deliver_at, self._date())
+        if (stored_as := self._formats.get(stream)) is not None:
+            messages = stored_as.outgoing_many(messages)
         keys, data, headers = payloads.parallel(messages)
         if message_ids is not None and len(message_ids) != len(keys):
             raise InvalidInput(

@@ -24,6 +24,7 @@ from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.single_executor import SingleExecutor
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.execution.timeouts import Timeouts
+from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.messages.message import Message
@@ -56,13 +57,17 @@ class Pipeline:
         handler: the function to run.
         handling: how to run it.
         shared: what the consumers of this process share.
+        stored_as: how the stream's payloads are stored. None for JSON.
 
     Attributes:
         on_gone: the consumer turned out to be deleted. Then this pipeline ends automatically. It
             leases nothing more, and lets handlers finish, although their acks are lost.
     """
 
-    def __init__(self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared) -> None:
+    def __init__(
+        self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared,
+        stored_as: StreamFormat | None = None,
+    ) -> None:  # fmt: skip
         database, time, clock = shared.database, shared.time, shared.time.clock
         self.consumer = consumer
         self.spec = spec
@@ -88,17 +93,22 @@ class Pipeline:
         # From lanes to outcomes
         self._runner = Runner(handler, handling, clock)
         call = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
-        failure_handler = FailureHandler(acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread")
+        failure_handler = FailureHandler(
+            acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread", opens=stored_as is not None
+        )
         suspects = Suspects(database, consumer, acknowledger)
+        decode, opens = (
+            (handler.decode, None) if stored_as is None else (stored_as.guarded(handler.decode), stored_as.open)
+        )
         self._batches: BatchExecutor | None = None
         work: Work
         if handling.batch is None:
             work = SingleExecutor(
-                handler.decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock
+                decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock, opens
             )
         else:
             work = self._batches = BatchExecutor(
-                handler.decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock
+                decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock, opens
             )
         self.actors = Actors(work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0])
         self._timeouts = (

@@ -14,7 +14,7 @@ from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above
 from headrace.cli.options.selection import DryRunOption, MessageSelection
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import count, indented_json, number_or_dash, one_line_json
+from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.model.records import DeadLetter
@@ -173,7 +173,7 @@ def _facts(letter: DeadLetter) -> list[tuple[str, str]]:
     ]
     if letter.headers:
         facts.append(("headers", one_line_json(letter.headers)))
-    facts.append(("data", indented_json(letter.data)))
+    facts.append(("data", indented_data(letter)))
     if letter.traceback:
         facts.append(("traceback", letter.traceback.rstrip()))
     return facts

@@ -18,7 +18,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import MOST, JsonOption, LimitOption, above, flag
 from headrace.cli.options.times import duration, in_utc, time_or_dash
-from headrace.cli.output.formats import count, number_or_dash, one_line_json
+from headrace.cli.output.formats import count, number_or_dash, one_line_data
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_next_page
 from headrace.cli.output.stderr import print_hint, print_notice
@@ -62,7 +62,7 @@ def peek(
     print_list(
         found, json, ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
         lambda m: (m.state.replace("_", " "), str(m.seq), m.key, number_or_dash(m.attempts), time_or_dash(m.until), str(m.owner or "–"),
-                   one_line_json(m.data)),
+                   one_line_data(m)),
         empty="No messages are in flight, parked, blocked or next.",
     )  # fmt: skip
 
@@ -115,10 +115,7 @@ def _print_received(received: list[Received], json: bool) -> None:
     elif received:
         print_table(
             ("ack id", "seq#", "attempt#", "key", "data…"),
-            (
-                (one.ack_id, str(one.seq), number_or_dash(one.attempt), one.key, one_line_json(one.data))
-                for one in received
-            ),
+            ((one.ack_id, str(one.seq), number_or_dash(one.attempt), one.key, one_line_data(one)) for one in received),
         )
 
 

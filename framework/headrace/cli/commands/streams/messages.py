@@ -17,7 +17,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.options.common import MOST, JsonOption
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
 from headrace.cli.options.times import after, future, in_utc
-from headrace.cli.output.formats import count, one_line_json
+from headrace.cli.output.formats import count, one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
 from headrace.model import payloads
@@ -74,7 +74,7 @@ def view(
     print_list(
         found, json, ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…"),
         lambda one: (str(one.seq), in_utc(one.created_at), one.key, *((one_line_json(one.headers),) if with_headers else ()),
-                     one_line_json(one.data)),
+                     one_line_data(one)),
         empty="No messages found.",
     )  # fmt: skip
 

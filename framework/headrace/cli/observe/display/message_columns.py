@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, STRONG, STUCK, WARN
 from headrace.cli.observe.display.columns import Column
-from headrace.cli.output.formats import one_line_json
+from headrace.cli.output.formats import HasData, one_line_data, one_line_json
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.model.text.printing import printable
 
@@ -24,7 +24,16 @@ _STATES = {"in_flight": ("in flight", GOOD), "parked": ("parked", WARN), "blocke
 
 def data_preview(data: object) -> Text:
     """Return the beginning of a message's data, in one line."""
-    return Text(printable(one_line_json(data)[:PREVIEW_CHARACTERS]), FAINT)
+    return _preview(one_line_json(data))
+
+
+def message_preview(message: HasData) -> Text:
+    """Return the beginning of a message's data, in one line, or what has encoded it."""
+    return _preview(one_line_data(message))
+
+
+def _preview(text: str) -> Text:
+    return Text(printable(text[:PREVIEW_CHARACTERS]), FAINT)
 
 
 def seq_and_key(_: type[Row], *, seq_width: int = 12, key_width: int = 16) -> tuple[Column[Row], Column[Row]]:
@@ -49,7 +58,7 @@ def seq_and_key(_: type[Row], *, seq_width: int = 12, key_width: int = 16) -> tu
 MESSAGE_COLUMNS: Sequence[Column[StoredMessage]] = (
     *seq_and_key(StoredMessage, seq_width=14),
     Column(label="published", width=12, cell=lambda m, _: f"{m.created_at:%H:%M:%S.%f}"[:12]),
-    Column(label="data", width=20, max_width=400, drop_order=1, cell=lambda m, _: data_preview(m.data)),
+    Column(label="data", width=20, max_width=400, drop_order=1, cell=lambda m, _: message_preview(m)),
 )
 
 IN_PROGRESS_COLUMNS: Sequence[Column[PeekedMessage]] = (
@@ -58,7 +67,7 @@ IN_PROGRESS_COLUMNS: Sequence[Column[PeekedMessage]] = (
     Column(label="tries", width=5, right=True, cell=lambda m, _: str(m.attempts)),
     Column(label="until", width=8, cell=lambda m, _: "" if m.until is None else f"{m.until:%H:%M:%S}"),
     Column(label="owner", width=8, drop_order=2, cell=lambda m, _: Text((m.owner or "")[:8], FAINT)),
-    Column(label="data", width=12, max_width=400, drop_order=1, cell=lambda m, _: data_preview(m.data)),
+    Column(label="data", width=12, max_width=400, drop_order=1, cell=lambda m, _: message_preview(m)),
 )
 
 DEAD_LETTER_COLUMNS: Sequence[Column[DeadLetter]] = (

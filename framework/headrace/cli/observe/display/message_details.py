@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, STRONG
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import indented_json
+from headrace.cli.output.formats import encoding_of, indented_json
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.model.text.printing import printable
 
@@ -36,7 +36,8 @@ def message_details(message: StoredMessage | DeadLetter) -> Text:
             add_section(text, "traceback", multiline_text(message.traceback))
     if message.headers:
         add_section(text, "headers", json_text(message.headers))
-    add_section(text, "data", json_text(message.data))
+    encoding = encoding_of(message)
+    add_section(text, "data", json_text(message.data) if encoding is None else Text(printable(encoding), FAINT))
     return text
 
 

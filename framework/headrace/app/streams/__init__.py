@@ -1,0 +1,1 @@
+"""Typed streams: `Stream`, the types of its handlers for type checkers, and the checks of a declaration."""
