@@ -5,6 +5,14 @@ from __future__ import annotations
 from textwrap import indent
 
 EXAMPLES = {
+    "plan": """\
+headrace plan headrace.yaml
+headrace plan config/ --prune --detailed-exitcode""",
+    "apply": """\
+headrace apply headrace.yaml
+headrace apply config/ --prune --yes --tokens-out tokens.env
+headrace apply --schema > headrace.schema.json""",
+    "export": "headrace export --name shop --secrets-out shop.env > headrace.yaml",
     "context add": """\
 headrace context add prod --server https://headrace.example --token-file -
 headrace context add local --database postgresql://localhost/shop""",
