@@ -17,7 +17,7 @@ from headrace.model.errors import ConfigurationError
 MAX_BYTES = 4_000_000
 """The size of a file."""
 
-MAX_VALUES = 200_000
+MAX_VALUES = 100_000
 """The number of values in a file, with those that aliases repeat."""
 
 MAX_DEPTH = 32
@@ -170,13 +170,13 @@ class _Reader:
             elif key.value == "<<" and key.style is None:
                 for one in self._merged(self.read(value, depth + 1)):
                     merged = {**one.value, **merged}
-            elif key.value in values:
-                self._problems.add(
-                    self._mark(key), f"The key {key.value!r} is given twice, first in line {keys[key.value].line}."
-                )
             else:
-                keys[key.value] = self._mark(key)
-                values[key.value] = self.read(value, depth + 1)
+                place = self._mark(key)
+                name = self._text(key.value, place)
+                if name in values:
+                    self._problems.add(place, f"The key {name!r} is given twice, first in line {keys[name].line}.")
+                keys.setdefault(name, place)
+                values[name] = self.read(value, depth + 1)
         merged_keys = {name: one.mark for name, one in merged.items()}
         return Node({**merged, **values}, mark, {**merged_keys, **keys})
 
@@ -197,6 +197,10 @@ class _Reader:
                 return int(text)
             if _FLOAT.fullmatch(text):
                 return float(text)
+        return self._filled(self._text(text, mark), mark)
+
+    def _text(self, text: str, mark: Mark) -> str:
+        """The text, if Postgres can store it."""
         try:  # JSON writes a character beyond the first plane as two escapes
             text = text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
@@ -204,7 +208,7 @@ class _Reader:
             return ""
         if "\0" in text:
             self._problems.add(mark, "The text has a NUL character, which Postgres can't store. Leave it out.")
-        return self._filled(text, mark)
+        return text
 
     def _filled(self, text: str, mark: Mark) -> str:
         """The text with the values of variables."""

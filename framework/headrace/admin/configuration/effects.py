@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from headrace.model.settings import amount
+
 
 class Effect(NamedTuple):
     """A sentence, and whether messages or access are lost."""
@@ -36,7 +38,8 @@ def _lowered(before: float | None, after: float | None) -> bool:
 def _retain_up_to(before: float | None, after: float | None) -> Effect:
     if _lowered(before, after):
         return Effect(
-            f"Messages older than {after:,g} seconds will be removed, also if a consumer has not read them.", True
+            f"Messages older than {amount(after or 0, 'seconds')} will be removed, also if a consumer has not read them.",
+            True,
         )
     return Effect("Messages are kept longer. Those that were removed don't come back.")
 
@@ -44,7 +47,8 @@ def _retain_up_to(before: float | None, after: float | None) -> Effect:
 def _max_storage(before: int | None, after: int | None) -> Effect:
     if _lowered(before, after):
         return Effect(
-            f"The oldest messages above {after:,} bytes will be removed, also if a consumer has not read them.", True
+            f"The oldest messages above {amount(after or 0, 'bytes')} will be removed, also if a consumer has not read them.",
+            True,
         )
     return Effect("More messages are kept. Those that were removed don't come back.")
 

@@ -13,16 +13,13 @@ import msgspec
 from headrace import store
 from headrace.admin.admin import Admin
 from headrace.admin.configuration.documents import write_document
-from headrace.admin.configuration.fields import field_name, fields_of, written
+from headrace.admin.configuration.fields import duration, field_name, fields_of, readable
 from headrace.admin.configuration.objects import consumers, streams
 from headrace.admin.source_settings import stored_spec
 from headrace.model.settings import Setting, settings_of
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.masking import HIDDEN, masked
 from headrace.store import Database, Executor
-
-_SECONDS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-_BYTES = ((10**9, "GB"), (10**6, "MB"))
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -126,7 +123,7 @@ def _token(token: Any) -> dict[str, Any]:
     if token.expires_at is None:
         return {"scopes": list(token.scopes)}
     lifetime = round((token.expires_at - token.created_at).total_seconds(), 3)
-    return {"scopes": list(token.scopes), "expires_in": _multiple(lifetime, _SECONDS)}
+    return {"scopes": list(token.scopes), "expires_in": duration(lifetime)}
 
 
 def _grants(grants: list[store.Grant]) -> dict[str, Any]:
@@ -145,21 +142,10 @@ def _grants(grants: list[store.Grant]) -> dict[str, Any]:
 def _given(known: Mapping[str, Setting], values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that differ from their default, as a file has them."""
     return {
-        field_name(setting): _text(setting, values[setting.name])
+        field_name(setting): escaped(readable(setting, values[setting.name]))
         for name, setting in known.items()
         if name == field_name(setting) and (setting.required or values[setting.name] != setting.default)
     }
-
-
-def _text(setting: Setting, value: Any) -> Any:
-    plain = escaped(written(value))
-    if setting.unit == "seconds" and isinstance(plain, int):
-        return _multiple(plain, _SECONDS)
-    return _multiple(plain, _BYTES) if setting.unit == "bytes" and isinstance(plain, int) else plain
-
-
-def _multiple(number: float, units: tuple[tuple[int, str], ...]) -> Any:
-    return next((f"{int(number // size)}{unit}" for size, unit in units if number and number % size == 0), number)
 
 
 def escaped(value: Any) -> Any:

@@ -42,6 +42,12 @@ def fields_of(owner: str) -> dict[str, Setting]:
     return found
 
 
+def setting_of(kind: str, name: str) -> Setting | None:
+    """The setting of a kind of object, or of one of the kinds of sources. None for a field that is no setting."""
+    owners = ("webhook", "postgres") if kind == "source" else (kind,) if kind in SPECS else ()
+    return next((fields_of(owner)[name] for owner in owners if name in fields_of(owner)), None)
+
+
 def field_name(setting: Setting) -> str:
     """The name of a setting in a file, which is that of the Python declarations."""
     return "filter" if setting.name == "filters" else setting.name
@@ -82,6 +88,33 @@ def _converted(setting: Setting, value: Any, kind: Any, *, strict: bool = True) 
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"`{setting.name}` is not valid: {error}.") from None
+
+
+_SECONDS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_BYTES = ((10**9, "GB"), (10**6, "MB"), (1000, "kB"))
+
+
+def readable(setting: Setting, value: Any) -> Any:
+    """The value of a setting as a person writes it into a file, such as `30d` or one filter."""
+    plain = written(value)
+    if setting.kind is Backoff and isinstance(plain, list):
+        return [duration(one) for one in plain]
+    if setting.name == "filters" and len(plain) == 1:
+        return plain[0]
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        return plain
+    return (
+        duration(plain) if setting.unit == "seconds" else _multiple(plain, _BYTES) if setting.unit == "bytes" else plain
+    )
+
+
+def duration(seconds: float) -> Any:
+    """Seconds in the largest unit that divides them, or the number."""
+    return _multiple(seconds, _SECONDS)
+
+
+def _multiple(number: float, units: tuple[tuple[int, str], ...]) -> Any:
+    return next((f"{int(number // size)}{unit}" for size, unit in units if number and number % size == 0), number)
 
 
 def written(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.admin.configuration.effects import Effect, effect_of
+from headrace.admin.configuration.fields import readable, setting_of
 from headrace.model.tokens import NewToken
 from headrace.store import Executor, Kind
 
@@ -59,11 +60,16 @@ class Step:
     perform: Perform = field(compare=False)
 
 
+def _readable(kind: Kind, name: str, value: Any) -> Any:
+    setting = setting_of(kind, name)
+    return value if setting is None or value is None else readable(setting, value)
+
+
 def creation(
     kind: Kind, names: tuple[str, ...], settings: Mapping[str, Any], perform: Perform, effect: str = ""
 ) -> Step:
     """The step that creates an object with these settings."""
-    fields = tuple(FieldChange(name, None, value) for name, value in settings.items())
+    fields = tuple(FieldChange(name, None, _readable(kind, name, value)) for name, value in settings.items())
     return Step(Change(action="create", kind=kind, object=names, fields=fields, effect=effect), perform)
 
 
@@ -74,6 +80,9 @@ def alteration(
     if not differing:
         return None
     effects: dict[str, Effect] = {name: effect_of(kind, name, *values) for name, values in differing.items()}
-    fields = tuple(FieldChange(name, *values, effects[name].text) for name, values in differing.items())
+    fields = tuple(
+        FieldChange(name, _readable(kind, name, before), _readable(kind, name, after), effects[name].text)
+        for name, (before, after) in differing.items()
+    )
     destructive = any(effect.destructive for effect in effects.values())
     return Step(Change(action="change", kind=kind, object=names, fields=fields, destructive=destructive), perform)

@@ -34,7 +34,11 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 FileArgument = Annotated[
     str,
-    Parameter(name="FILE", help="Files of YAML or JSON, directories with such files, or - for standard input."),
+    Parameter(
+        name="FILE",
+        allow_leading_hyphen=True,
+        help="Files of YAML or JSON, directories with such files, or - for standard input.",
+    ),
 ]
 PruneOption = Annotated[
     bool, flag("Delete what this configuration manages, by its `name`, and the files no longer mention.")

@@ -12,7 +12,7 @@ from headrace.admin.configuration.declared import Desired
 from headrace.admin.configuration.fields import field_name, written
 from headrace.admin.configuration.steps import Step, alteration, creation
 from headrace.admin.validation import changed, pushed
-from headrace.model.errors import InvalidInput, UnknownConsumer
+from headrace.model.errors import ConfigurationError, InvalidInput, UnknownConsumer
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec
@@ -77,7 +77,7 @@ def _wanted(before: ConsumerSpec | None, desired: Desired) -> ConsumerSpec:
 def _push(before: Push | None, given: Mapping[str, Any]) -> Push:
     try:
         return pushed(before, given)
-    except InvalidInput as error:
+    except (ConfigurationError, InvalidInput) as error:
         error.field = "push"
         raise
 

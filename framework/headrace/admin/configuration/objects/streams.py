@@ -12,6 +12,7 @@ from headrace.admin.configuration.fields import written
 from headrace.admin.configuration.steps import Step, alteration, creation
 from headrace.admin.validation import changed
 from headrace.model.errors import InvalidInput, UnknownStream
+from headrace.model.sources import NAME
 from headrace.model.specs import StreamSpec
 from headrace.store import Executor
 
@@ -32,6 +33,11 @@ async def step(executor: Executor, desired: Desired) -> Step | None:
         InvalidInput, ConfigurationError: a setting is invalid, or can't be changed.
     """
     (name,) = desired.object
+    if not NAME.fullmatch(name):
+        raise InvalidInput(
+            f"The stream name {name!r:.80} can't be used. Take 1 to 48 lower-case letters, digits, '-' and '_', the first one a letter"
+            " or digit."
+        )
     before = await present(executor, name)
     after = changed(before or StreamSpec(name=name), desired.settings)
     if before is None:

@@ -8,6 +8,7 @@ import msgspec
 
 from headrace import store
 from headrace.admin.configuration.declared import Desired
+from headrace.admin.configuration.fields import duration
 from headrace.admin.configuration.steps import Step, alteration, creation
 from headrace.model.errors import InvalidInput
 from headrace.model.tokens import NewToken, check_lifetime, check_name, mint, parse_all
@@ -29,7 +30,7 @@ async def step(executor: Executor, desired: Desired, now: datetime | None = None
         raise
     before = await store.token_named(executor, name)
     if before is None:
-        given = {"scopes": list(scopes)} | ({} if lifetime is None else {"expires_in": lifetime})
+        given = {"scopes": list(scopes)} | ({} if lifetime is None else {"expires_in": duration(lifetime)})
         effect = "Its secret is shown once. Once a token exists, servers refuse requests without one."
         return creation("token", (name,), given, lambda connection: _create(connection, name, scopes, lifetime), effect)
     ended = "was revoked" if before.revoked_at else "has expired" if _is_past(before.expires_at, now) else None
