@@ -10,9 +10,8 @@ headrace plan headrace.yaml
 headrace plan config/ --prune --detailed-exitcode""",
     "apply": """\
 headrace apply headrace.yaml
-headrace apply config/ --prune --yes --tokens-out tokens.env
-headrace apply --schema > headrace.schema.json""",
-    "export": "headrace export --name shop --secrets-out shop.env > headrace.yaml",
+headrace apply config/ --prune --yes --tokens-out tokens.env""",
+    "export": "headrace export --name shop --secrets-out shop.env",
     "context add": """\
 headrace context add prod --server https://headrace.example --token-file -
 headrace context add local --database postgresql://localhost/shop""",
