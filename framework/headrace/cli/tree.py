@@ -36,6 +36,18 @@ _COMMANDS = {
         "Let database roles publish, consume, observe or administer, and list what they may do.",
     ),
     "revoke": ("headrace.cli.commands.grants:revoke", "Take a privilege from a database role."),
+    "plan": (
+        "headrace.cli.commands.configuration:plan",
+        "Print what `headrace apply` would change, and change nothing.",
+    ),
+    "apply": (
+        "headrace.cli.commands.configuration:apply",
+        "Make streams, consumers, sources, tokens and grants as files declare them.",
+    ),
+    "export": (
+        "headrace.cli.commands.configuration:export",
+        "Print what exists as a file for `headrace apply`.",
+    ),
     "context": ("headrace.cli.groups:context", "Name servers and databases, and select the one that commands use."),
     "observe": (
         "headrace.cli.observe.command:observe",

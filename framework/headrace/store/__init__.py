@@ -45,6 +45,15 @@ from headrace.store.capture.captures import (
     take_capture,
     truncate_captured,
 )
+from headrace.store.catalog.configurations import (
+    Kind,
+    Managed,
+    lock_configurations,
+    manage,
+    managed,
+    managed_elsewhere,
+    unmanage,
+)
 from headrace.store.catalog.declarations import (
     Declared,
     Found,
@@ -59,7 +68,20 @@ from headrace.store.catalog.declarations import (
     find_stream,
     streams_named,
 )
-from headrace.store.catalog.grants import Grant, grant, grant_sql, grants, revoke, revoke_sql
+from headrace.store.catalog.grants import (
+    PRIVILEGES,
+    Grant,
+    Right,
+    change_grants,
+    grant,
+    grant_sql,
+    grants,
+    has_right,
+    require_membership,
+    require_role,
+    revoke,
+    revoke_sql,
+)
 from headrace.store.catalog.key_states import standing
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.catalog.overview import sources_at_work
@@ -76,7 +98,16 @@ from headrace.store.catalog.sources import (
     webhook_sources,
 )
 from headrace.store.catalog.states import consumer, consumers, stream, streams
-from headrace.store.catalog.tokens import add_token, any_token, delete_tokens, revoke_token, tokens, tokens_of
+from headrace.store.catalog.tokens import (
+    add_token,
+    any_token,
+    delete_tokens,
+    edit_token,
+    revoke_token,
+    token_named,
+    tokens,
+    tokens_of,
+)
 from headrace.store.catalog.workers import (
     delete_heartbeat,
     feature_is_on,
@@ -145,6 +176,7 @@ from headrace.store.messages.transactions import (
 
 __all__ = [
     "PATIENCE",
+    "PRIVILEGES",
     "Acks",
     "BackfillToDo",
     "CaptureBatch",
@@ -159,9 +191,12 @@ __all__ = [
     "Forgotten",
     "Found",
     "Grant",
+    "Kind",
+    "Managed",
     "Patience",
     "Plan",
     "PushConsumer",
+    "Right",
     "SchemaState",
     "Selection",
     "Status",
@@ -181,6 +216,7 @@ __all__ = [
     "capture_position",
     "captured_rows",
     "captures_to_do",
+    "change_grants",
     "check_full",
     "clean_up_writes",
     "close_segment_early",
@@ -206,6 +242,7 @@ __all__ = [
     "drop_segments",
     "edit_source",
     "edit_stream",
+    "edit_token",
     "extend_leases",
     "fail_backfill",
     "failures_to_retry",
@@ -217,6 +254,7 @@ __all__ = [
     "grant",
     "grant_sql",
     "grants",
+    "has_right",
     "interrupt_capture",
     "is_in_statistics",
     "keys_captured_since",
@@ -226,7 +264,11 @@ __all__ = [
     "leave_witness",
     "listen",
     "live_revision",
+    "lock_configurations",
     "lock_source",
+    "manage",
+    "managed",
+    "managed_elsewhere",
     "mark_started",
     "messages",
     "messages_at",
@@ -259,6 +301,8 @@ __all__ = [
     "report_capture",
     "republish",
     "require_current_schema",
+    "require_membership",
+    "require_role",
     "reset_capture",
     "resign",
     "resume",
@@ -287,12 +331,14 @@ __all__ = [
     "switch_on_features",
     "tables_to_vacuum",
     "take_capture",
+    "token_named",
     "tokens",
     "tokens_of",
     "transaction_status",
     "trim_stream",
     "truncate_captured",
     "try_mend_sequence",
+    "unmanage",
     "vacuum_table",
     "wait",
     "webhook_sources",

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from headrace.model.errors import InvalidInput, NotGranted, UnknownStream
-from headrace.store.database.pool import Database
+from headrace.store.database.pool import Database, Executor
 
 Privilege = Literal["publish", "consume", "observe", "admin"]
 
@@ -75,25 +75,79 @@ async def grant(database: Database, privilege: str, role: str, streams: Sequence
         NotGranted: the database's own role is not a member of the schema's owner.
     """
     statements = _statements(grant_sql(privilege, role, streams))
-    _require_membership(database)
+    require_membership(database)
     async with database.transaction() as connection:
-        found = await connection.fetchrow(
-            """select r.rolsuper or pg_has_role(r.oid, n.nspowner, 'usage') as owns
-               from pg_roles as r, pg_namespace as n where r.rolname = $1 and n.nspname = 'headrace_internal'""",
-            role,
-        )
-        if found is None:
-            raise InvalidInput(
-                f"There is no database role {role!r}. Create it first: create role {quoted(role)} login.", field="role"
-            )
-        if found["owns"]:
-            raise InvalidInput(
-                f"The role {role!r} may do everything already, as a superuser or a member of the schema's owner.",
-                field="role",
-            )
+        await require_role(connection, role)
         await _require_streams(connection, streams)
         for statement in statements:
             await connection.execute(statement)
+
+
+async def require_role(executor: Executor, role: str) -> None:
+    """Raise `InvalidInput` if there is no such database role, or it needs no grant."""
+    found = await executor.fetchrow(
+        """select r.rolsuper or pg_has_role(r.oid, n.nspowner, 'usage') as owns
+           from pg_roles as r, pg_namespace as n where r.rolname = $1 and n.nspname = 'headrace_internal'""",
+        role,
+    )
+    if found is None:
+        raise InvalidInput(
+            f"There is no database role {role!r}. Create it first: create role {quoted(role)} login.", field="role"
+        )
+    if found["owns"]:
+        raise InvalidInput(
+            f"The role {role!r} may do everything already, as a superuser or a member of the schema's owner.",
+            field="role",
+        )
+
+
+class Right(msgspec.Struct, frozen=True):
+    """A privilege of a role on one stream, or on all streams if the stream is None."""
+
+    role: str
+    privilege: Privilege
+    stream: str | None
+
+
+async def change_grants(executor: Executor, give: Sequence[Right], take: Sequence[Right] = ()) -> None:
+    """Give and take exactly these rights, in a transaction.
+
+    Raises:
+        InvalidInput: there is no such role, or it needs no grant.
+        UnknownStream: a stream doesn't exist.
+    """
+    await executor.fetchval("select headrace_internal.remove_stale_grants()")
+    for role in dict.fromkeys(right.role for right in give):
+        await require_role(executor, role)
+    await _require_streams(executor, [right.stream for right in give if right.stream is not None])
+    for right in take:
+        await executor.fetchval(
+            f"delete from headrace_internal.grants where role = $1 and privilege = $2 and {_STREAM}", *_row(right)
+        )
+    for right in give:
+        await executor.fetchval(
+            """insert into headrace_internal.grants (role, privilege, stream_id)
+               select $1, $2, coalesce((select id from headrace_internal.streams where name = $3), 0) on conflict do nothing""",
+            *_row(right),
+        )
+    await executor.fetchval("select headrace_internal.apply_grants()")
+
+
+async def has_right(executor: Executor, right: Right) -> bool:
+    """Whether the role has been given exactly this right."""
+    found: bool = await executor.fetchval(
+        f"select exists (select from headrace_internal.grants where role = $1 and privilege = $2 and {_STREAM})",
+        *_row(right),
+    )
+    return found
+
+
+_STREAM = """stream_id = case when $3::text is null then 0
+    else (select id from headrace_internal.streams where name = $3) end"""
+
+
+def _row(right: Right) -> tuple[str, str, str | None]:
+    return right.role, right.privilege, right.stream
 
 
 async def revoke(database: Database, privilege: str, role: str, streams: Sequence[str] = ()) -> int:
@@ -108,7 +162,7 @@ async def revoke(database: Database, privilege: str, role: str, streams: Sequenc
         UnknownStream: a stream doesn't exist.
     """
     first, delete, apply = _statements(revoke_sql(privilege, role, streams))
-    _require_membership(database)
+    require_membership(database)
     async with database.transaction() as connection:
         await connection.execute(first)
         await _require_streams(connection, streams)
@@ -128,7 +182,7 @@ async def revoke(database: Database, privilege: str, role: str, streams: Sequenc
 
 async def grants(database: Database) -> list[Grant]:
     """All grants, by role, privilege and stream. Raises `NotGranted`."""
-    _require_membership(database)
+    require_membership(database)
     rows = await database.fetch(
         """select g.role, g.privilege, s.name as stream, g.granted_at, r.oid is not null as exists
            from headrace_internal.grants as g
@@ -139,7 +193,8 @@ async def grants(database: Database) -> list[Grant]:
     return [Grant(**dict(row)) for row in rows]
 
 
-def _require_membership(database: Database) -> None:
+def require_membership(database: Database) -> None:
+    """Raise `NotGranted` unless the database's own role is a member of the schema's owner."""
     if database.granted:
         raise NotGranted("Only a member of the schema's owner may see and change grants. Connect as such a role.")
 

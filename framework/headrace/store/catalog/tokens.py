@@ -104,6 +104,20 @@ async def revoke_token(executor: Executor, ref: str, now: datetime | None = None
     return _info(row)
 
 
+async def edit_token(executor: Executor, id: str, scopes: Iterable[str]) -> None:  # noqa: A002
+    """Replace what a token allows. Raises `UnknownToken`."""
+    if not await executor.fetchval(
+        "update headrace_internal.tokens set scopes = $2 where id = $1 returning true", id, list(scopes)
+    ):
+        raise UnknownToken("The token no longer exists.")
+
+
+async def token_named(executor: Executor, name: str) -> TokenInfo | None:
+    """The token with this name, also an expired or a revoked one."""
+    row = await executor.fetchrow(f"select {_INFO} from headrace_internal.tokens where name = $1", name)
+    return None if row is None else _info(row)
+
+
 async def delete_tokens(executor: Executor) -> int:
     """Delete all tokens, so that servers need none. Returns their number."""
     return len(await executor.fetch("delete from headrace_internal.tokens returning id"))

@@ -1,0 +1,242 @@
+"""What configuration files declare: objects with the settings that the files mention, and their places.
+
+Everything that can be said without the database is checked here: names of fields, their types, and what occurs twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from headrace.admin.configuration.documents import Mark, Node, Problems
+from headrace.admin.configuration.fields import SPECS, Fields, fields_of, read_setting
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.push import Push
+from headrace.model.tokens import NAME as TOKEN_NAME
+from headrace.store import PRIVILEGES, Kind
+
+SECTIONS = ("name", "streams", "sources", "tokens", "grants")
+ALL = "all"
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """An object that is declared.
+
+    Attributes:
+        object: the names that lead to it, as in `store.Managed`.
+        settings: those that the files mention, by the names of their fields.
+        marks: the places of the settings.
+        mark: the place of the object's name.
+    """
+
+    kind: Kind
+    object: tuple[str, ...]
+    settings: dict[str, Any]
+    marks: dict[str, Mark]
+    mark: Mark
+
+    def place(self, field: str | None) -> Mark:
+        """The place of a setting, or of the object if the setting isn't mentioned."""
+        return self.marks.get(field or "", self.mark)
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """What files declare: a name, if they have one, and the objects by kind and names."""
+
+    name: str | None
+    objects: dict[tuple[str, tuple[str, ...]], Desired]
+
+    def of(self, kind: Kind) -> list[Desired]:
+        """The objects of a kind."""
+        return [one for one in self.objects.values() if one.kind == kind]
+
+    def has_stream(self, name: str) -> bool:
+        """Whether a stream is declared, or made by a declared capture."""
+        captures = (one.settings for one in self.of("source") if one.settings["kind"] == "postgres")
+        return ("stream", (name,)) in self.objects or any(one["stream"] == name for one in captures)
+
+
+def declared(documents: Iterable[Node]) -> Declared:
+    """Read what documents declare together.
+
+    Raises:
+        ConfigurationError: they are invalid, alone or in an `ExceptionGroup`.
+    """
+    problems = Problems()
+    found = read(documents, problems)
+    problems.raise_any()
+    return found
+
+
+def read(documents: Iterable[Node], problems: Problems) -> Declared:
+    """As `declared`, with the problems collected."""
+    reader = _Reader(problems)
+    for document in documents:
+        reader.document(document)
+    return Declared(None if reader.name is None else reader.name.value, reader.objects)
+
+
+class _Reader:
+    """Collects the objects of documents."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self.name: Node | None = None
+        self.objects: dict[tuple[str, tuple[str, ...]], Desired] = {}
+
+    def document(self, node: Node) -> None:
+        if not self._is_mapping(node, "A configuration"):
+            return
+        self._check_keys(node, SECTIONS, "a configuration")
+        if "name" in node.value:
+            self._set_name(node.value["name"])
+        for stream, one in self._entries(node, "streams"):
+            self._stream(stream, one, node.value["streams"].keys[stream])
+        for source, one in self._entries(node, "sources"):
+            self._source(source, one, node.value["sources"].keys[source])
+        for token, one in self._entries(node, "tokens"):
+            self._token(token, one, node.value["tokens"].keys[token])
+        for role, one in self._entries(node, "grants"):
+            self._grants(role, one)
+
+    def _set_name(self, node: Node) -> None:
+        if not isinstance(node.value, str) or not TOKEN_NAME.fullmatch(node.value):
+            self._problems.add(node.mark, "`name` must be 1 to 64 letters, digits, '.', '_', '@' and '-'.")
+        elif self.name is not None and self.name.value != node.value:
+            self._problems.add(
+                node.mark, f"The configuration has the name {self.name.value!r} already, in {self.name.mark}."
+            )
+        else:
+            self.name = node
+
+    def _stream(self, name: str, node: Node, mark: Mark) -> None:
+        known = fields_of("stream")
+        if not self._is_mapping(node, f"The stream {name!r}", empty=True):
+            return
+        self._add("stream", (name,), node, known, mark, besides=("consumers",))
+        for consumer, one in self._entries(node, "consumers"):
+            if self._is_mapping(one, f"The consumer {consumer!r}", empty=True):
+                place = node.value["consumers"].keys[consumer]
+                self._add("consumer", (name, consumer), one, fields_of("consumer"), place)
+
+    def _source(self, name: str, node: Node, mark: Mark) -> None:
+        if not self._is_mapping(node, f"The source {name!r}"):
+            return
+        kind = node.value.get("kind", Node(None, mark))
+        if kind.value not in ("webhook", "postgres"):
+            self._problems.add(kind.mark, f"`kind` of the source {name!r} must be 'webhook' or 'postgres'.")
+            return
+        known = {**fields_of(kind.value), "stream": settings_stream(kind.value)}
+        self._add("source", (name,), node, known, mark, besides=("kind",))
+        if ("source", (name,)) in self.objects:
+            self.objects["source", (name,)].settings["kind"] = kind.value
+            for required in ("stream", *(("tables",) if kind.value == "postgres" else ())):
+                if required not in self.objects["source", (name,)].settings:
+                    self._problems.add(mark, f"The source {name!r} needs `{required}`.")
+
+    def _token(self, name: str, node: Node, mark: Mark) -> None:
+        if self._is_mapping(node, f"The token {name!r}"):
+            self._check_keys(node, ("scopes", "expires_in"), f"the token {name!r}")
+            scopes = node.value.get("scopes", Node(None, mark))
+            texts = scopes.plain()
+            if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+                self._problems.add(
+                    scopes.mark, f"`scopes` of the token {name!r} must be a list, such as [publish:orders, consume]."
+                )
+                return
+            settings = {"scopes": texts}
+            if "expires_in" in node.value:
+                settings["expires_in"] = node.value["expires_in"].plain()
+            self._put(Desired("token", (name,), settings, {key: one.mark for key, one in node.value.items()}, mark))
+
+    def _grants(self, role: str, node: Node) -> None:
+        if not self._is_mapping(node, f"The grants of {role!r}"):
+            return
+        self._check_keys(node, PRIVILEGES, f"the grants of {role!r}")
+        for privilege, one in node.value.items():
+            streams = one.plain()
+            if streams != ALL and not (
+                isinstance(streams, list) and all(isinstance(stream, str) for stream in streams)
+            ):
+                self._problems.add(one.mark, f"`{privilege}` of the role {role!r} must be a list of streams, or {ALL}.")
+            elif privilege in PRIVILEGES:
+                for stream in [""] if streams == ALL else streams:
+                    self._put(Desired("grant", (role, privilege, stream), {}, {}, one.mark))
+
+    def _add(
+        self, kind: Kind, names: tuple[str, ...], node: Node, known: Fields, mark: Mark, besides: tuple[str, ...] = ()
+    ) -> None:
+        """Add an object with its settings. A stream or consumer that occurs again is merged."""
+        values = node.value or {}
+        self._check_keys(node, (*known, *besides), f"the {kind} {'/'.join(names)!r}")
+        settings: dict[str, Any] = {}
+        marks: dict[str, Mark] = {}
+        for key, one in values.items():
+            if key not in known:
+                continue
+            setting = known[key]
+            if setting.name in settings:
+                self._problems.add(
+                    node.keys[key],
+                    f"`{key}` is another name of a setting that is given in line {marks[setting.name].line}.",
+                )
+                continue
+            try:
+                value = (
+                    self._push(one)
+                    if setting.kind is Push and isinstance(one.value, dict)
+                    else read_setting(setting, one)
+                )
+                settings[setting.name], marks[setting.name] = value, one.mark
+            except (ConfigurationError, InvalidInput) as error:
+                self._problems.add(one.mark, error)
+        self._put(Desired(kind, names, settings, marks, mark))
+
+    def _push(self, node: Node) -> dict[str, Any]:
+        """The settings of `push`."""
+        known = fields_of("push")
+        self._check_keys(node, known, "`push`")
+        return {known[key].name: read_setting(known[key], one) for key, one in node.value.items() if key in known}
+
+    def _put(self, one: Desired) -> None:
+        before = self.objects.get((one.kind, one.object))
+        if before is None:
+            self.objects[one.kind, one.object] = one
+            return
+        if one.kind not in ("stream", "consumer"):
+            self._problems.add(one.mark, f"The {one.kind} {one.object[0]!r} is declared already, in {before.mark}.")
+            return
+        for name, value in one.settings.items():
+            if name in before.settings:
+                self._problems.add(one.marks[name], f"`{name}` is set already, in {before.marks[name]}.")
+            before.settings[name], before.marks[name] = value, one.marks[name]
+
+    def _entries(self, node: Node, section: str) -> Iterable[tuple[str, Node]]:
+        found = (node.value or {}).get(section)
+        if found is None or not self._is_mapping(found, f"`{section}`", empty=True):
+            return ()
+        return (found.value or {}).items()
+
+    def _is_mapping(self, node: Node, what: str, *, empty: bool = False) -> bool:
+        valid = isinstance(node.value, dict) or (empty and node.value is None)
+        if not valid:
+            self._problems.add(node.mark, f"{what} must be a mapping of names to values.")
+        return valid
+
+    def _check_keys(self, node: Node, known: Iterable[str], owner: str) -> None:
+        names = list(known)
+        for key, mark in node.keys.items():
+            if key not in names:
+                near = get_close_matches(key, names, 1)
+                hint = f"Did you mean `{near[0]}`?" if near else f"It has {', '.join(names)}."
+                self._problems.add(mark, f"{owner[0].upper()}{owner[1:]} has no field `{key}`. {hint}")
+
+
+def settings_stream(kind: str) -> Any:
+    """The setting with the stream of a source."""
+    from headrace.model.settings import settings_of
+
+    return settings_of(SPECS[kind])["stream"]

@@ -1,0 +1,230 @@
+"""`headrace plan|apply|export`: configuration as code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from headrace.admin import configuration
+from headrace.cli.connection.connect import open_database
+from headrace.cli.errors import CannotCreate, UnreadableInput, UsageError
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import DatabaseOption, JsonOption, YesOption, flag
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.plans import plan_as_json, print_plan, summary
+from headrace.cli.output.stderr import confirm, print_notice
+from headrace.cli.processes.event_loop import run_async
+
+if TYPE_CHECKING:
+    from headrace.admin.configuration import Declared, Exported, Plan
+    from headrace.model.tokens import NewToken
+
+CHANGES = 2
+"""The exit code of `plan --detailed-exitcode` if there is something to do."""
+
+MAX_FILES = 1000
+_STDIN = "-"
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+FileArgument = Annotated[
+    str,
+    Parameter(
+        name="FILE",
+        allow_leading_hyphen=True,
+        help="Files of YAML or JSON, directories with such files, or - for standard input.",
+    ),
+]
+PruneOption = Annotated[
+    bool, flag("Delete what this configuration manages, by its `name`, and the files no longer mention.")
+]
+
+
+def plan(
+    *files: FileArgument,
+    prune: PruneOption = False,
+    detailed_exitcode: Annotated[bool, flag("Exit with 2 if there is something to do, and with 0 if there is nothing.")] = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Print what `headrace apply` would do, and change nothing.
+
+    It compares the files with the database, and prints each setting that
+    differs, with its value now, the new one, and what the change means.
+    """
+    found = run_async(_plan, database, _declared(files), prune)
+    print_json(plan_as_json(found)) if json else print_plan(found)
+    return CHANGES if detailed_exitcode and found.changes else 0
+
+
+def apply(
+    *files: FileArgument,
+    prune: PruneOption = False,
+    allow_delete: Annotated[bool, flag("With --prune, also delete streams with messages, and consumers and captures with a position.")] = False,
+    tokens_out: Annotated[
+        Path | None,
+        Parameter(name="--tokens-out", show_default=False, help="Write the secrets of new tokens to this new file, instead of printing them."),
+    ] = None,
+    schema: Annotated[bool, flag("Print the JSON Schema of the files, for editors, and do nothing else.")] = False,
+    yes: YesOption = False,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Make streams, consumers, sources, tokens and grants as files declare them.
+
+    What the files don't mention stays as it is. A second call has nothing to do.
+    It asks for confirmation if messages or access would be lost. Everything is
+    created and changed in one transaction, and deleted after it, one by one.
+    """
+    if schema:
+        print_json(configuration.json_schema())
+        return 0
+    declared = _declared(files)
+    done = run_async(_apply, database, declared, prune, allow_delete, tokens_out, yes)
+    if done is None:
+        return NOT_DONE
+    found, tokens = done
+    shown = tokens if tokens_out is None else []
+    if json:
+        print_json({**plan_as_json(found), "new_tokens": {token.name: token.token for token in shown}})
+        return 0
+    print(summary(found, done=True))
+    for token in shown:
+        print(f"{token.name}={token.token}")
+    if tokens:
+        print_notice(
+            "Save the secrets of new tokens. They can't be shown again."
+            if shown
+            else f"The secrets of new tokens are in {tokens_out}."
+        )
+    return 0
+
+
+def export(
+    *,
+    name: Annotated[str | None, Parameter(name="--name", show_default=False, help="The configuration's name in the file.")] = None,
+    secrets_out: Annotated[
+        Path | None,
+        Parameter(
+            name="--secrets-out", show_default=False,
+            help="Write the secrets that the file refers to into this new file, as variables for a shell.",
+        ),
+    ] = None,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Print the present streams, consumers, sources, tokens and grants as a file for `headrace apply`.
+
+    Settings that have their default are left out. Secrets are references to
+    variables of the environment.
+    """
+    found = run_async(_export, database, name)
+    if secrets_out is not None:
+        _write_secret(secrets_out, "".join(f"{key}={shlex.quote(value)}\n" for key, value in found.variables.items()))
+    if json:
+        print_json(found.document)
+    else:
+        print(found.text, end="")
+    if found.variables and secrets_out is None:
+        print_notice(f"The file refers to {', '.join(found.variables)}. --secrets-out FILE writes their values.")
+
+
+def _declared(files: Sequence[str]) -> Declared:
+    """Read what files declare. Raises `UsageError`, `UnreadableInput`, `ConfigurationError`."""
+    if not files:
+        raise UsageError("Name the files, such as headrace.yaml, or - for standard input.")
+    problems = configuration.Problems()
+    documents = []
+    for path in _paths(files):
+        text, name = _text(path)
+        documents += configuration.read_documents(text, name, os.environ, problems)
+    found = configuration.read(documents, problems)
+    problems.raise_any()
+    return found
+
+
+def _paths(files: Sequence[str]) -> list[str]:
+    """The files, with those of directories, each once."""
+    found: dict[str, None] = {}
+    for file in files:
+        if file != _STDIN and Path(file).is_dir():
+            inside = sorted(
+                str(one) for one in Path(file).iterdir() if one.suffix in _SUFFIXES and not one.name.startswith(".")
+            )
+            if not inside:
+                raise UnreadableInput(f"The directory {file} has no file that ends in {', '.join(_SUFFIXES)}.")
+            found.update(dict.fromkeys(inside))
+        else:
+            found[file] = None
+    if len(found) > MAX_FILES:
+        raise UsageError(f"There are {len(found):,} files. A configuration has at most {MAX_FILES:,}.")
+    return list(found)
+
+
+def _text(path: str) -> tuple[str, str]:
+    """The text of a file, and its name for errors."""
+    limit = configuration.MAX_BYTES + 1
+    try:
+        if path == _STDIN:
+            raw = sys.stdin.buffer.read(limit)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(limit)
+        return raw.decode("utf-8-sig"), "standard input" if path == _STDIN else path
+    except OSError as error:
+        raise UnreadableInput(f"{path} can't be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UnreadableInput(f"{path} is not text in UTF-8: byte {error.start:,} is invalid.") from None
+
+
+async def _plan(url: str | None, declared: Declared, prune: bool) -> Plan:
+    async with open_database(url) as database:
+        return await configuration.plan(database, declared, prune=prune)
+
+
+async def _apply(
+    url: str | None, declared: Declared, prune: bool, allow_delete: bool, tokens_out: Path | None, yes: bool
+) -> tuple[Plan, list[NewToken]] | None:
+    """Apply. Returns None if the plan was not confirmed."""
+
+    def save(tokens: Sequence[NewToken]) -> None:
+        if tokens_out is not None:
+            _write_secret(tokens_out, "".join(f"{token.name}={token.token}\n" for token in tokens))
+
+    async with open_database(url) as database:
+        found = await configuration.plan(database, declared, prune=prune)
+        if found.changes:
+            print_plan(found, file=sys.stderr)
+        configuration.require_allowed(found, allow_delete=allow_delete)
+        if (
+            found.destructive
+            and not yes
+            and not await confirm("Messages, positions or access may be lost. Apply this?")
+        ):
+            return None
+        return await configuration.apply(
+            database, declared, expected=found, prune=prune, allow_delete=allow_delete, save_tokens=save
+        )
+
+
+async def _export(url: str | None, name: str | None) -> Exported:
+    async with open_database(url) as database:
+        return await configuration.export(database, name)
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a new file that only its owner can read. Raises `CannotCreate` if it exists."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise CannotCreate(f"{path} exists. Nothing was changed. Name a new file, or move this one.") from None
+    except OSError as error:
+        raise CannotCreate(f"{path} can't be written: {error.strerror}. Nothing was changed.") from None

@@ -1,0 +1,21 @@
+"""Parses sizes: `500MB`, `10GB`, `1.5TB`. `MiB` and the like count in powers of two."""
+
+from __future__ import annotations
+
+import re
+
+_PATTERN = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
+_UNITS: dict[str, int] = {"": 1, "b": 1} | {
+    f"{letter}{ending}": base**power
+    for power, letter in enumerate("kmgtp", start=1)
+    for ending, base in (("b", 1000), ("ib", 1024))
+}
+
+
+def parse_size(text: str) -> int | None:
+    """Return a size in bytes, or None if the text is not one."""
+    match = _PATTERN.fullmatch(text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        return None
+    return round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
