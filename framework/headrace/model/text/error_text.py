@@ -22,6 +22,14 @@ def error_text(error: BaseException) -> tuple[str, str | None]:
     return storable(text), storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
 
 
+def error_type(error: BaseException) -> str:
+    """The qualified name of an exception's class, with the module unless the class is built in. Headrace's own are named
+    as they are imported: `headrace.Reject`."""
+    kind = type(error)
+    package = "headrace" if kind.__module__.startswith("headrace.") else kind.__module__
+    return storable(kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}")
+
+
 def text_of(thing: object) -> str:
     """`str(thing)`, also for an exception with a failing `__str__`, which must not break anything else."""
     try:

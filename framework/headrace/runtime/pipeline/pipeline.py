@@ -35,6 +35,7 @@ from headrace.runtime.pipeline.scaler import Scaler
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.settling.breaker import PipelineBreaker
+from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.keeper import Keeper
 from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
@@ -69,6 +70,7 @@ class Pipeline:
         self.settings = settings = Settings(spec)
         self._clock = clock
         self._handling = handling
+        self._shutdown_timeout = shared.shutdown_timeout
 
         # What is in flight, and where it waits
         self.lanes = lanes = _lanes(handling)
@@ -78,7 +80,11 @@ class Pipeline:
         self.breaker = (
             None if handling.breaker is None else PipelineBreaker(spec.name, handling.breaker, in_flight, clock)
         )
-        self.settler = Settler(database, consumer, settings, lanes, in_flight, time, shared.instruments)
+        hooks = (*shared.dead_letter_hooks, *handling.dead_letter_hooks)
+        self.dead_letters = DeadLetters(settings, clock, hooks, shared.instruments)
+        self.settler = Settler(
+            database, consumer, settings, lanes, in_flight, self.dead_letters, time, shared.instruments
+        )
         self.keeper = Keeper(database, consumer, settings, in_flight, time)
         acknowledger = Acknowledger(
             lanes, in_flight, settings, self.settler, self.keeper, TransactionAcks(database, consumer, spec.name, time),
@@ -156,9 +162,11 @@ class Pipeline:
             if low < high:
                 group.start_soon(self._scaler.run)
             group.start_soon(self._await_stop)
+            group.start_soon(self.dead_letters.run)
             await self._ending.wait()
             self._priorities.leave(self._rank)
             await self._drain.run(fetched, acted)
+            await self.dead_letters.finish(0.0 if self._drain.hurried else self._shutdown_timeout)
             group.cancel_scope.cancel()
 
     async def _fetch(self, database_retry: DatabaseRetry) -> None:
@@ -181,6 +189,7 @@ class Pipeline:
     async def idle(self) -> None:
         """Wait until nothing is left to lease, to handle, to settle or to retry."""
         await self.fetcher.dry()
+        await self.dead_letters.finish()
         if self.gone:
             await self._ended.wait()
 
@@ -211,7 +220,7 @@ class Pipeline:
         return {
             "deleted": self.gone,
             "leased": self.fetcher.leased,
-            "dead_lettered": self.settler.dead_lettered,
+            "dead_lettered": self.dead_letters.count,
             **self._scaling(),
             **self.lanes.statistics(),
             **self.in_flight.statistics(),
