@@ -272,6 +272,10 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The highest seq of them."""
 
 
+RATE_LIMITED = "held by rate limit "
+"""How the reason of a consumer begins that its rate limit holds back. The limit follows."""
+
+
 class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a consumer in one process, as the process reports it."""
 

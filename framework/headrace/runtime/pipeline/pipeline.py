@@ -17,6 +17,7 @@ from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
 from headrace.model.errors import UnknownConsumer
 from headrace.model.handling import Handling
+from headrace.model.records import RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
@@ -41,6 +42,9 @@ from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.transaction_acks import TransactionAcks
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
+
+LIMITED = 5.0
+"""Seconds for which a consumer counts as held by its rate limit after a lease call found no token."""
 
 
 class Pipeline:
@@ -227,13 +231,22 @@ class Pipeline:
             **self.actors.statistics(),
         }
 
+    def _reason(self, now: float) -> str:
+        """Return the reason for the number of actors."""
+        if self.gone:
+            return "it was deleted: start this process again to declare it again"
+        if self.actors.held:
+            return "higher priority goes first"
+        limit = self.settings.spec.rate_limit
+        if limit is not None and now - self.fetcher.calls.limited_at <= max(LIMITED, 2 / limit):
+            return f"{RATE_LIMITED}{limit:g}/s"
+        return self.governor.decision.reason
+
     def _scaling(self) -> dict[str, Any]:
         """Return the reason for the number of actors, the latest decisions, and the state of the
         circuit breaker if there is one."""
-        reason = "consumers of higher priority go first" if self.actors.held else self.governor.decision.reason
-        if self.gone:
-            reason = "it was deleted: start this process again to declare it again"
         now = self._clock()
+        reason = self._reason(now)
         decisions = [
             {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
             for d in list(self.governor.history)  # copied, because exporters call this from other threads, too
