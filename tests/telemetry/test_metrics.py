@@ -108,7 +108,7 @@ async def test_published_messages_are_counted_and_those_that_failed_by_their_err
         with pytest.raises(UnknownStream):
             await app.publish("nowhere", "a", 1)
     assert recorded.value("messaging.client.sent.messages", name="orders") == 4
-    assert recorded.value("messaging.client.sent.messages", type="headrace.model.errors.UnknownStream") == 1
+    assert recorded.value("messaging.client.sent.messages", type="headrace.UnknownStream") == 1
 
 
 @pytest.mark.asyncio

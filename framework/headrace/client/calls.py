@@ -212,7 +212,12 @@ class Calls:
     sources = ListCall("/v1/sources", _limit(None), answer=pages(Info[SourceInfo]))
     source = Call("GET", SOURCE, answer=record(Info[SourceInfo]))
     create_source = Call(
-        "POST", "/v1/sources", Body("spec", specs.new_source), answer=_is_created, on_error=(AlreadyExists, _is_new)
+        "POST",
+        "/v1/sources",
+        Body("spec", specs.new_source),
+        Argument("into_existing", False),
+        answer=_is_created,
+        on_error=(AlreadyExists, _is_new),
     )
     edit_source = Call("PATCH", SOURCE, Body("changes", specs.source_changes), answer=record(Info[SourceInfo]))
     delete_source = Call(
