@@ -53,14 +53,19 @@ end $$;
 create or replace function headrace_internal.dead_letter_groups(
     p_consumer int, p_by text, p_limit int, p_choice json default null, p_filters text[] default null, p_where json default null
 ) returns table (value text, messages bigint, first_died_at timestamptz, last_died_at timestamptz, lowest bigint, highest bigint)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set work_mem = '64MB' as $$
 begin
+    -- Times become text only after they are counted, since that costs more than counting them.
     return query execute format($sql$
-        select %s, count(*), min(died_at), max(died_at), min(seq), max(seq) from headrace_internal.dead_letters
-        where consumer_id = $1 and %s group by 1 order by 2 desc, 1 limit $2
-        $sql$, case p_by when 'type' then 'error_type' when 'error' then 'error' when 'reason' then 'reason' when 'key' then 'key'
-                         when 'hour' then $c$to_char(died_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:00"Z"')$c$
-                         when 'day' then $c$to_char(died_at at time zone 'UTC', 'YYYY-MM-DD')$c$ end,
+        select %s, counted.messages, counted.first, counted.last, counted.lowest, counted.highest from (
+            select %s as value, count(*) as messages, min(died_at) as first, max(died_at) as last, min(seq) as lowest, max(seq) as highest
+            from headrace_internal.dead_letters where consumer_id = $1 and %s group by 1 order by 2 desc, 1 limit $2) as counted
+        order by 2 desc, counted.value
+        $sql$, case p_by when 'hour' then $c$to_char(counted.value, 'YYYY-MM-DD"T"HH24:00"Z"')$c$ when 'day' then $c$to_char(counted.value, 'YYYY-MM-DD')$c$
+                         else 'counted.value' end,
+        case p_by when 'type' then 'error_type' when 'error' then 'error' when 'reason' then 'reason' when 'key' then 'key'
+                  when 'hour' then $c$date_trunc('hour', died_at at time zone 'UTC')$c$
+                  when 'day' then $c$date_trunc('day', died_at at time zone 'UTC')$c$ end,
         headrace_internal.dead_letter_condition(p_choice, p_filters, p_where))
         using p_consumer, p_limit;
 end $$;
