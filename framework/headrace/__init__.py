@@ -10,6 +10,7 @@
 Run it with `headrace run service:app`.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.conditions import Condition, field
@@ -37,6 +38,12 @@ from headrace.model.errors import (
 from headrace.model.handling import Breaker
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import Backoff
+
+if os.name != "posix":
+    raise ImportError(
+        "Headrace runs on POSIX systems: Linux, macOS and the BSDs. On Windows, install and run it in the Windows"
+        " Subsystem for Linux (WSL 2), or in a container."
+    )
 
 if TYPE_CHECKING:
     from headrace.app.app import App

@@ -16,7 +16,7 @@ from headrace.admin import Admin
 from headrace.model.conditions import field
 from headrace.model.errors import ConfigurationError, InUse, InvalidFilter, InvalidInput, LeaseLost, UnknownSource
 from headrace.model.sources import SlotRemains, SourceExists
-from headrace.model.specs import StreamSpec
+from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import CaptureBatch, CaptureFailure
@@ -46,6 +46,16 @@ class TestMaking:
         assert source.capture is not None
         assert source.capture.state == "unattended"
         assert not (await admin.stream("orders")).one_message_per_key
+
+    async def test_a_stream_that_is_in_use_is_filled_only_if_that_is_said(self, admin: Admin) -> None:
+        await admin.create_stream("orders")
+        await admin.create_consumer(ConsumerSpec(stream="orders", name="ship"))
+        with pytest.raises(InvalidInput, match="'orders' exists, with 0 messages and 1 consumer") as refused:
+            await admin.create_source(ORDERS)
+        assert refused.value.field == "into_existing"
+        assert await admin.sources() == []
+        assert await admin.create_source(ORDERS, into_existing=True)
+        assert not await admin.create_source(ORDERS), "it exists, so nothing new would come"
 
     async def test_rows_get_a_stream_that_keeps_the_last_of_each_key(self, admin: Admin) -> None:
         await admin.create_source(PostgresSpec(name="rows", stream="rows", tables=("public.orders",), mode="rows"))

@@ -73,6 +73,19 @@ def test_a_table_is_captured_under_its_own_name(shop: Operator) -> None:
 
 
 @BOTH_WAYS
+def test_a_stream_in_use_is_not_filled_by_mistake(shop: Operator) -> None:
+    shop.call("stream", "add", "live")
+    shop.send("live", ("a", 1))
+    adding = (*ADD, "--table", "public.orders", "--stream", "live", "--no-check")
+    refused = shop.refused(64, *adding)
+    assert "'live' exists, with 1 message and 0 consumers. It would get every change" in refused
+    assert "--into-existing" in refused
+    assert shop.json("source", "ls") == []
+    assert "into the stream 'live'" in shop.out(*adding, "--into-existing")
+    assert shop.out(*adding).startswith("Unchanged")
+
+
+@BOTH_WAYS
 def test_a_source_with_every_setting(operator: Operator, tmp_path: Path) -> None:
     url = tmp_path / "url"
     url.write_text(f"{NOWHERE}\n")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from headrace import store
+from headrace.model.records import ConsumerAtWork, WorkerFacts
 from tests.cli.conftest import BOTH_WAYS, Operator
 
 pytestmark = BOTH_WAYS
@@ -356,6 +361,46 @@ def test_dead_letters_are_listed_page_by_page(dead: Operator) -> None:
     assert "--above 3" in ended.err
     assert "\x1b" not in ended.out
     assert dead.out("consumer", "dead-letters", "ls", "ship") == ""
+
+
+def test_dead_letters_are_counted_listed_and_redriven_by_what_they_have_in_common(dead: Operator) -> None:
+    words = ("consumer", "dead-letters", "ls", "picky")
+    (group,) = dead.json(*words, "--by", "error")
+    assert (group["value"], group["messages"], group["lowest"], group["highest"]) == ("no\x1b[31m stock", 5, 1, 5)
+    ended = dead.call(*words, "--by", "key", "--limit", "2")
+    assert [line.split()[0] for line in ended.out.splitlines()[1:]] == ["1", "1"]
+    assert "the 2 largest groups" in ended.err
+    assert dead.out(*words, "--by", "type").splitlines()[1].split()[-1] == "–"
+    assert "\x1b" not in dead.out(*words, "--by", "error")
+    assert "--above" in dead.refused(64, *words, "--by", "type", "--above", "1")
+    chosen = ("--error", "no\x1b[31m stock", "--error-type", "", "--reason", "exhausted", "--since", "1h")
+    assert [one["seq"] for one in dead.json(*words, *chosen, "--key", "orders.us.3")] == [3]
+    assert dead.json(*words, "--until", "1h") == dead.json(*words, "--error", "no stock") == []
+    redrive = ("consumer", "dead-letters", "redrive", "picky", "--dry-run")
+    assert dead.json(*redrive, *chosen)["redriven"] == 5
+    assert dead.json(*redrive, "--error-type", "ValueError")["redriven"] == 0
+
+
+async def _report_a_worker(dsn: str, *names: str) -> None:
+    consumers = [ConsumerAtWork(stream="orders", name=name) for name in names]
+    facts = WorkerFacts(
+        host="h", pid=1, kind="run", version="1", started_at=datetime.now(UTC), consumers=consumers,
+    )  # fmt: skip
+    database = store.Database(dsn, max_connections=1)
+    await database.open()
+    await store.record_heartbeat(database, uuid4(), facts)
+    await database.close()
+
+
+def test_ls_counts_the_processes_that_work_on_a_consumer_idle_ones_too(orders: Operator) -> None:
+    def workers() -> str:
+        head, row = orders.out("consumer", "ls", "orders").splitlines()[:2]
+        return row[: head.index("workers") + len("workers")].split()[-1]
+
+    assert workers() == "0"
+    for _ in range(2):
+        asyncio.run(_report_a_worker(orders.dsn, "ship"))
+    assert workers() == "2"
 
 
 def test_one_dead_letter(dead: Operator) -> None:

@@ -50,20 +50,21 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
     await store.pause(database, ship.id)
     facts = WorkerFacts(
         host="worker-7", pid=4711, kind="run", version="1.2", started_at=datetime.now(UTC),
-        consumers=[ConsumerAtWork(stream="orders", name="bill", actors=16, busy=3, reason="trying: all are busy and messages wait")],
+        consumers=[ConsumerAtWork(stream="orders", name="bill", actors=16, busy=3, reason="trying: all are busy")],
     )  # fmt: skip
     await store.record_heartbeat(database, uuid4(), facts)
     async with in_front_of(admin, size=size) as person:
         assert all(len(line) <= size[0] for line in person.lines)
         assert person.line("Streams 1")
         assert person.line("orders", "kB").split()[:2] == ["orders", "5"]
-        #                                        stream    name   lag  done/s … flight parked block dead
-        assert person.line("ship").split()[:7] == ["orders", "ship", "2", "2", "0", "0", "1"]
+        #                  stream    name   lag  done/s … flight parked block dead
+        figures = ["orders", "ship", "2", *(["2", "0", "0", "1"] if size[0] >= 110 else ["1"])]
+        assert person.line("ship").split()[: len(figures)] == figures
         assert "paused" in person.line("ship")
         assert person.line("worker-7:4711").split()[1] == "run"
         if size[0] >= 110:
             assert "3/16" in person.line("orders", "bill")
-            assert "trying: all are busy" in person.line("orders", "bill")
+        assert "trying: all are busy" in person.line("orders", "bill"), "the reason stays when other columns go"
         for key in ("Pause", "Seek", "Redrive", "Filter", "Sort", "Help", "Quit"):
             assert key in person.lines[-1]
 

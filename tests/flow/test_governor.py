@@ -178,7 +178,7 @@ def test_without_memory_to_spare_there_are_no_more_and_soon_fewer() -> None:
     before = consumer.governor.decision.actors
     assert 2 < before < 64
     assert max(tick.actors for tick in consumer.run(10, memory=STOP_MEMORY)) <= before
-    assert any("80% of the memory is in use" in decision.reason for decision in consumer.governor.history)
+    assert any("80% of memory in use" in decision.reason for decision in consumer.governor.history)
     assert consumer.run(5, memory=0.95)[-1].actors == 2
     consumer.run(10, memory=0.5)
     assert rate(consumer.run(5, memory=0.5)) >= 0.9 * 64 / 0.01

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.flow.in_flight import Lease
 from headrace.model.outcomes import Failure
-from headrace.runtime.execution.failure_log import BURST, FailureLog
+from headrace.runtime.execution.failure_log import FailureLog
+from headrace.runtime.log_burst import BURST
 from headrace.runtime.messages.message import Message
 from tests.support.logs import logged
 
@@ -25,15 +26,19 @@ def message(seq: int) -> Message:
 def test_a_failure_is_logged_with_its_message_its_error_and_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
     log = FailureLog(lambda: 0.0)
     with caplog.at_level(logging.WARNING, "headrace"):
-        log.failed(message(7), Failure("retry", 1.5, "ValueError: no", "Traceback …\nValueError: no\n"))
+        error = ValueError("no")
+        log.failed(message(7), Failure("retry", 1.5, "ValueError: no", "Traceback …", "ValueError", error))
         log.failed(message(8), Failure("reject", None, "no items"))
         log.failed(message(9), Failure("retry", 1.5, "ValueError: no"), max_deliver=1)
     assert caplog.messages == [
-        'message failed: stream=orders consumer=ship key=orders.7 seq=7 attempt=1 retry_in=1.5 error="ValueError: no"\n'
-        "  Traceback …\n  ValueError: no",
+        'message failed: stream=orders consumer=ship key=orders.7 seq=7 attempt=1 retry_in=1.5 error_type=ValueError error="ValueError: no"',
         'message rejected: stream=orders consumer=ship key=orders.8 seq=8 attempt=1 error="no items"',
-        'message exhausted: stream=orders consumer=ship key=orders.9 seq=9 attempt=1 error="ValueError: no"',
+        'message failed: stream=orders consumer=ship key=orders.9 seq=9 attempt=1 error="ValueError: no"',
     ]
+    first, *others = caplog.records
+    assert first.exc_info is not None
+    assert first.exc_info[1] is error
+    assert all(record.exc_info is None for record in others)
 
 
 def test_thousands_of_failures_are_counted_and_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from headrace import App
 from headrace.runtime.pipeline import memory
 from headrace.runtime.pipeline.timings import Timings
-from tests.runtime.running import Gate, Seen, numbered, running
+from tests.runtime.running import Gate, Seen, eventually, numbered, running
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def test_statistics_show_the_decisions_and_their_reasons(app: App) -> None
         await gate.until(12)
         seen = app.statistics()["consumers"]["orders:ship"]
         assert seen["target"] == 12
-        assert seen["reason"] == seen["decisions"][-1]["reason"] == "none has finished yet, and messages wait"
+        assert seen["reason"] == seen["decisions"][-1]["reason"] == "none has finished yet"
         assert [decision["actors"] for decision in seen["decisions"]] == [2, 4, 8, 12]
         assert all(decision["ago"] >= 0 for decision in seen["decisions"])
         gate.open()
@@ -126,3 +126,22 @@ def test_without_a_limit_the_memory_is_that_of_the_machine(tmp_path: Path) -> No
 
 def test_where_memory_is_unknown_no_value_is_guessed(tmp_path: Path) -> None:
     assert memory.share_in_use(tmp_path / "fs", tmp_path / "self") is None
+
+
+@pytest.mark.asyncio
+async def test_a_rate_limit_is_the_reason_for_as_long_as_it_holds_messages_back(dsn: str) -> None:
+    app = App(dsn)
+    seen = Seen()
+
+    @app.consumer("orders", rate_limit=1, rate_burst=1)
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await app.publish_many("orders", [(str(number), number) for number in range(10)])
+        await seen.until(1)
+        await eventually(lambda: _reason_is(app, "held by rate limit 1/s"))
+
+
+async def _reason_is(app: App, reason: str) -> bool:
+    return bool(app.statistics()["consumers"]["orders:ship"]["reason"] == reason)

@@ -372,13 +372,13 @@ async def test_dead_letters_are_listed_by_filter_and_condition(database: store.D
     reader = await declare(max_deliver=1)
     await dead(reader, "eu.a", "us.a", "eu.b", "us.b")
 
-    async def listed(**chosen: Any) -> list[int]:
-        return [one.seq for one in await store.dead_letters(database, reader.id, **chosen)]
+    async def listed(*selection: store.DeadLetterSelection, **page: Any) -> list[int]:
+        return [one.seq for one in await store.dead_letters(database, reader.id, *selection, **page)]
 
     assert await listed() == [1, 2, 3, 4]
-    assert await listed(filters=("eu.>",)) == [1, 3]
-    assert await listed(where=conditions.parse("data.n >= 1"), limit=2) == [2, 3]
-    assert await listed(filters=("eu.>",), above=1) == [3]
+    assert await listed(store.DeadLetterSelection(filters=("eu.>",))) == [1, 3]
+    assert await listed(store.DeadLetterSelection(where=conditions.parse("data.n >= 1")), limit=2) == [2, 3]
+    assert await listed(store.DeadLetterSelection(filters=("eu.>",)), above=1) == [3]
 
 
 @pytest.mark.parametrize("verb", ["redrive", "discard"])
@@ -402,10 +402,10 @@ async def test_selection_takes_dead_letters_that_match_all_criteria(
     await dead(reader, "eu.a", "us.a", "eu.b", "eu.a")
     if "where" in chosen:
         chosen = {**chosen, "where": conditions.parse(chosen["where"])}
-    take = getattr(store, verb)
-    assert await take(database, reader.id, **chosen, dry_run=True) == len(seqs)
+    take, selection = getattr(store, verb), store.DeadLetterSelection(**chosen)
+    assert await take(database, reader.id, selection=selection, dry_run=True) == len(seqs)
     assert [one.seq for one in await reader.dead_letters()] == [1, 2, 3, 4]
-    assert await take(database, reader.id, **chosen) == len(seqs)
+    assert await take(database, reader.id, selection=selection) == len(seqs)
     assert [one.seq for one in await reader.dead_letters()] == [seq for seq in (1, 2, 3, 4) if seq not in seqs]
     assert await reader.drain() == (seqs if verb == "redrive" else [])
 

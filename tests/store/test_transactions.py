@@ -321,3 +321,16 @@ async def test_many_handlers_ack_messages_of_one_lease_at_once(database: store.D
     assert await reader.count("acks") == 40
     assert await reader.ack_all(batch) == []
     assert await reader.count("acks") == 0
+
+
+async def test_a_connection_that_was_interrupted_inside_a_transaction_is_closed_without_a_warning(
+    database: store.Database,
+) -> None:
+    """A cancelled BEGIN may have begun one. The driver would roll it back and warn of it, once for each connection."""
+    warnings: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context))
+    async with database._connection() as connection:
+        await connection.execute("begin")
+        backend = await connection.fetchval("select pg_backend_pid()")
+    assert warnings == []
+    assert await database.fetchval("select pg_backend_pid()") != backend

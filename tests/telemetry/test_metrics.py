@@ -108,7 +108,7 @@ async def test_published_messages_are_counted_and_those_that_failed_by_their_err
         with pytest.raises(UnknownStream):
             await app.publish("nowhere", "a", 1)
     assert recorded.value("messaging.client.sent.messages", name="orders") == 4
-    assert recorded.value("messaging.client.sent.messages", type="headrace.model.errors.UnknownStream") == 1
+    assert recorded.value("messaging.client.sent.messages", type="headrace.UnknownStream") == 1
 
 
 @pytest.mark.asyncio
@@ -156,8 +156,8 @@ async def test_the_governors_reason_shows_without_its_numbers(app: App, recorded
     async with running(app):
         assert recorded.value("headrace.consumer.concurrency.reason", reason="fixed") == 1
         assert app._service is not None
-        app._service.pipelines[0].governor.decision = Decision(7, "at most 1,234.5 of 12 had something to do")
-        assert recorded.value("headrace.consumer.concurrency.reason", reason="at most N of N had something to do") == 1
+        app._service.pipelines[0].governor.decision = Decision(7, "at most 1,234.5 of 12 had work")
+        assert recorded.value("headrace.consumer.concurrency.reason", reason="at most N of N had work") == 1
 
 
 @pytest.mark.asyncio

@@ -269,7 +269,7 @@ async def test_an_explicit_outcome_is_recorded_without_a_traceback(app: App, rec
     errors = [
         ((span.attributes or {})["error.type"], span.status.description) for span in recorded.spans("process orders")
     ]
-    assert errors == [("headrace.model.outcomes.Retry", "later"), ("headrace.model.outcomes.Reject", "never")]
+    assert errors == [("headrace.Retry", "later"), ("headrace.Reject", "never")]
     assert not any(span.events for span in recorded.spans("process orders"))
 
 
@@ -304,7 +304,7 @@ async def test_a_publish_that_failed_is_recorded_with_its_error(app: App, record
             await app.publish("nowhere", "a", 1)
     span = recorded.span("publish nowhere")
     assert span.status.status_code is StatusCode.ERROR
-    assert (span.attributes or {})["error.type"] == "headrace.model.errors.UnknownStream"
+    assert (span.attributes or {})["error.type"] == "headrace.UnknownStream"
 
 
 # --- where handlers run

@@ -14,19 +14,18 @@ from headrace.admin.validation import (
     Where,
     changed,
     check_above,
+    check_grouping,
     check_limit,
     check_seq,
-    condition_of,
-    filters_of,
+    dead_letters_of,
     pushed,
     refuse,
     selection_of,
     utc,
 )
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
-from headrace.model.keys import check_key
 from headrace.model.pages import Page, follow, follow_states, listing
-from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, PeekedMessage
+from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
 from headrace.model.specs import ConsumerSpec
 from headrace.store.database.pool import within
 
@@ -243,27 +242,58 @@ class Consumers(Base):
     @listing
     async def dead_letters(
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
-        above: int = 0, limit: int = 100,
+        above: int = 0, limit: int = 100, key: str | None = None, reason: str | None = None,
+        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
     ) -> AsyncIterator[list[DeadLetter]]:  # fmt: skip
         """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`.
 
         They are read in pages of `MAX_ANSWER_BYTES`. `dead_letters.pages` has the same arguments and returns an asynchronous
         iterator over these pages.
+
+        Args:
+            reason: "exhausted", "rejected" or "invalid".
+            error_type: only those with exactly this type of error. "" for those without one.
+            error: only those with exactly this text of the error. "" for those without one.
+            since: only those that died at this time or later.
+            until: only those that died before this time.
         """
-        filters, condition = filters_of(filter), condition_of(where)
+        selection = dead_letters_of(
+            key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
+        )  # fmt: skip
         check_limit(limit)
         check_above(above)
         consumer = await self._consumer(stream, name)
 
         async def read(after: int | None, limit: int) -> Page[DeadLetter]:
-            async with self._bounded(condition, stream) as executor:
+            async with self._bounded(selection.where, stream) as executor:
                 return await store.dead_letters(
-                    executor, consumer, filters=filters, where=condition, above=after or above, limit=limit,
-                    max_bytes=MAX_ANSWER_BYTES,
-                )  # fmt: skip
+                    executor, consumer, selection, above=after or above, limit=limit, max_bytes=MAX_ANSWER_BYTES
+                )
 
         async for page in follow(read, lambda letter: letter.seq, limit=limit):
             yield page
+
+    async def dead_letter_groups(
+        self, stream: str, name: str, by: str = "type", *, limit: int = 100, key: str | None = None,
+        filter: Filter = None, where: Where = None, reason: str | None = None,  # noqa: A002
+        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
+    ) -> list[DeadLetterGroup]:  # fmt: skip
+        """Count the dead letters that match in groups, and return the `limit` largest groups, the largest first.
+
+        Args:
+            by: what those of a group have in common: the `type` of their error, its whole text (`error`), the `reason`, the
+                `key`, or the `hour` or `day` of their death in UTC. Values are compared as they are stored.
+
+        The other arguments are those of `dead_letters`.
+        """
+        selection = dead_letters_of(
+            key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
+        )  # fmt: skip
+        check_grouping(by)
+        check_limit(limit)
+        consumer = await self._consumer(stream, name)
+        async with self._bounded(selection.where, stream) as executor:
+            return await store.dead_letter_groups(executor, consumer, by, selection, limit=limit)  # type: ignore[arg-type]
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
         """Return one dead letter. Raises `InvalidInput` if no dead letter has this seq."""
@@ -275,42 +305,44 @@ class Consumers(Base):
 
     async def redrive(
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
-        filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
+        filter: Filter = None, where: Where = None, dry_run: bool = False, reason: str | None = None,  # noqa: A002
+        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
     ) -> int:  # fmt: skip
         """Deliver dead letters again, with their attempts reset to zero. Their keys are unblocked.
 
-        Dead letters of one key are delivered in order. A dead letter must match all arguments.
-        Without arguments, all match. If retention has removed its message, a dead letter stays and
+        Dead letters of one key are delivered in order. A dead letter must match all arguments, which are those of
+        `dead_letters`. Without arguments, all match. If retention has removed its message, a dead letter stays and
         is not counted. You can publish its data again. `dry_run` only counts.
 
         Returns:
             The number of dead letters.
         """
-        return await self._settle_dead_letters(store.redrive, stream, name, seqs, key, filter, where, dry_run)
+        selection = dead_letters_of(
+            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
+            since=since, until=until,
+        )  # fmt: skip
+        return await self._settle_dead_letters(store.redrive, stream, name, selection, dry_run)
 
     async def purge(
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
-        filter: Filter = None, where: Where = None, dry_run: bool = False,  # noqa: A002
+        filter: Filter = None, where: Where = None, dry_run: bool = False, reason: str | None = None,  # noqa: A002
+        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
     ) -> int:  # fmt: skip
         """Delete dead letters, selected as for `redrive`. Their keys are unblocked.
 
         Returns:
             The number of dead letters.
         """
-        return await self._settle_dead_letters(store.discard, stream, name, seqs, key, filter, where, dry_run)
+        selection = dead_letters_of(
+            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
+            since=since, until=until,
+        )  # fmt: skip
+        return await self._settle_dead_letters(store.discard, stream, name, selection, dry_run)
 
     async def _settle_dead_letters(
-        self, operation: Any, stream: str, name: str, seqs: Sequence[int] | None, key: str | None, filter: Filter,  # noqa: A002
-        where: Where, dry_run: bool,
-    ) -> int:  # fmt: skip
-        filters, condition = filters_of(filter), condition_of(where)
-        if key is not None:
-            check_key(key)
-        for seq in seqs or ():
-            check_seq("seqs", seq)
+        self, operation: Any, stream: str, name: str, selection: store.DeadLetterSelection, dry_run: bool
+    ) -> int:
         consumer = await self._consumer(stream, name)
-        async with self._bounded(condition, stream) as executor:
-            count: int = await operation(
-                executor, consumer, seqs, key=key, filters=filters, where=condition, dry_run=dry_run
-            )
+        async with self._bounded(selection.where, stream) as executor:
+            count: int = await operation(executor, consumer, selection=selection, dry_run=dry_run)
         return count

@@ -16,9 +16,9 @@ from headrace.admin.source_settings import (
     with_password,
 )
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, refuse
-from headrace.model.errors import ConfigurationError, HeadraceError, UnknownSource
+from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownSource, UnknownStream
 from headrace.model.pages import Page, follow, listing
-from headrace.model.sources import SlotRemains, SourceInfo
+from headrace.model.sources import SlotRemains, SourceInfo, stream_in_use
 from headrace.model.specs import StreamSpec
 from headrace.model.text.masking import HIDDEN
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
@@ -43,12 +43,16 @@ class Sources(Captures):
         """Return one source. Raises `UnknownSource`."""
         return await store.source(self._database, ref)
 
-    async def create_source(self, spec: Spec) -> bool:
+    async def create_source(self, spec: Spec, *, into_existing: bool = False) -> bool:
         """Create a webhook source, or a source that captures tables.
 
         A source that exists with equal settings stays as it is. The stream of captured tables is
         created unless it exists. Use `check_spec` to check whether the tables can be captured. The
         capture starts as soon as a capturing process runs.
+
+        Args:
+            into_existing: capture tables into a stream that has messages or consumers already, which get the
+                changes too.
 
         Returns:
             Whether it is new.
@@ -57,11 +61,35 @@ class Sources(Captures):
             SourceExists: it exists with other settings.
             UnknownStream: the stream of a webhook source doesn't exist.
             ConfigurationError: in mode `rows`, the stream exists without `one_message_per_key`.
+            InvalidInput: the stream has messages or consumers, without `into_existing`.
         """
+        if isinstance(spec, PostgresSpec) and not into_existing:
+            await self._refuse_stream_in_use(spec)
         async with self._database.transaction() as connection:
             if isinstance(spec, PostgresSpec):
                 await make_stream(connection, spec)
             return await make_source(connection, spec)
+
+    async def _refuse_stream_in_use(self, spec: PostgresSpec) -> None:
+        """Raise `InvalidInput` if a new source would capture into a stream that is in use."""
+        try:
+            stream = await store.stream(self._database, spec.stream)
+        except UnknownStream:
+            return
+        if (stream.messages or stream.consumers) and not await self._source_exists(spec.name):
+            about = stream_in_use(stream.name, stream.messages, stream.consumers, backfill=spec.backfill)
+            raise InvalidInput(
+                f"{about} Give the name of a new stream, or into_existing to capture into"
+                " this one.",
+                field="into_existing",
+            )
+
+    async def _source_exists(self, name: str) -> bool:
+        try:
+            await store.source(self._database, name)
+        except UnknownSource:
+            return False
+        return True
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:
         """Change a source. Servers and the capturing process use the new settings within two seconds.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -14,11 +14,13 @@ from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
-from headrace.model.keys import check_filters
+from headrace.model.keys import check_filters, check_key
 from headrace.model.pages import MAX_LIMIT, MAX_PAGE_BYTES
 from headrace.model.push import Push
+from headrace.model.records import Death, GroupedBy
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
+from headrace.model.text.error_text import MAX_ERROR, storable
 from headrace.model.text.masking import HIDDEN, masked_push_url
 
 Where = str | Mapping[str, Any] | Condition | None
@@ -91,6 +93,47 @@ def selection_of(
         filters=filters_of(filter_), where=condition_of(where),
         start_seq=start_seq, end_seq=end_seq, start_time=start_time, end_time=end_time,
     )  # fmt: skip
+
+
+def dead_letters_of(
+    *, seqs: Sequence[int] | None = None, key: str | None = None, filter: Filter = None, where: Where = None,  # noqa: A002
+    reason: str | None = None, error_type: str | None = None, error: str | None = None,
+    since: datetime | None = None, until: datetime | None = None,
+) -> store.DeadLetterSelection:  # fmt: skip
+    """Make a selection of dead letters. Raises `InvalidInput`."""
+    for seq in seqs or ():
+        check_seq("seqs", seq)
+    if key is not None:
+        check_key(key)
+    if reason is not None:
+        _check_one_of("reason", reason, get_args(Death))
+    _check_text("error_type", error_type)
+    _check_text("error", error)
+    since, until = utc(since), utc(until)
+    if since is not None and until is not None and since >= until:
+        raise InvalidInput(f"since={since} must be before until={until}.", field="until")
+    return store.DeadLetterSelection(
+        seqs=seqs, key=key, filters=filters_of(filter), where=condition_of(where),
+        reason=reason, error_type=error_type, error=error, since=since, until=until,
+    )  # fmt: skip
+
+
+def check_grouping(by: str) -> None:
+    """Raise `InvalidInput` unless dead letters can be counted by it."""
+    _check_one_of("by", by, get_args(GroupedBy))
+
+
+def _check_one_of(name: str, value: str, values: Sequence[str]) -> None:
+    if value not in values:
+        raise InvalidInput(f"{name}={value!r} must be one of {', '.join(values)}.", field=name)
+
+
+def _check_text(name: str, text: str | None) -> None:
+    """Raise `InvalidInput` unless Postgres can store the text, so that it could be equal to a stored one."""
+    if text is not None and storable(text, MAX_ERROR) != text:
+        raise InvalidInput(
+            f"{name} is not a text that is stored: at most {MAX_ERROR:,} characters, without NUL.", field=name
+        )
 
 
 def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:

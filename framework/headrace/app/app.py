@@ -287,6 +287,7 @@ class App(Declared, Publishing):
             shutdown_timeout=self._settings.shutdown_timeout,
             dependencies=dependencies,
             middleware=tuple(self._middleware),
+            dead_letter_hooks=tuple(self._dead_letter_hooks),
             instruments=self._instruments,
             time=self._time,
             witness=self._witness,

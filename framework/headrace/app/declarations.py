@@ -21,11 +21,14 @@ from headrace.runtime.formats.codec import Codec
 from headrace.runtime.formats.format import StreamFormat, check_codec, check_conditions
 from headrace.runtime.handlers.middleware import Middleware, check_middleware
 from headrace.runtime.messages.publisher import Publisher
+from headrace.runtime.handlers.signature import is_async
+from headrace.runtime.settling.dead_letters import DeadLetterHook
 from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, Numeric
 from headrace.sources.postgres.spec import PostgresSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+H = TypeVar("H", bound=DeadLetterHook)
 
 
 def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,6 +45,7 @@ class Declarations:
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
         self._formats: dict[str, StreamFormat] = {}
+        self._dead_letter_hooks: list[DeadLetterHook] = []
 
     @overload
     def stream(self, name: str, **settings: Unpack[StreamOptions]) -> str: ...
@@ -339,6 +343,21 @@ class Declarations:
         self._middleware.extend(check_middleware([function]))
         return function
 
+    def on_dead_letter(self, hook: H) -> H:
+        """Run an async function for each message that becomes a dead letter: `async def alert(message, error): …`.
+
+        It gets the `Message` and the exception of the last attempt: what the handler raised, or a `Reject`, `Retry` or
+        `TimeoutError`. It runs after the dead letter is stored, at most once: not if this process dies first, nor
+        for a message whose process died, or that was received over HTTP or by SQL. The hooks of a consumer
+        run one after the other, 10 seconds each at most. A hook that raises is logged, and changes nothing else.
+        A router's hooks run for its own consumers. Raises `ConfigurationError`.
+        """
+        self._check_open()
+        if not callable(hook) or not is_async(hook):
+            raise ConfigurationError(f"The hook {hook!r} must be an async function: async def alert(message, error): …")
+        self._dead_letter_hooks.append(hook)
+        return hook
+
     def include(self, router: Router) -> None:
         """Take over what a router declares. Its middleware runs inside the app's, around its own handlers only.
 
@@ -368,7 +387,8 @@ class Declarations:
             self._add_capture(capture_spec)
         for consumer in router.consumers:
             inner = consumer.handling.middleware
-            handling = replace(consumer.handling, middleware=(*router._middleware, *inner))
+            hooks = (*router._dead_letter_hooks, *consumer.handling.dead_letter_hooks)
+            handling = replace(consumer.handling, middleware=(*router._middleware, *inner), dead_letter_hooks=hooks)
             self._add(replace(consumer, handling=handling))
 
     def _check_open(self) -> None:

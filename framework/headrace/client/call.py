@@ -143,8 +143,8 @@ class Call:
         for argument in self._arguments:
             value = argument.value(values[argument.name])
             if isinstance(argument, Body):
-                return value
-            if value is not None and value is not False:
+                sent |= value
+            elif value is not None and value is not False:
                 sent[argument.sent_as or argument.name] = value
         return sent | self._constants
 

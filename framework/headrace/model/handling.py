@@ -80,6 +80,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
         breaker: the circuit breaker. None for no breaker.
         publishes: the stream to which the handler's return value is published, in the same transaction as the ack.
         middleware: middleware of this handler alone, the outermost first.
+        dead_letter_hooks: what is called for each of its messages that becomes a dead letter, besides the app's hooks.
     """
 
     concurrency: tuple[int, int] = (1, 64)
@@ -96,6 +97,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker | None = None
     publishes: str | None = None
     middleware: tuple[Callable[..., Any], ...] = ()
+    dead_letter_hooks: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         low, high = self.concurrency

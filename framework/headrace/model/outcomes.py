@@ -58,15 +58,18 @@ class Release(HeadraceError):
         self.after = None if after is None else seconds(after, "after")
 
 
-class Failure(msgspec.Struct, frozen=True, gc=False):
+class Failure(msgspec.Struct, frozen=True):
     """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry at once.
-    A release has an error if something that the consumer needs is missing.
+    A release has an error if something that the consumer needs is missing. `error_type` is the qualified name of the
+    exception's class, or None if there was no exception. `exception` itself is kept until the outcome is settled.
     """
 
     kind: Kind
     delay: float | None = None
     error: str | None = None
     traceback: str | None = None
+    error_type: str | None = None
+    exception: BaseException | None = None
 
 
 RELEASE = Failure("release")

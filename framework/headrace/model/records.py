@@ -232,6 +232,14 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     """The number of this attempt. The first is 1."""
 
 
+Death = Literal["exhausted", "rejected", "invalid"]
+"""Why a message became a dead letter."""
+
+GroupedBy = Literal["type", "error", "reason", "key", "hour", "day"]
+"""What dead letters are counted by: the type of their error, its whole text, the reason, the key, or the hour or day
+(UTC) of their death."""
+
+
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     key: str
@@ -244,6 +252,28 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None
     blocks: bool
     died_at: datetime
+    error_type: str | None = None
+    """The type of the error, such as `ValueError` or `shop.errors.NoStock`. None if there was no exception, or an older
+    release stored it."""
+
+
+class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of a consumer that have something in common."""
+
+    value: str | None
+    """What they have in common, as stored. None if they have none, such as no type of an error."""
+    messages: int
+    """How many they are."""
+    first_died_at: datetime
+    last_died_at: datetime
+    lowest: int
+    """The lowest seq of them."""
+    highest: int
+    """The highest seq of them."""
+
+
+RATE_LIMITED = "held by rate limit "
+"""How the reason of a consumer begins that its rate limit holds back. The limit follows."""
 
 
 class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,3 +90,16 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     capture: CaptureInfo | None = None
     """The state of the capture, for a source that captures tables."""
+
+
+def stream_in_use(name: str, messages: int, consumers: int, *, backfill: bool) -> str:
+    """Say what it means to capture tables into a stream that has messages or consumers."""
+    gets = "every change of the captured tables" + (", and first all their rows," if backfill else "")
+    return (
+        f"The stream {name!r} exists, with {_counted(messages, 'message')} and"
+        f" {_counted(consumers, 'consumer')}. It would get {gets} and deliver them to its consumers."
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

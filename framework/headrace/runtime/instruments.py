@@ -57,5 +57,8 @@ class Instruments(Protocol):
     def settling(self, spec: ConsumerSpec, acked: int, failed: int, released: int) -> AbstractContextManager[None]:
         """Enter around a settle call, with the number of messages of each outcome."""
 
+    def dead_lettered(self, spec: ConsumerSpec, message: Any, reason: str, error: BaseException) -> None:
+        """Report that a message has become a dead letter."""
+
     def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
         """Report the state in the store of this process's consumers."""

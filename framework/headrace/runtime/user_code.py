@@ -5,6 +5,11 @@ raised it, because the same message or source would end the next process, too.
 from __future__ import annotations
 
 import signal
+from types import TracebackType
+
+OURS = "headrace"
+GLUE = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "contextvars"})
+"""Packages whose frames say nothing to you where they follow one of ours, which called your code through them."""
 
 
 class CodeExited(Exception):
@@ -16,3 +21,32 @@ def interrupts(error: BaseException) -> bool:
     SIGINT in another way, only code can raise a `KeyboardInterrupt`.
     """
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def leave_out_our_frames(error: BaseException) -> None:
+    """Take Headrace's own frames out of the traceback of an exception of your code, and of those that led to it.
+    A traceback of nothing else stays as it is.
+    """
+    known: set[int] = set()
+    while id(error) not in known:
+        known.add(id(error))
+        error.__traceback__ = _yours(error.__traceback__)
+        following = error.__cause__ or error.__context__
+        if following is None:
+            return
+        error = following
+
+
+def _yours(trace: TracebackType | None) -> TracebackType | None:
+    frames = []
+    follows_ours, here = False, trace
+    while here is not None:
+        package = str(here.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        follows_ours = package == OURS or (follows_ours and package in GLUE)
+        if not follows_ours:
+            frames.append(here)
+        here = here.tb_next
+    found: TracebackType | None = None
+    for frame in reversed(frames):
+        found = TracebackType(found, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return found or trace

@@ -149,7 +149,13 @@ from headrace.store.maintenance.retention import (
 from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
-from headrace.store.messages.dead_letters import dead_letters, discard, redrive
+from headrace.store.messages.dead_letters import (
+    DeadLetterSelection,
+    dead_letter_groups,
+    dead_letters,
+    discard,
+    redrive,
+)
 from headrace.store.messages.lease import (
     extend_leases,
     lease,
@@ -185,6 +191,7 @@ __all__ = [
     "CaptureToDo",
     "ChunkDone",
     "Database",
+    "DeadLetterSelection",
     "Declared",
     "Executor",
     "FailureToRetry",
@@ -227,6 +234,7 @@ __all__ = [
     "consumers",
     "create_source",
     "create_stream",
+    "dead_letter_groups",
     "dead_letters",
     "dead_rows",
     "declare_consumer",

@@ -18,7 +18,7 @@ from headrace.telemetry.metering import Attributes, Call, Metering
 from headrace.telemetry.observables import AppSource, consumer_attributes, observables_of
 from headrace.telemetry.providers import Providers
 from headrace.telemetry.settings import Statistics, Telemetry
-from headrace.telemetry.tracing import Tracing
+from headrace.telemetry.tracing import Delivered, Tracing
 
 
 class Sending:
@@ -105,6 +105,12 @@ class Instrumentation:
             outcomes = {names.ACKED: acked, names.FAILED: failed, names.RELEASED: released}
             with self._tracing.settling(spec, {**attributes, names.BATCH_COUNT: sum(outcomes.values()), **outcomes}):
                 yield
+
+    def dead_lettered(self, spec: ConsumerSpec, message: Delivered, reason: str, error: BaseException) -> None:
+        """Trace that a message has become a dead letter."""
+        if self._tracing is not None:
+            attributes = _operation_attributes("dead_letter", "settle", spec.stream, spec.name)
+            self._tracing.dead_lettered(spec, message, {**attributes, names.REASON: reason}, error)
 
     @contextmanager
     def _timed(self, attributes: Attributes, *, sent: int = 0) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import Any
 from opentelemetry.metrics import Meter
 
 from headrace.model.outcomes import Reject, Retry
+from headrace.model.text.error_text import error_type
 from headrace.telemetry import names
 
 Call = Callable[[Any, Any], Awaitable[Any]]
@@ -109,4 +110,4 @@ class SamplingInterval:
 
 
 def _with_error(attributes: Attributes, error: BaseException | None) -> Attributes:
-    return attributes if error is None else {**attributes, names.ERROR_TYPE: names.error_type(error)}
+    return attributes if error is None else {**attributes, names.ERROR_TYPE: error_type(error)}

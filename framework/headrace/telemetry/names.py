@@ -39,9 +39,3 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0,
 def message_id(stream: str, seq: int) -> str:
     """The value of `messaging.message.id` for a message."""
     return f"{stream}:{seq}"
-
-
-def error_type(error: BaseException) -> str:
-    """The value of `error.type` for an exception: its class, with the module unless the class is built in."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -14,6 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
+from headrace.model.text.error_text import error_type
 from headrace.telemetry import names
 from headrace.telemetry.carrier import NO_CONTEXT, extract, inject, link_in, links_of
 
@@ -112,6 +113,19 @@ class Tracing:
 
         return traced
 
+    def dead_lettered(
+        self, spec: ConsumerSpec, message: Delivered, attributes: Attributes, error: BaseException
+    ) -> None:
+        """Make a span without a duration in the trace that published the message: it has become a dead letter."""
+        span = self._tracer.start_span(
+            f"dead-letter {spec.stream}", extract(message.raw_headers), SpanKind.INTERNAL, attributes=attributes
+        )
+        span.set_attribute(names.MESSAGE_ID, names.message_id(spec.stream, message.seq))
+        span.set_attribute(names.KEY, message.key)
+        span.set_attribute(names.ATTEMPT, message.attempt)
+        _record_error(span, error)
+        span.end()
+
 
 @contextmanager
 def _as_current(span: Span, context: Context | None = None) -> Iterator[Span]:
@@ -130,7 +144,7 @@ def _as_current(span: Span, context: Context | None = None) -> Iterator[Span]:
 def _record_error(span: Span, error: BaseException | None) -> None:
     if error is None or not span.is_recording():
         return
-    span.set_attribute(names.ERROR_TYPE, names.error_type(error))
+    span.set_attribute(names.ERROR_TYPE, error_type(error))
     with suppress(Exception):  # an exception's own __str__ may raise
         span.set_status(Status(StatusCode.ERROR, str(error)))
         if not isinstance(error, (Retry, Reject)):  # these are requested outcomes

@@ -31,6 +31,7 @@ from headrace.cli.processes.ready_file import ReadyFile
 from headrace.cli.processes.supervisor import Supervisor
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
+from headrace.model.text.masking import masked
 from headrace.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class ServeCommand:
 
         if self._child is None:
             url = url_of(listening, tls=self._certificate is not None)
-            log.info("listening", url=url)
+            log.info("listening", url=url, database=masked(self._app.database.dsn))
 
 
 def _limit_connections(options: Options) -> Options:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from headrace.cli.observe.snapshot import PROBLEM_STATES, ConsumerRow, Snapshot, SourceRow, StreamRow, WorkerRow
 from headrace.model.capture import BackfillInfo
-from headrace.model.records import ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
+from headrace.model.records import RATE_LIMITED, ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
 from headrace.model.sources import SourceInfo
 
 SAMPLES_KEPT = 60
@@ -85,7 +85,8 @@ class History:
 
     def _consumer(self, info: ConsumerInfo, reports: Sequence[ConsumerAtWork]) -> ConsumerRow:
         samples = self._samples[info.id]
-        largest = max(reports, key=lambda one: one.actors, default=None)
+        # A rate limit holds all processes, whichever found no token.
+        largest = max(reports, key=lambda one: (one.reason.startswith(RATE_LIMITED), one.actors), default=None)
         return ConsumerRow(
             info=info,
             rate=samples.rate,

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from headrace.model.capture import BackfillInfo, CaptureState
-from headrace.model.records import ConsumerInfo, StreamInfo, WorkerInfo
+from headrace.model.records import RATE_LIMITED, ConsumerInfo, StreamInfo, WorkerInfo
 from headrace.model.sources import SourceInfo
 
 ConsumerState = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
@@ -69,6 +69,8 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
             return "blocked"
         if info.lag and not info.owners and not self.actors and not self.rate:
             return "unattended"
+        if self.reason.startswith(RATE_LIMITED):
+            return ""  # the lag may grow, as it was asked to
         return "growing" if is_growing(self.lags) else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 
 from headrace.model.outcomes import Reject, Retry
@@ -20,6 +21,15 @@ def error_text(error: BaseException) -> tuple[str, str | None]:
         return storable(text), None
     trace = "".join(traceback.format_exception(error))
     return storable(text), storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
+
+
+def error_type(error: BaseException) -> str:
+    """The qualified name of an exception's class, with the module unless the class is built in. Headrace's own are named
+    as they are imported: `headrace.Reject`."""
+    kind = type(error)
+    ours = kind.__module__.startswith("headrace.") and kind.__name__ in getattr(sys.modules["headrace"], "__all__", ())
+    package = "headrace" if ours else kind.__module__
+    return storable(kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}")
 
 
 def text_of(thing: object) -> str:

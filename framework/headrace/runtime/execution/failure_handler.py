@@ -14,7 +14,7 @@ from headrace.runtime.messages.failures import failure_of, invalid, timed_out
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import ActorSlot
-from headrace.runtime.user_code import interrupts
+from headrace.runtime.user_code import interrupts, leave_out_our_frames
 
 
 class FailureHandler:
@@ -48,6 +48,7 @@ class FailureHandler:
 
     def failed(self, message: Message, error: BaseException) -> None:
         """Settle a message after its handler raised an exception, or returned a `Retry` or a `Reject`."""
+        leave_out_our_frames(error)
         self.settle(message, failure_of(error, message.attempt, self._acknowledger.backoff))
 
     def stopped(self, message: Message, slot: ActorSlot) -> None:

@@ -6,38 +6,29 @@ from __future__ import annotations
 from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.model.outcomes import Failure
+from headrace.runtime.log_burst import Burst
 from headrace.runtime.messages.message import Message
 
 log = Log("headrace")
-
-BURST = 10
-"""Failures that are logged in full per second. More are only counted."""
 
 
 class FailureLog:
     """Logs the failures of one consumer."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since = float("-inf")
-        self._logged = 0
-        self._skipped = 0
+        self._burst = Burst(clock)
 
     def failed(self, message: Message, failure: Failure, max_deliver: int = -1) -> None:
-        """Log a failure, or count it. The traceback of a rejection is stored only in the dead letter.
+        """Log a failure, or count it. If it was the last attempt, `headrace.runtime.settling.dead_letters` logs that,
+        with the traceback of a rejection, too.
 
         Args:
             max_deliver: attempts before a message is exhausted, -1 for no limit.
         """
-        now = self._clock()
-        if now - self._since >= 1.0:
-            if self._skipped:
-                log.warning("more messages failed", stream=message.stream, consumer=message.consumer, messages=self._skipped)
-            self._since, self._logged, self._skipped = now, 0, 0
-        if self._logged >= BURST:
-            self._skipped += 1
+        if self._burst.skipped and self._burst.begins:
+            log.warning("more messages failed", stream=message.stream, consumer=message.consumer, messages=self._burst.skipped)
+        if not self._burst.admits():
             return
-        self._logged += 1
         if failure.kind == "release":
             log.warning(
                 "message released", stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq,
@@ -47,8 +38,9 @@ class FailureLog:
         failed = failure.kind == "retry"
         exhausted = failed and -1 != max_deliver <= message.attempt
         log.warning(
-            "message exhausted" if exhausted else "message failed" if failed else "message rejected",
+            "message failed" if failed else "message rejected",
             stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq, attempt=message.attempt,
-            retry_in=(failure.delay or 0.0) if failed and not exhausted else None, error=failure.error,
-            traceback=failure.traceback.rstrip() if failed and failure.traceback else None,
+            retry_in=(failure.delay or 0.0) if failed and not exhausted else None,
+            error_type=failure.error_type, error=failure.error,
+            exc_info=failure.exception if failed and failure.traceback else None,
         )  # fmt: skip

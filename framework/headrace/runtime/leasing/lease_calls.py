@@ -50,6 +50,7 @@ class LeaseCalls:
         self._clock = clock
         self.judging = timings.judging
         self.polling = True
+        self.limited_at = float("-inf")  # when a call last found no token of the rate limit
         self.policy = ListenPolicy(least_share=timings.least_share, leaving=timings.leaving)
         self._look = ScanLimit()
         self._poll = Poll(timings.polls)
@@ -154,6 +155,7 @@ class LeaseCalls:
             await self._sleep(batch.due_in)
         elif spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
             # The rate limit allows no message before then, so notifications are ignored.
+            self.limited_at = self._clock()
             await self._sleep(until_token(batch.due_in, spec.rate_limit, spec.rate_burst))
         elif self._must_subscribe:
             assert self._idle is not None

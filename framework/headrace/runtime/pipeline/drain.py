@@ -41,7 +41,7 @@ class Drain:
         self._timeout = timeout
         self._last_settle = last_settle
         self._patience = anyio.CancelScope()
-        self._hurried = False
+        self.hurried = False
 
     def limit(self) -> None:
         """Give handlers `timeout` seconds from now on."""
@@ -49,7 +49,7 @@ class Drain:
 
     def hurry(self) -> None:
         """Stop the handlers that still run, now."""
-        self._hurried = True
+        self.hurried = True
         self._patience.cancel()
 
     async def run(self, fetched: anyio.Event, acted: anyio.Event) -> None:
@@ -66,7 +66,7 @@ class Drain:
             log.warning(
                 "handlers stopped",
                 consumer=self._name, handlers=self._actors.busy, hint="their messages are given back",
-                shutdown_timeout=None if self._hurried else self._timeout,
+                shutdown_timeout=None if self.hurried else self._timeout,
             )  # fmt: skip
             self._actors.cancel()
             with anyio.move_on_after(self._last_settle):

@@ -17,6 +17,7 @@ from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
 from headrace.model.errors import UnknownConsumer
 from headrace.model.handling import Handling
+from headrace.model.records import RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
@@ -36,11 +37,15 @@ from headrace.runtime.pipeline.scaler import Scaler
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.settling.breaker import PipelineBreaker
+from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.keeper import Keeper
 from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.transaction_acks import TransactionAcks
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
+
+LIMITED = 5.0
+"""Seconds for which a consumer counts as held by its rate limit after a lease call found no token."""
 
 
 class Pipeline:
@@ -74,6 +79,7 @@ class Pipeline:
         self.settings = settings = Settings(spec)
         self._clock = clock
         self._handling = handling
+        self._shutdown_timeout = shared.shutdown_timeout
 
         # What is in flight, and where it waits
         self.lanes = lanes = _lanes(handling)
@@ -83,7 +89,11 @@ class Pipeline:
         self.breaker = (
             None if handling.breaker is None else PipelineBreaker(spec.name, handling.breaker, in_flight, clock)
         )
-        self.settler = Settler(database, consumer, settings, lanes, in_flight, time, shared.instruments)
+        hooks = (*shared.dead_letter_hooks, *handling.dead_letter_hooks)
+        self.dead_letters = DeadLetters(settings, clock, hooks, shared.instruments)
+        self.settler = Settler(
+            database, consumer, settings, lanes, in_flight, self.dead_letters, time, shared.instruments
+        )
         self.keeper = Keeper(database, consumer, settings, in_flight, time)
         acknowledger = Acknowledger(
             lanes, in_flight, settings, self.settler, self.keeper, TransactionAcks(database, consumer, spec.name, time),
@@ -166,9 +176,11 @@ class Pipeline:
             if low < high:
                 group.start_soon(self._scaler.run)
             group.start_soon(self._await_stop)
+            group.start_soon(self.dead_letters.run)
             await self._ending.wait()
             self._priorities.leave(self._rank)
             await self._drain.run(fetched, acted)
+            await self.dead_letters.finish(0.0 if self._drain.hurried else self._shutdown_timeout)
             group.cancel_scope.cancel()
 
     async def _fetch(self, database_retry: DatabaseRetry) -> None:
@@ -191,6 +203,7 @@ class Pipeline:
     async def idle(self) -> None:
         """Wait until nothing is left to lease, to handle, to settle or to retry."""
         await self.fetcher.dry()
+        await self.dead_letters.finish()
         if self.gone:
             await self._ended.wait()
 
@@ -221,20 +234,29 @@ class Pipeline:
         return {
             "deleted": self.gone,
             "leased": self.fetcher.leased,
-            "dead_lettered": self.settler.dead_lettered,
+            "dead_lettered": self.dead_letters.count,
             **self._scaling(),
             **self.lanes.statistics(),
             **self.in_flight.statistics(),
             **self.actors.statistics(),
         }
 
+    def _reason(self, now: float) -> str:
+        """Return the reason for the number of actors."""
+        if self.gone:
+            return "it was deleted: start this process again to declare it again"
+        if self.actors.held:
+            return "higher priority goes first"
+        limit = self.settings.spec.rate_limit
+        if limit is not None and now - self.fetcher.calls.limited_at <= max(LIMITED, 2 / limit):
+            return f"{RATE_LIMITED}{limit:g}/s"
+        return self.governor.decision.reason
+
     def _scaling(self) -> dict[str, Any]:
         """Return the reason for the number of actors, the latest decisions, and the state of the
         circuit breaker if there is one."""
-        reason = "consumers of higher priority go first" if self.actors.held else self.governor.decision.reason
-        if self.gone:
-            reason = "it was deleted: start this process again to declare it again"
         now = self._clock()
+        reason = self._reason(now)
         decisions = [
             {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
             for d in list(self.governor.history)  # copied, because exporters call this from other threads, too

@@ -16,6 +16,7 @@ from headrace.runtime.instruments import Instruments
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.timings import Timings
+from headrace.runtime.settling.dead_letters import DeadLetterHook
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         shutdown_timeout: seconds that handlers have to finish when a pipeline stops.
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
+        dead_letter_hooks: what is called for each message that becomes a dead letter.
         instruments: telemetry, or None when it is off.
         priorities: the priority ranks of the consumers.
         time: the clocks.
@@ -41,6 +43,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout: float
     dependencies: Dependencies
     middleware: Sequence[Middleware] = ()
+    dead_letter_hooks: Sequence[DeadLetterHook] = ()
     instruments: Instruments | None = None
     priorities: Priorities = msgspec.field(default_factory=Priorities)
     time: Time = SYSTEM_TIME

@@ -13,10 +13,10 @@ from headrace.flow.signal import Signal
 from headrace.model.clock import Time
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.log import Log
-from headrace.model.outcomes import Failure
 from headrace.model.records import Lost
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.messages.message import Message
+from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.settings import Settings
 from headrace.store.database.retry import DatabaseRetry
 
@@ -28,7 +28,6 @@ class Settler:
     unsettled messages holds up the fetcher.
 
     Attributes:
-        dead_lettered: the number of messages that became dead letters.
         on_settled: a parcel has arrived.
         on_returned: it had messages that are delivered again.
         on_rewound: the database was rewound, so that all leases are void.
@@ -36,17 +35,18 @@ class Settler:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
-        lanes: Lanes[Message], in_flight: InFlightTracker[Message], time: Time, instruments: Instruments | None = None,
+        lanes: Lanes[Message], in_flight: InFlightTracker[Message], dead_letters: DeadLetters, time: Time,
+        instruments: Instruments | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
         self._lanes = lanes
         self._in_flight = in_flight
+        self._dead_letters = dead_letters
         self._clock = time.clock
         self._now = time.now
         self._instruments = instruments
-        self.dead_lettered = 0
         self.on_settled = Signal()
         self.on_returned = Signal()
         self.on_rewound = Signal()
@@ -83,7 +83,7 @@ class Settler:
             await self._news.wait()
 
     async def _send(self, parcel: Parcel, database_retry: DatabaseRetry) -> None:
-        doubtful = False
+        doubtful, stored = False, True
         while True:
             try:
                 lost = await self._settle(parcel) if parcel.settlement else []
@@ -93,10 +93,10 @@ class Settler:
                 # new timeline and remain valid.
                 if parcel.timeline == self._in_flight.timeline:
                     self.on_rewound()
-                lost = []
+                lost, stored = [], False
                 break
             except UnknownConsumer:  # deleted, so nothing is left to settle. The fetcher notices that, too
-                lost = []
+                lost, stored = [], False
                 break
             except StoreUnavailable as error:
                 doubtful = True
@@ -111,7 +111,8 @@ class Settler:
             await self._settings.still_exists(self._database, self._consumer)
         self._in_flight.settled(parcel, lost)
         self._report(lost)
-        self.dead_lettered += sum(self._is_final(message, failure) for message, failure in parcel.failures)
+        if stored and parcel.failures:
+            self._report_failures(parcel, lost)
         self._lanes.confirm(parcel.keys)
         self._lanes.settled(parcel.outcomes)
         self.on_settled()
@@ -129,12 +130,12 @@ class Settler:
                 self._database, self._consumer, parcel.settlement, now=self._now(), timeline=parcel.timeline
             )
 
-    def _is_final(self, message: Message, failure: Failure) -> bool:
-        """Whether the store has made the message a dead letter."""
-        spec = self._settings.spec
-        exhausted = failure.kind == "retry" and -1 != spec.max_deliver <= message.attempt
-        dead = failure.kind in ("reject", "invalid") or (exhausted and spec.on_exhausted != "drop")
-        return dead and not message.lease.lost
+    def _report_failures(self, parcel: Parcel, lost: list[Lost]) -> None:
+        """Report the failures that had an effect."""
+        without_effect = {(item.lease_id, item.seq) for item in lost}
+        for message, failure in parcel.failures:
+            if not message.lease.lost and (message.lease.id, message.seq) not in without_effect:
+                self._dead_letters.settled(message, failure)
 
     def _report(self, lost: list[Lost]) -> None:
         if lost and not self._settings.gone:

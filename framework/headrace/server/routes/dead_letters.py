@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 from litestar import get, post
@@ -10,8 +11,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
-from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq
-from headrace.model.records import BlockedKey, DeadLetter
+from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_of
+from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, Death, GroupedBy
+from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -20,6 +23,38 @@ from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, Afte
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
+
+By = Annotated[
+    GroupedBy,
+    QueryParameter(
+        description="What the dead letters of a group have in common: the type of their error, its whole text, the reason, the key, or the hour or day (UTC) of their death."
+    ),
+]
+OneKey = Annotated[
+    str | None,
+    QueryParameter(
+        description="Return only dead letters of this key.", schema_extra={"min_length": 1, "max_length": MAX_KEY_BYTES}
+    ),
+]
+Reason = Annotated[Death | None, QueryParameter(description="Return only dead letters that died for this reason.")]
+ErrorType = Annotated[
+    str | None,
+    QueryParameter(
+        description="Return only dead letters with exactly this type of error. Empty for those without one.",
+        schema_extra={"max_length": MAX_ERROR},
+    ),
+]
+ErrorText = Annotated[
+    str | None,
+    QueryParameter(
+        description="Return only dead letters with exactly this text of the error. Empty for those without one.",
+        schema_extra={"max_length": MAX_ERROR},
+    ),
+]
+Since = Annotated[
+    datetime | None, QueryParameter(description="Return only dead letters that died at this time or later.")
+]
+Until = Annotated[datetime | None, QueryParameter(description="Return only dead letters that died before this time.")]
 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
@@ -34,16 +69,37 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     )  # fmt: skip
     async def list_dead_letters(
         request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
-        where: Where = None,
+        where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
+        since: Since = None, until: Until = None,
         above: Annotated[int, QueryParameter(ge=0, lt=HIGHEST, schema_extra=NOT_NEGATIVE, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
         after: AfterSeq = None, before: BeforeSeq = None,
     ) -> Listed[DeadLetter]:  # fmt: skip
         check_one_place(after, before)
         cached = await context.consumer(request, stream, consumer, "consume")
+        selection = dead_letters_of(
+            key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
+        )  # fmt: skip
         found = await context.raw_messages.dead_letters(
-            cached, limit=limit, filter=filter, where=where, above=max(above, after or 0), below=before
+            cached, selection, limit=limit, above=max(above, after or 0), below=before
         )
         return page(found, lambda letter: letter.seq, after=after or above or None, before=before)
+
+    @get(
+        f"{_PATH}/dead_letters/groups", summary="Count dead letters in groups", tags=["Dead letters"],
+        description="Returns the largest groups of dead letters that have something in common, the largest first. Values are compared as they are stored.",
+    )  # fmt: skip
+    async def group_dead_letters(
+        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, by: By = "type", limit: Limit = 100,
+        filter: Filter = None,  # noqa: A002
+        where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
+        since: Since = None, until: Until = None,
+    ) -> Listed[DeadLetterGroup]:  # fmt: skip
+        cached = await context.consumer(request, stream, consumer, "consume")
+        found = await context.admin.dead_letter_groups(
+            cached.stream.name, cached.name, by, limit=limit, key=key, filter=filter, where=where, reason=reason,
+            error_type=error_type, error=error, since=since, until=until,
+        )  # fmt: skip
+        return Listed(found)
 
     @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
     async def read_dead_letter(
@@ -52,7 +108,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Returns a dead letter. 404 if it does not exist."""
         cached = await context.consumer(request, stream, consumer, "consume")
         check_seq("seq", seq)
-        found = await context.raw_messages.dead_letters(cached, above=seq - 1, limit=1)
+        found = await context.raw_messages.dead_letters(cached, dead_letters_of(), above=seq - 1, limit=1)
         if not found or found[0].seq != seq:
             raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
         return found[0]
@@ -64,9 +120,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
         cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
         count = await context.admin.redrive(
-            cached.stream.name, cached.name, seqs=choice.seqs, key=choice.key, filter=choice.filter, where=choice.where,
-            dry_run=choice.dry_run,
-        )  # fmt: skip
+            cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run
+        )
         return RedrivenAnswer(Redriven(count))
 
     @post(f"{_PATH}/dead_letters/purge", summary="Delete dead letters", tags=["Dead letters"], status_code=200)
@@ -75,10 +130,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> PurgedAnswer:
         """Deletes dead letters. Keys that they block continue with the next message."""
         cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-        count = await context.admin.purge(
-            cached.stream.name, cached.name, seqs=choice.seqs, key=choice.key, filter=choice.filter, where=choice.where,
-            dry_run=choice.dry_run,
-        )  # fmt: skip
+        count = await context.admin.purge(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
         return PurgedAnswer(Purged(count))
 
     @get(
@@ -99,4 +151,4 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         )  # fmt: skip
         return page(found, lambda blocked: blocked.seq, after=after, before=before)
 
-    return [list_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]
+    return [list_dead_letters, group_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]

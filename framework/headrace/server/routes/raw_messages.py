@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
@@ -65,20 +64,13 @@ class RawMessages(Base):
             )  # fmt: skip
 
     async def dead_letters(
-        self, consumer: CachedConsumer, *, limit: int, filter: Filter = None, where: Where = None, above: int = 0,  # noqa: A002
+        self, consumer: CachedConsumer, selection: store.DeadLetterSelection, *, limit: int, above: int = 0,
         below: int | None = None,
     ) -> Page[DeadLetter]:  # fmt: skip
         """Return the dead letters that match, in seq order: the first ones, or the last if `below` is given."""
-        filters, condition = filters_of(filter), condition_of(where)
         check_limit(limit)
-        async with self._bounded(condition, consumer.stream.name) as executor:
-            bounds: dict[str, Any] = {"above": above, "below": below, "limit": limit, "newest": below is not None}
+        async with self._bounded(selection.where, consumer.stream.name) as executor:
             return await store.dead_letters(
-                executor,
-                consumer.number,
-                filters=filters,
-                where=condition,
-                max_bytes=MAX_ANSWER_BYTES,
-                raw=True,
-                **bounds,
-            )
+                executor, consumer.number, selection, above=above, below=below, limit=limit, newest=below is not None,
+                max_bytes=MAX_ANSWER_BYTES, raw=True,
+            )  # fmt: skip

@@ -39,12 +39,13 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     @post("/sources", summary="Create a source", tags=["Sources"])
     async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Source:
         """Creates a source. 409 if a source of this name exists. A source that captures tables also creates its stream unless that exists,
+        which needs `into_existing` if the stream has messages or consumers,
         and requires a token with `admin` for all streams."""
         stream = await _stream(context, request, data)
         spec = data.spec(stream)
         engine.transforms.check_settings(spec.settings())
         try:
-            if not await context.admin.create_source(spec):
+            if not await context.admin.create_source(spec, into_existing=data.into_existing):
                 raise already_exists(f"The source {data.name!r}", {})
         except AlreadyExists as error:
             if "stream" in error.differing and await context.scope(request, "admin") is not None:

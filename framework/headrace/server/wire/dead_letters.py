@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.records import Death
+from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.wire.common import MAX_CHOSEN, Filters, Seq, Where
+
+ErrorText = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_ERROR})]
+"""The text or type of an error."""
 
 
 class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -18,7 +25,16 @@ class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     key: Annotated[str | None, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})] = None
     filter: Annotated[Filters | None, Meta(description="Which keys.")] = None
     where: Annotated[Where | None, Meta(description="A condition on the content.")] = None
+    reason: Annotated[Death | None, Meta(description="Why they died.")] = None
+    error_type: Annotated[ErrorText | None, Meta(description='The exact type of the error. `""` for none.')] = None
+    error: Annotated[ErrorText | None, Meta(description='The exact text of the error. `""` for none.')] = None
+    since: Annotated[datetime | None, Meta(description="Died at this time or later.")] = None
+    until: Annotated[datetime | None, Meta(description="Died before this time.")] = None
     dry_run: Annotated[bool, Meta(description="Only count.")] = False
+
+    def criteria(self) -> dict[str, Any]:
+        """Return the arguments for `Admin`, without `dry_run`."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "dry_run"}
 
 
 class Redriven(Struct):

@@ -104,6 +104,9 @@ class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
     ] = "webhook"
     name: Annotated[str, described(WebhookSpec, "name", pattern=f"^{NAME.pattern}$")]
     stream: Annotated[str, Meta(description="Where messages go to, by id or name.", examples=["mystream"])]
+    into_existing: Annotated[
+        bool, Meta(description="Capture tables into a stream that has messages or consumers already, too.")
+    ] = False
 
     def spec(self, stream: str) -> WebhookSpec | PostgresSpec:
         """Return the checked settings with the stream's name. Raises `ConfigurationError`."""

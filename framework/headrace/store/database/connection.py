@@ -232,6 +232,11 @@ class Hold:
 async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
     """Return a connection to its pool. If that takes more than some seconds, because the network does not
     respond, close it.
+
+    Close it, too, if a call was interrupted inside a transaction: a cancelled BEGIN may have begun one that nobody ends.
+    asyncpg would roll it back, after a warning of its own about every such connection.
     """
+    if not connection.is_closed() and connection.is_in_transaction():
+        connection.terminate()
     with suppress(TimeoutError):
         await pool.release(connection, timeout=CANCEL_TIMEOUT)

@@ -1,23 +1,63 @@
-"""dead letters: list, redrive or purge them."""
+"""dead letters: list, count, redrive or purge them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
 
 from headrace.model.conditions import Condition
 from headrace.model.pages import Page
-from headrace.model.records import DeadLetter
+from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
 from headrace.store.messages.peek import content_size, encoded, read
 
 
+class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects the dead letters that match everything that is given. Without anything, all of them.
+
+    Attributes:
+        seqs: only these.
+        key: only those of this key.
+        filters, where: only messages with such keys, or such content.
+        reason: "exhausted", "rejected" or "invalid".
+        error_type: the type of the error, exactly. "" for those without one.
+        error: the text of the error, exactly. "" for those without one.
+        since, until: when they died, `until` excluded.
+    """
+
+    seqs: Sequence[int] | None = None
+    key: str | None = None
+    filters: Sequence[str] | None = None
+    where: Condition | None = None
+    reason: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def arguments(self) -> tuple[str | None, Sequence[str] | None, str | None]:
+        """Return the selection as the functions of the schema take it: p_choice, p_filters and p_where."""
+        choice: dict[str, Any] = {
+            "seqs": None if self.seqs is None else list(self.seqs), "key": self.key, "reason": self.reason,
+            "error_type": self.error_type, "error": self.error, "since": self.since, "until": self.until,
+        }  # fmt: skip
+        given = {name: value for name, value in choice.items() if value is not None}
+        return msgspec.json.encode(given).decode() if given else None, self.filters, encoded(self.where)
+
+
+ALL = DeadLetterSelection()
+"""All dead letters of a consumer."""
+
+
 async def dead_letters(
     executor: Executor,
     consumer: int,
+    selection: DeadLetterSelection = ALL,
     *,
-    filters: Sequence[str] | None = None,
-    where: Condition | None = None,
     above: int = 0,
     below: int | None = None,
     limit: int = 100,
@@ -34,9 +74,9 @@ async def dead_letters(
         max_bytes: as for `messages`. Errors and tracebacks count, too.
     """
     rows = await executor.fetch(
-        """select seq, key, data, headers, created_at, attempts, reason, error, traceback, blocks, died_at
-           from headrace_internal.find_dead_letters($1, $2, $3, $4, $5, $6, $7, $8)""",
-        consumer, filters, encoded(where), above, limit, below, newest, max_bytes,
+        """select seq, key, data, headers, created_at, attempts, reason, error, error_type, traceback, blocks, died_at
+           from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
+        consumer, *selection.arguments(), above, limit, below, newest, max_bytes,
     )  # fmt: skip
     return await page_of(
         rows, lambda row: DeadLetter(**read(row, raw)), limit=limit, max_bytes=max_bytes,
@@ -44,14 +84,24 @@ async def dead_letters(
     )  # fmt: skip
 
 
+async def dead_letter_groups(
+    executor: Executor, consumer: int, by: GroupedBy, selection: DeadLetterSelection = ALL, *, limit: int = 100
+) -> list[DeadLetterGroup]:
+    """Count the dead letters that match, in groups. Returns the `limit` largest groups, the largest first."""
+    rows = await executor.fetch(
+        """select value, messages, first_died_at, last_died_at, lowest, highest
+           from headrace_internal.dead_letter_groups($1, $2, $3, $4, $5, $6)""",
+        consumer, by, limit, *selection.arguments(),
+    )  # fmt: skip
+    return [DeadLetterGroup(**row) for row in rows]
+
+
 async def redrive(
     executor: Executor,
     consumer: int,
     seqs: Sequence[int] | None = None,
     *,
-    key: str | None = None,
-    filters: Sequence[str] | None = None,
-    where: Condition | None = None,
+    selection: DeadLetterSelection = ALL,
     dry_run: bool = False,
 ) -> int:
     """Deliver dead letters again. Attempts count from zero, and those of a key keep their order.
@@ -60,13 +110,14 @@ async def redrive(
     it. A dead letter stays unchanged if retention has removed its message.
 
     Args:
-        seqs: which dead letters. They must match everything that is given. If nothing is given, all are redriven.
+        seqs: which dead letters, short for a selection of these.
+        selection: which dead letters. If nothing is given, all are redriven.
         dry_run: only count them.
 
     Returns:
         How many. Raises `UnknownConsumer`.
     """
-    return await _call("redrive", executor, consumer, seqs, key, filters, where, dry_run)
+    return await _call("redrive_chosen", executor, consumer, seqs, selection, dry_run)
 
 
 async def discard(
@@ -74,35 +125,27 @@ async def discard(
     consumer: int,
     seqs: Sequence[int] | None = None,
     *,
-    key: str | None = None,
-    filters: Sequence[str] | None = None,
-    where: Condition | None = None,
+    selection: DeadLetterSelection = ALL,
     dry_run: bool = False,
 ) -> int:
     """Purge dead letters, selected as in `redrive`. Returns how many.
 
     A blocked key continues after them, once no other dead letter blocks it.
     """
-    return await _call("discard", executor, consumer, seqs, key, filters, where, dry_run)
+    return await _call("discard_chosen", executor, consumer, seqs, selection, dry_run)
 
 
 async def _call(
-    verb: str,
+    function: str,
     executor: Executor,
     consumer: int,
     seqs: Sequence[int] | None,
-    key: str | None,
-    filters: Sequence[str] | None,
-    where: Condition | None,
+    selection: DeadLetterSelection,
     dry_run: bool,
 ) -> int:
+    if seqs is not None:
+        selection = msgspec.structs.replace(selection, seqs=seqs)
     count: int = await executor.fetchval(
-        f"select headrace_internal.{verb}($1, $2, $3, $4, $5, $6)",
-        consumer,
-        seqs,
-        key,
-        filters,
-        encoded(where),
-        dry_run,
+        f"select headrace_internal.{function}($1, $2, $3, $4, $5)", consumer, *selection.arguments(), dry_run
     )
     return count

@@ -35,7 +35,7 @@ async def settle(
     """
     failures = settlement.failures
     rows = await executor.fetch(
-        "select lost_lease, lost_seq, lease_gone from headrace_internal.settle($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()), $10)",
+        "select lost_lease, lost_seq, lease_gone from headrace_internal.settle_outcomes($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, clock_timestamp()), $11)",
         consumer,
         settlement.whole,
         settlement.leases,
@@ -43,6 +43,7 @@ async def settle(
         [failure.kind if failure else "ack" for failure in failures],
         [failure.delay if failure else None for failure in failures],
         [failure.error if failure else None for failure in failures],
+        [failure.error_type if failure else None for failure in failures],
         [failure.traceback if failure else None for failure in failures],
         now,
         timeline,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from headrace.cli.output.formats import count, number_or_dash
 from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm
 from headrace.model.conditions import parse
+from headrace.model.errors import HeadraceError
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
@@ -73,14 +75,34 @@ def ls(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """List the consumers of one stream or of all streams."""
-    found = administer(backend, lambda admin: admin.consumers(stream))
+    """List the consumers of one stream or of all streams.
+
+    A worker is a process that works on the consumer, or holds messages of it.
+    """
+    found, serving = administer(backend, _ls, stream, json or backend.as_curl)
     print_list(
         found, json, ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
-        lambda c: (c.stream, c.name, *map(number_or_dash, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, c.owners)),
+        lambda c: (c.stream, c.name, *map(number_or_dash, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, max(c.owners or 0, serving[c.stream, c.name]))),
                    _state(c)),
         empty="There are no consumers. Create one with `headrace consumer add`, or declare it in an app.",
     )  # fmt: skip
+
+
+async def _ls(
+    admin: Administration, stream: str | None, only_consumers: bool
+) -> tuple[list[ConsumerInfo], Counter[tuple[str, str]]]:
+    """Return the consumers, and how many processes work on each, idle ones, too.
+
+    A token for some streams, or a database role without the right to see processes, gets no such numbers.
+    """
+    found = await admin.consumers(stream)
+    if only_consumers:
+        return found, Counter()
+    try:
+        workers = (await admin.overview()).workers
+    except HeadraceError:
+        return found, Counter()
+    return found, Counter((one.stream, one.name) for worker in workers if not worker.gone for one in worker.consumers)
 
 
 def info(

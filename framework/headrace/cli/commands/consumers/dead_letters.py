@@ -13,11 +13,11 @@ from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above
 from headrace.cli.options.selection import DryRunOption, MessageSelection
-from headrace.cli.options.times import in_utc
+from headrace.cli.options.times import in_utc, past
 from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
-from headrace.model.records import DeadLetter
+from headrace.model.records import DeadLetter, Death, GroupedBy
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -32,10 +32,65 @@ ShowArguments = Annotated[
 ]
 
 
+GroupOption = Annotated[
+    GroupedBy | None,
+    Parameter(
+        name="--by",
+        show_default=False,
+        help="Count them in groups of the same error type, error text, reason, key, or hour or day (UTC) of their death, the largest first.",
+    ),
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class DeadLetterSelection(MessageSelection):
-    """Selects dead letters by seq, key, filter or condition. Without any option it selects all of them."""
+class DeathSelection(MessageSelection):
+    """Selects dead letters by key, content, error and time of death."""
+
+    key: Annotated[str | None, Parameter(name="--key", show_default=False, help="Only dead letters with this key.")] = (
+        None
+    )
+    error_type: Annotated[
+        str | None,
+        Parameter(
+            name="--error-type",
+            show_default=False,
+            help="Only with exactly this type of error, as `--by type` prints it. '' for none.",
+        ),
+    ] = None
+    error: Annotated[
+        str | None,
+        Parameter(
+            name="--error",
+            show_default=False,
+            help="Only with exactly this text of the error, as `--by error` prints it. '' for none.",
+        ),
+    ] = None
+    reason: Annotated[
+        Death | None,
+        Parameter(name="--reason", show_default=False, help="Only those that died for this reason."),
+    ] = None
+    since: Annotated[
+        str | None,
+        Parameter(name="--since", show_default=False, help="Only those that died since this time; 1h is an hour ago."),
+    ] = None
+    until: Annotated[
+        str | None, Parameter(name="--until", show_default=False, help="Only those that died before this time.")
+    ] = None
+
+    def criteria(self) -> dict[str, Any]:
+        """Return the arguments for `Admin`. Raises `UsageError`."""
+        return super().criteria() | {
+            "key": self.key, "error_type": self.error_type, "error": self.error, "reason": self.reason,
+            "since": None if self.since is None else past(self.since, "--since"),
+            "until": None if self.until is None else past(self.until, "--until"),
+        }  # fmt: skip
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterSelection(DeathSelection):
+    """Selects dead letters by seq, too. Without any option it selects all of them."""
 
     seq: Annotated[
         list[int] | None,
@@ -46,13 +101,10 @@ class DeadLetterSelection(MessageSelection):
             help="Only the dead letter with this seq. Repeat for several.",
         ),
     ] = None
-    key: Annotated[str | None, Parameter(name="--key", show_default=False, help="Only dead letters with this key.")] = (
-        None
-    )
 
     def criteria(self) -> dict[str, Any]:
-        """Return the arguments for `Admin`."""
-        return super().criteria() | {"seqs": self.seq, "key": self.key}
+        """Return the arguments for `Admin`. Raises `UsageError`."""
+        return super().criteria() | {"seqs": self.seq}
 
     def count_unknown(self, found: int) -> int:
         """Return how many of the given seqs are not dead letters."""
@@ -61,13 +113,23 @@ class DeadLetterSelection(MessageSelection):
 
 def ls(
     *consumer: ConsumerArguments,
-    selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
+    selection: DeathSelection = DeathSelection(),
+    by: GroupOption = None,
     above: Annotated[int, above("dead letters", "seq")] = 0,
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """List the dead letters of a consumer."""
+    """List the dead letters of a consumer, or count them by what they have in common.
+
+    With --json, each is printed whole, with its data, its error and the
+    traceback, which exports them.
+    """
+    if by is not None:
+        if above:
+            raise UsageError("--by counts all that match. Leave out --above.")
+        _print_groups(backend, consumer, by, selection.criteria() | {"limit": limit}, json)
+        return
     criteria = selection.criteria() | {"above": above, "limit": limit}
     found = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.dead_letters(stream, name, **criteria)
@@ -79,6 +141,22 @@ def ls(
         empty="There are no dead letters.",
     )  # fmt: skip
     print_next_page(found, limit, lambda letter: letter.seq)
+
+
+def _print_groups(
+    backend: Backend, consumer: tuple[str, ...], by: GroupedBy, criteria: dict[str, Any], json: bool
+) -> None:
+    found = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.dead_letter_groups(stream, name, by, **criteria)
+    )
+    print_list(
+        found, json, ("dead letters#", "first", "last", "lowest#", f"{by}…"),
+        lambda group: (str(group.messages), in_utc(group.first_died_at), in_utc(group.last_died_at), str(group.lowest),
+                       "–" if group.value is None else group.value),
+        empty="There are no dead letters.",
+    )  # fmt: skip
+    if len(found) >= criteria["limit"]:
+        print_notice(f"These are the {len(found)} largest groups. There may be more, see --limit.")
 
 
 def show(
@@ -169,6 +247,7 @@ def _facts(letter: DeadLetter) -> list[tuple[str, str]]:
         ("created", in_utc(letter.created_at)),
         ("died", f"{in_utc(letter.died_at)} after {count(letter.attempts, 'attempt')}"),
         ("reason", letter.reason + (", and it blocks its key" if letter.blocks else "")),
+        ("error type", letter.error_type or "none"),
         ("error", letter.error or "none"),
     ]
     if letter.headers:

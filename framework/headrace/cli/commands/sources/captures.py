@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -16,11 +17,12 @@ from headrace.cli.options.common import JsonOption, flag
 from headrace.cli.output.formats import count
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_result
-from headrace.cli.output.stderr import print_notice
+from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import Finding
-from headrace.model.errors import ConfigurationError, UnknownStream
-from headrace.model.sources import SourceInfo
+from headrace.model.errors import ConfigurationError, UnknownSource, UnknownStream
+from headrace.model.records import StreamInfo
+from headrace.model.sources import SourceInfo, stream_in_use
 from headrace.model.text.printing import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -50,10 +52,13 @@ def add(
     ] = None,
     settings: CaptureOptions = CaptureOptions(),  # noqa: B008 - frozen
     beginning: CaptureBeginning = CaptureBeginning(),  # noqa: B008 - frozen
+    into_existing: Annotated[
+        bool, flag("Capture into a stream that has messages or consumers already, without asking.")
+    ] = False,
     check: Annotated[bool, _check("first")] = True,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Capture tables: their rows and all later changes become messages of a stream.
 
     The stream is created if it doesn't exist. A process must run that captures
@@ -67,10 +72,13 @@ def add(
     if not given.get("tables"):
         raise UsageError("Give the table to capture, such as --table public.orders.")
     spec = PostgresSpec(name=name, stream=stream or name, **given)
-    new, new_stream, created = administer(backend, _add, spec, check, backend.as_curl)
+    added = administer(backend, _add, spec, check, into_existing, backend.as_curl)
+    if added is None:
+        return NOT_DONE
+    new, new_stream, created = added
     if json:
         print_json(created)
-        return
+        return 0
     result = "Created the" if new else "Unchanged: the"
     stream_kind = "new stream" if new_stream else "stream"
     print(
@@ -80,20 +88,45 @@ def add(
         print_notice(
             f"Capturing needs a running `headrace serve` or app. See its state with `headrace source info {name}`."
         )
+    return 0
 
 
-async def _add(admin: Administration, spec: PostgresSpec, check: bool, as_curl: bool) -> tuple[bool, bool, SourceInfo]:
-    """Create the source. Returns whether it is new, whether its stream is new, and its info."""
+async def _add(
+    admin: Administration, spec: PostgresSpec, check: bool, into_existing: bool, as_curl: bool
+) -> tuple[bool, bool, SourceInfo] | None:
+    """Create the source. Returns whether it is new, whether its stream is new, and its info, or None if the answer was
+    no."""
     if as_curl:  # print the request that matters, and end here
-        await admin.create_source(spec)
+        await admin.create_source(spec, into_existing=into_existing)
     if check:
         _report_findings(await admin.check_spec(spec))
     try:
-        new_stream = await admin.stream(spec.stream) is None
+        existing: StreamInfo | None = await admin.stream(spec.stream)
     except UnknownStream:
-        new_stream = True
-    new = await admin.create_source(spec)
+        existing = None
+    new_stream = existing is None
+    if existing is not None and (existing.messages or existing.consumers) and not into_existing:
+        if not await _source_exists(admin, spec.name) and not await _may_fill(existing, spec):
+            return None
+        into_existing = True
+    new = await admin.create_source(spec, into_existing=into_existing)
     return new, new_stream, await admin.source(spec.name)
+
+
+async def _source_exists(admin: Administration, name: str) -> bool:
+    try:
+        await admin.source(name)
+    except UnknownSource:
+        return False
+    return True
+
+
+async def _may_fill(stream: StreamInfo, spec: PostgresSpec) -> bool:
+    """Ask whether to capture into a stream that is in use. Raises `UsageError` if there is no terminal to ask."""
+    about = stream_in_use(stream.name, stream.messages, stream.consumers, backfill=spec.backfill)
+    if not sys.stdin.isatty():
+        raise UsageError(f"{about} Give another --stream, or --into-existing to capture into this one.")
+    return await confirm(f"{about} Capture into it?")
 
 
 def _report_findings(findings: list[Finding]) -> None:

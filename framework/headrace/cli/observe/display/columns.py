@@ -129,15 +129,15 @@ CONSUMERS: Sequence[Column[ConsumerRow]] = (
     Column(label="lag", width=7, right=True, cell=lambda c, _: count_cell(c.info.lag, WARN if c.state in ("growing", "unattended") else ""),
            sort_key=lambda c: c.info.lag),
     Column(label="done/s", width=6, right=True, cell=lambda c, _: rate_cell(c.rate), sort_key=lambda c: c.rate or 0),
-    Column(label="flight", width=6, right=True, cell=lambda c, _: count_cell(c.info.num_ack_pending), sort_key=lambda c: c.info.num_ack_pending),
-    Column(label="parked", width=6, right=True, cell=lambda c, _: count_cell(c.info.parked), sort_key=lambda c: c.info.parked),
-    Column(label="block", width=5, right=True, cell=lambda c, _: count_cell(c.info.blocked, STUCK), sort_key=lambda c: c.info.blocked),
+    Column(label="flight", width=6, right=True, drop_order=2, cell=lambda c, _: count_cell(c.info.num_ack_pending), sort_key=lambda c: c.info.num_ack_pending),
+    Column(label="parked", width=6, right=True, drop_order=3, cell=lambda c, _: count_cell(c.info.parked), sort_key=lambda c: c.info.parked),
+    Column(label="block", width=5, right=True, drop_order=1, cell=lambda c, _: count_cell(c.info.blocked, STUCK), sort_key=lambda c: c.info.blocked),
     Column(label="dead", width=5, right=True, cell=lambda c, _: count_cell(c.info.dead_letters, BAD), sort_key=lambda c: c.info.dead_letters),
-    Column(label="actors", width=7, right=True, drop_order=2, cell=lambda c, _: _actors_cell(c.busy, c.actors), sort_key=lambda c: c.actors or 0),
-    Column(label="lag lately", width=11, max_width=60, drop_order=3,
+    Column(label="actors", width=7, right=True, drop_order=4, cell=lambda c, _: _actors_cell(c.busy, c.actors), sort_key=lambda c: c.actors or 0),
+    Column(label="lag lately", width=11, max_width=60, drop_order=5,
            cell=lambda c, width: sparkline_cell(c.lags, width, WARN if c.state == "growing" else HELD)),
     Column(label="state", width=9, cell=lambda c, _: Text(*STATE_WORDS[c.state]), sort_key=lambda c: STATE_WORDS[c.state][0]),
-    Column(label="reason", width=20, max_width=52, drop_order=1, cell=lambda c, _: _reason_cell(c)),
+    Column(label="reason", width=20, max_width=52, cell=lambda c, _: _reason_cell(c)),
 )  # fmt: skip
 
 

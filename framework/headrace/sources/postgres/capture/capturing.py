@@ -6,7 +6,7 @@ Sources are independent. One that fails reports why, is retried, and does not di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -73,6 +73,7 @@ class Capturing:
         self._sources_changed = anyio.Event()
         self._poll_scope: anyio.CancelScope | None = None
         self._draining = False
+        self._warned = False  # that the driver is missing
 
     async def run(self, shared: Shared) -> None:
         """Capture until `drain`. What is not appended by then is read again by the next process that
@@ -82,12 +83,7 @@ class Capturing:
         try:
             async with anyio.create_task_group() as group:
                 with anyio.CancelScope() as self._poll_scope:
-                    if find_spec("psycopg") is None:
-                        log.warning(
-                            "tables not captured", error="psycopg is missing",
-                            hint="pip install 'headrace[capture]', or run another process that captures",
-                        )  # fmt: skip
-                    elif not self._draining:  # `drain` may have been called before `run`
+                    if not self._draining:  # `drain` may have been called before `run`
                         await run_with_retry(
                             "finding sources", lambda database_retry: self._poll(database_retry, group)
                         )
@@ -106,6 +102,9 @@ class Capturing:
         while True:
             self._sources_changed = anyio.Event()
             found = {one.number: one for one in await store.captures_to_do(self._shared.database)}
+            if find_spec("psycopg") is None:
+                self._warn_without_driver([todo.name for todo in found.values()])
+                found = {}
             for number, running in self._running.items():
                 todo = found.get(number)
                 if todo is None or todo.paused or todo.updated_at != running.todo.updated_at:
@@ -117,6 +116,15 @@ class Capturing:
             database_retry.cleared()
             with anyio.move_on_after(self._limits.sources_interval):
                 await self._sources_changed.wait()
+
+    def _warn_without_driver(self, sources: Sequence[str]) -> None:
+        """Log once that this process can't capture, as soon as there is something to capture."""
+        if sources and not self._warned:
+            self._warned = True
+            log.warning(
+                "tables not captured", sources=", ".join(sources[:10]), error="psycopg is missing",
+                hint="pip install 'headrace[capture]', or run another process that captures",
+            )  # fmt: skip
 
     def _may_capture(self, todo: CaptureToDo) -> bool:
         is_waiting = self._retry_at.get(todo.number, float("-inf")) > self._shared.time.clock()

@@ -1,12 +1,32 @@
 -- Dead letters: messages that were rejected, invalid, or failed too often. They can be redriven or discarded.
 
--- List a consumer's dead letters that match, with a seq above p_above, in the order of seq. Filters and condition may
--- be null.
+-- Return the SQL condition of the dead letters that match everything that is given.
 --
+-- p_choice: {"seqs", "key", "reason", "error", "error_type", "since", "until"}, each optional. An empty error or
+-- error_type selects those without one. since and until are times of death, until is exclusive. Nothing in it is
+-- normalized: texts are equal, or they don't match.
+-- p_filters, p_where: of the messages. Null for all.
+create or replace function headrace_internal.dead_letter_condition(p_choice json, p_filters text[], p_where json) returns text
+language sql stable as $$
+    select concat_ws(' and ',
+        'seq = any (' || quote_literal(translate(p_choice ->> 'seqs', '[]', '{}')) || '::bigint[])',
+        'key = ' || quote_literal(p_choice ->> 'key'),
+        'reason = ' || quote_literal(p_choice ->> 'reason'),
+        case p_choice ->> 'error_type' when '' then 'error_type is null' else 'error_type = ' || quote_literal(p_choice ->> 'error_type') end,
+        case p_choice ->> 'error' when '' then 'error is null' else 'error = ' || quote_literal(p_choice ->> 'error') end,
+        'died_at >= ' || quote_literal(p_choice ->> 'since') || '::timestamptz',
+        'died_at < ' || quote_literal(p_choice ->> 'until') || '::timestamptz',
+        case when p_filters is not null or p_where is not null
+             then '(' || headrace_internal.condition(coalesce(p_filters, '{>}'), p_where) || ')' else 'true' end)
+$$;
+
+-- List a consumer's dead letters that match, with a seq above p_above, in the order of seq.
+--
+-- p_choice, p_filters, p_where: which ones, see headrace_internal.dead_letter_condition.
 -- p_below, p_newest: the last p_limit of them below this seq, in descending order. p_bytes: until their size as text
 -- exceeds this.
-create or replace function headrace_internal.find_dead_letters(
-    p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int,
+create or replace function headrace_internal.dead_letter_page(
+    p_consumer int, p_choice json, p_filters text[], p_where json, p_above bigint, p_limit int,
     p_below bigint default null, p_newest boolean default false, p_bytes bigint default null
 ) returns setof headrace_internal.dead_letters
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -15,8 +35,8 @@ declare
     v_bytes   bigint := 0;
 begin
     for v_letter in execute format(
-        'select * from headrace_internal.dead_letters where consumer_id = $1 and seq > $2 and seq < $4 and (%s) order by seq %s limit $3',
-        headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
+        'select * from headrace_internal.dead_letters where consumer_id = $1 and seq > $2 and seq < $4 and %s order by seq %s limit $3',
+        headrace_internal.dead_letter_condition(p_choice, p_filters, p_where), case when p_newest then 'desc' else '' end)
         using p_consumer, p_above, p_limit, coalesce(p_below, 9223372036854775807)
     loop
         return next v_letter;
@@ -26,18 +46,39 @@ begin
     end loop;
 end $$;
 
--- Return the seqs of the dead letters that match all given arguments: seqs, a key, filters, a condition. With none
--- given, all match.
-create or replace function headrace_internal.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
-returns bigint[]
+-- Count a consumer's dead letters that match, in groups of equal values, and return the p_limit largest groups.
+--
+-- p_by: 'type', 'error', 'reason', 'key', 'hour' or 'day' (of their death, in UTC). The value of a group is null for dead letters
+-- without one.
+create or replace function headrace_internal.dead_letter_groups(
+    p_consumer int, p_by text, p_limit int, p_choice json default null, p_filters text[] default null, p_where json default null
+) returns table (value text, messages bigint, first_died_at timestamptz, last_died_at timestamptz, lowest bigint, highest bigint)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set work_mem = '64MB' as $$
+begin
+    -- Times become text only after they are counted, since that costs more than counting them.
+    return query execute format($sql$
+        select %s, counted.messages, counted.first, counted.last, counted.lowest, counted.highest from (
+            select %s as value, count(*) as messages, min(died_at) as first, max(died_at) as last, min(seq) as lowest, max(seq) as highest
+            from headrace_internal.dead_letters where consumer_id = $1 and %s group by 1 order by 2 desc, 1 limit $2) as counted
+        order by 2 desc, counted.value
+        $sql$, case p_by when 'hour' then $c$to_char(counted.value, 'YYYY-MM-DD"T"HH24:00"Z"')$c$ when 'day' then $c$to_char(counted.value, 'YYYY-MM-DD')$c$
+                         else 'counted.value' end,
+        case p_by when 'type' then 'error_type' when 'error' then 'error' when 'reason' then 'reason' when 'key' then 'key'
+                  when 'hour' then $c$date_trunc('hour', died_at at time zone 'UTC')$c$
+                  when 'day' then $c$date_trunc('day', died_at at time zone 'UTC')$c$ end,
+        headrace_internal.dead_letter_condition(p_choice, p_filters, p_where))
+        using p_consumer, p_limit;
+end $$;
+
+-- Return the seqs of the dead letters that match, see headrace_internal.dead_letter_condition.
+create or replace function headrace_internal.chosen_dead_letters(p_consumer int, p_choice json, p_filters text[], p_where json) returns bigint[]
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_seqs  bigint[];
 begin
     execute format(
-        'select coalesce(array_agg(seq), ''{}'') from headrace_internal.dead_letters
-         where consumer_id = $1 and ($2 is null or seq = any ($2)) and ($3 is null or key = $3) and (%s)',
-        headrace_internal.condition(coalesce(p_filters, '{>}'), p_where)) into v_seqs using p_consumer, p_seqs, p_key;
+        'select coalesce(array_agg(seq), ''{}'') from headrace_internal.dead_letters where consumer_id = $1 and %s',
+        headrace_internal.dead_letter_condition(p_choice, p_filters, p_where)) into v_seqs using p_consumer;
     return v_seqs;
 end $$;
 
@@ -47,11 +88,10 @@ end $$;
 --
 -- If retention has removed a dead letter's message, it can't be delivered. It stays, and isn't counted. (In a stream
 -- with one message per key, a newer message may have replaced it, and that one is delivered in any case.)
--- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace_internal.select_dead_letters. p_dry_run: only count.
+-- p_choice, p_filters, p_where: which dead letters, see headrace_internal.dead_letter_condition. p_dry_run: only count.
 -- Returns the number of dead letters.
-create or replace function headrace_internal.redrive(
-    p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
-    p_where json default null, p_dry_run boolean default false
+create or replace function headrace_internal.redrive_chosen(
+    p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -67,7 +107,7 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     select s.* into v_stream from headrace_internal.streams as s join headrace_internal.consumers as c on c.stream_id = s.id where c.id = p_consumer;
-    v_seqs := headrace_internal.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice, p_filters, p_where);
     v_seqs := v_seqs || array(
         select d.seq from headrace_internal.dead_letters as d
         where d.consumer_id = p_consumer and d.blocks and d.seq <> all (v_seqs) and d.key_hash in (
@@ -105,11 +145,10 @@ begin
 end $$;
 
 -- Delete dead letters. A blocked key continues after the last message that blocked it.
--- p_seqs, p_key, p_filters, p_where: which dead letters, as in headrace_internal.select_dead_letters. p_dry_run: only count.
+-- p_choice, p_filters, p_where: which dead letters, see headrace_internal.dead_letter_condition. p_dry_run: only count.
 -- Returns the number of dead letters.
-create or replace function headrace_internal.discard(
-    p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
-    p_where json default null, p_dry_run boolean default false
+create or replace function headrace_internal.discard_chosen(
+    p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -124,7 +163,7 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    v_seqs := headrace_internal.select_dead_letters(p_consumer, p_seqs, p_key, p_filters, p_where);
+    v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice, p_filters, p_where);
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;

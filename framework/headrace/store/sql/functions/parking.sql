@@ -58,10 +58,10 @@ begin
            array_agg(case when counts then crash + 1 else crash end) as crashes,
            array_agg(case when counts then 'retry' else 'release' end) as outcomes,
            array_agg(format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
-                            headrace_internal.count_of(crash + 1, 'time'))) as errors
+                            headrace_internal.count_of(crash + 1, 'time'))) as errors, array_agg('LeaseExpired'::text) as error_types
         into v_back from held;
-    perform headrace_internal.requeue(p_consumer, p_stream, v_back.seqs, v_back.hashes, v_back.attempts, v_back.crashes, v_back.outcomes,
-                              null, v_back.errors, null, p_now);
+    perform headrace_internal.put_back(p_consumer, p_stream, v_back.seqs, v_back.hashes, v_back.attempts, v_back.crashes, v_back.outcomes,
+                              null, v_back.errors, v_back.error_types, null, p_now);
     perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
 end $$;
 
@@ -70,9 +70,9 @@ end $$;
 -- crashed by now.
 -- p_delays: seconds until it may be delivered again, or null for now. p_since: when their leases were given. No
 -- message is due before that, since it would be below the cursor's due_floor, even if clocks differ.
-create or replace function headrace_internal.requeue(
+create or replace function headrace_internal.put_back(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
-    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz,
+    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_error_types text[], p_tracebacks text[], p_now timestamptz,
     p_since timestamptz default '-infinity'
 ) returns void
 language plpgsql as $$
@@ -99,15 +99,16 @@ begin
                             or outcome = 'retry' and p_consumer.max_deliver <> -1 and attempts >= p_consumer.max_deliver), false)
         into v_dead from unnest(p_outcomes, p_attempts) as m(outcome, attempts);
     if v_dead then
-        perform headrace_internal.store_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_now);
+        perform headrace_internal.insert_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_error_types,
+                                                     p_tracebacks, p_now);
     end if;
 end $$;
 
 -- Store those of these messages as dead letters that were rejected, are invalid, or failed too often, unless the
--- consumer drops the latter. The parameters: see headrace_internal.requeue.
-create or replace function headrace_internal.store_dead_letters(
+-- consumer drops the latter. The parameters: see headrace_internal.put_back.
+create or replace function headrace_internal.insert_dead_letters(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
-    p_outcomes text[], p_errors text[], p_tracebacks text[], p_now timestamptz
+    p_outcomes text[], p_errors text[], p_error_types text[], p_tracebacks text[], p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
@@ -115,9 +116,9 @@ declare
 begin
     execute format($sql$
         with failed as materialized (
-            select seq, hash, attempts, error, traceback,
+            select seq, hash, attempts, error, error_type, traceback,
                    case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
-            from unnest($1, $2, $3, $4, $5, $6) as m(seq, hash, attempts, outcome, error, traceback)
+            from unnest($1, $2, $3, $4, $5, $11, $6) as m(seq, hash, attempts, outcome, error, error_type, traceback)
             where outcome in ('reject', 'invalid') or outcome = 'retry' and $7 <> -1 and attempts >= $7
         ), dead as materialized (
             -- Of a message that is no longer in its stream nothing is left to keep, and it must not block its key: nobody could
@@ -125,20 +126,20 @@ begin
             select * from failed join %s as message using (seq) where reason <> 'exhausted' or $9 <> 'drop'
         ), kept as (
             insert into headrace_internal.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
-                                               error, traceback, blocks, died_at)
-            select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, traceback,
+                                               error, error_type, traceback, blocks, died_at)
+            select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, error_type, traceback,
                    reason = 'exhausted' and $9 = 'block', $10
             from dead order by seq      -- as a redrive locks them
             on conflict (consumer_id, seq) do update
                 set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
-                    traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
+                    error_type = excluded.error_type, traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
         )
         select count(*) as count, min(seq) as lowest, max(seq) as highest from failed
         where (reason <> 'exhausted' or $9 <> 'drop') and seq not in (select seq from dead)
         $sql$, headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
         into v_removed
         using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
-              p_consumer.on_exhausted, p_now;
+              p_consumer.on_exhausted, p_now, p_error_types;
     -- With one message per key, a newer message has replaced it and is delivered.
     if v_removed.count > 0 and not p_stream.one_message_per_key then
         perform headrace_internal.record_gap(p_consumer.id, v_removed.count, v_removed.lowest, v_removed.highest + 1, p_now);

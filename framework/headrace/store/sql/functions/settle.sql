@@ -11,16 +11,16 @@
 
 -- Settle messages.
 -- p_whole: leases to ack with all messages that they still hold.
--- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace_internal.requeue.
+-- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace_internal.put_back.
 --
 -- p_timeline: the timeline that these leases were given in, see history.sql. After a rewind a lease may exist again,
 -- with messages that its worker has settled and forgotten. So in another timeline nothing is settled.
 --
 -- Returns what could not be settled. lost_seq is null for a whole lease, and lost_lease is null for everything, in
 -- another timeline. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
-create or replace function headrace_internal.settle(
+create or replace function headrace_internal.settle_outcomes(
     p_consumer int, p_whole bigint[],
-    p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
+    p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_error_types text[], p_tracebacks text[],
     p_now timestamptz default clock_timestamp(), p_timeline uuid default null
 ) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -28,7 +28,7 @@ declare
     v_done  record;
     v_back  bigint[];
 begin
-    perform headrace_internal.require_read_committed('headrace_internal.settle');     -- the acks are read after the leases are locked
+    perform headrace_internal.require_read_committed('headrace_internal.settle_outcomes');     -- the acks are read after the leases are locked
     if p_timeline is not null and p_timeline is distinct from (
         select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
         return query select null::bigint, null::bigint, true;
@@ -54,14 +54,14 @@ begin
             perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
         end if;
         with asked as materialized (
-            select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_tracebacks)
-                as a(lease_id, seq, outcome, delay, error, traceback)
+            select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_error_types, p_tracebacks)
+                as a(lease_id, seq, outcome, delay, error, error_type, traceback)
         ), locked as materialized (
             select l.lease_id, l.since, l.seqs, l.hashes, l.attempts, l.crashes from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
-                   a.outcome, a.delay, a.error, a.traceback, k.seq is not null as acked
+                   a.outcome, a.delay, a.error, a.error_type, a.traceback, k.seq is not null as acked
             from locked as l
             cross join unnest(l.seqs, l.hashes, l.attempts, l.crashes) with ordinality as m(seq, hash, attempt, crash, place)
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
@@ -81,14 +81,15 @@ begin
         )
         select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
                array_agg(case outcome when 'release' then crash else 0 end) as crashes, array_agg(outcome) as outcomes,
-               (select max(since) from locked) as since, array_agg(delay) as delays, array_agg(error) as errors, array_agg(traceback) as tracebacks,
+               (select max(since) from locked) as since, array_agg(delay) as delays, array_agg(error) as errors, array_agg(error_type) as error_types,
+               array_agg(traceback) as tracebacks,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
                                                   and (a.outcome = 'ack' or not h.acked))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
         if v_done.seqs is not null then
-            perform headrace_internal.requeue(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
-                                      v_done.delays, v_done.errors, v_done.tracebacks, p_now, v_done.since)
+            perform headrace_internal.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
+                                      v_done.delays, v_done.errors, v_done.error_types, v_done.tracebacks, p_now, v_done.since)
                 from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
         if v_done.lost is not null then
@@ -167,8 +168,8 @@ begin
         where (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_leases));
     perform headrace_internal.delete_ended_acks(p_consumer, v_leases);
     if v_lost.count > 0 then
-        perform headrace_internal.requeue(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
-                                  array_fill('release'::text, array[v_lost.count::int]), null, null, null, clock_timestamp())
+        perform headrace_internal.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
+                                  array_fill('release'::text, array[v_lost.count::int]), null, null, null, null, clock_timestamp())
             from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     end if;
     return v_lost.count;

@@ -46,7 +46,7 @@ where (select headrace_granted.is_direct('parked')) or s.id = any ((select headr
 comment on view headrace.parked is 'Messages that wait for a retry, or, without due_at, for an earlier message of their key';
 
 create or replace view headrace.dead_letters with (security_barrier) as
-select s.name as stream, c.name as consumer, d.seq, d.key, d.data, d.headers, d.attempts, d.reason, d.error, d.traceback, d.blocks, d.created_at, d.died_at
+select s.name as stream, c.name as consumer, d.seq, d.key, d.data, d.headers, d.attempts, d.reason, d.error, d.traceback, d.blocks, d.created_at, d.died_at, d.error_type
 from headrace_internal.dead_letters as d
 join headrace_internal.consumers as c on c.id = d.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id

@@ -116,3 +116,64 @@ begin
             using greatest(v_cursor.position, p_after), p_scan_limit, v_consumer.ordered, p_consumer, p_limit - cardinality(v_seqs);
     end if;
 end $$;
+
+-- Dead letters without the type of their error, and selected by less.
+
+create or replace function headrace_internal.find_dead_letters(
+    p_consumer int, p_filters text[], p_where json, p_above bigint, p_limit int,
+    p_below bigint default null, p_newest boolean default false, p_bytes bigint default null
+) returns setof headrace_internal.dead_letters
+language sql stable as $$
+    select * from headrace_internal.dead_letter_page(p_consumer, null, p_filters, p_where, p_above, p_limit, p_below, p_newest, p_bytes)
+$$;
+
+create or replace function headrace_internal.select_dead_letters(p_consumer int, p_seqs bigint[], p_key text, p_filters text[], p_where json)
+returns bigint[]
+language sql stable as $$
+    select headrace_internal.chosen_dead_letters(p_consumer, json_build_object('seqs', p_seqs, 'key', p_key), p_filters, p_where)
+$$;
+
+create or replace function headrace_internal.redrive(
+    p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
+    p_where json default null, p_dry_run boolean default false
+) returns bigint
+language sql as $$
+    select headrace_internal.redrive_chosen(p_consumer, json_build_object('seqs', p_seqs, 'key', p_key), p_filters, p_where, p_dry_run)
+$$;
+
+create or replace function headrace_internal.discard(
+    p_consumer int, p_seqs bigint[] default null, p_key text default null, p_filters text[] default null,
+    p_where json default null, p_dry_run boolean default false
+) returns bigint
+language sql as $$
+    select headrace_internal.discard_chosen(p_consumer, json_build_object('seqs', p_seqs, 'key', p_key), p_filters, p_where, p_dry_run)
+$$;
+
+create or replace function headrace_internal.settle(
+    p_consumer int, p_whole bigint[],
+    p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[],
+    p_now timestamptz default clock_timestamp(), p_timeline uuid default null
+) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
+language sql as $$
+    select * from headrace_internal.settle_outcomes(p_consumer, p_whole, p_leases, p_seqs, p_outcomes, p_delays, p_errors, null,
+                                                    p_tracebacks, p_now, p_timeline)
+$$;
+
+create or replace function headrace_internal.requeue(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
+    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_tracebacks text[], p_now timestamptz,
+    p_since timestamptz default '-infinity'
+) returns void
+language sql as $$
+    select headrace_internal.put_back(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays, p_errors, null,
+                                      p_tracebacks, p_now, p_since)
+$$;
+
+create or replace function headrace_internal.store_dead_letters(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
+    p_outcomes text[], p_errors text[], p_tracebacks text[], p_now timestamptz
+) returns void
+language sql as $$
+    select headrace_internal.insert_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, null,
+                                                 p_tracebacks, p_now)
+$$;
