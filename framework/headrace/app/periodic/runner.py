@@ -17,6 +17,7 @@ from headrace import store
 from headrace.app.periodic.schedule import Schedule
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable, StreamFull
 from headrace.model.log import Log
+from headrace.runtime.execution.failure_handler import failed_inside
 from headrace.runtime.pipeline.shared import Shared
 from headrace.store import PolledSchedule, ScheduleRun
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
@@ -185,7 +186,9 @@ class Periodic:
             run = await self._messages(schedule, polled)
             digest = self._digests[polled.name]
             published = await store.run_schedule(shared.database, schedule.spec, digest, polled, run, now)
-        except Exception as error:
+        except BaseException as error:  # a function may raise anything, and the others go on
+            if not failed_inside(error):
+                raise
             self._failed(polled, error)
             return 0
         self._not_before.pop(polled.name, None)
@@ -207,7 +210,7 @@ class Periodic:
             then=then,
         )
 
-    def _failed(self, polled: PolledSchedule, error: Exception) -> None:
+    def _failed(self, polled: PolledSchedule, error: BaseException) -> None:
         """Put a schedule off after a failure, and log it. An outage is short, and reported by the next poll."""
         outage = isinstance(error, StoreUnavailable) and not isinstance(error, (StoreError, StreamFull))
         self._not_before[polled.name] = polled.now + (AFTER_OUTAGE if outage else RETRY)
