@@ -27,7 +27,7 @@ from headrace.server.routes import (
     tokens,
 )
 from headrace.server.routes.parameters import refuse_unknown_parameters
-from headrace.server.routes.slashes import marking
+from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules)

@@ -21,7 +21,7 @@ from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
 from headrace.server.routes.raw_messages import RawMessages
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 
 READING_LIMIT = 5.0
 """Seconds after which a call that only reads is ended."""

@@ -19,7 +19,7 @@ from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.wire.common import Listed, Success
 
-ScheduleRef = Annotated[str, PathParameter(description="Name of a schedule.")]
+ScheduleRef = Annotated[str, PathParameter(description="Name of a schedule.", schema_extra={"max_length": 48})]
 
 _TAGS = ["Schedules"]
 _PATH = "/schedules/{schedule:str}"

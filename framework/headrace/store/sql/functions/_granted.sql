@@ -16,7 +16,7 @@ begin
     for v_function in
         with given (privilege, names) as (values
             ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
-                     record_heartbeat delete_heartbeat poll_schedules'),
+                     poll_schedules record_heartbeat delete_heartbeat'),
             ('publish', 'publish_message publish_messages run_schedule'),
             ('consume', 'lease settle extend_leases reclaim mark_started ack_messages ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters messages messages_at latest key_states republish'),

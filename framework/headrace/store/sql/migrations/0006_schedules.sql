@@ -1,4 +1,6 @@
 -- Schedules of periodic messages, see docs/how-to/periodic.md and functions/periodic.sql.
+--
+-- Locks: headrace_internal.streams (share row exclusive)
 
 -- A process that declares a schedule computes its due times. This row is what all processes agree on: the next due
 -- time, which moves on in the transaction that publishes the message.
