@@ -35,7 +35,7 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace.model.handling import Breaker
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.model.specs import Backoff
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ __all__ = [
     "Router",
     "SchemaError",
     "SequenceBehind",
+    "Snooze",
     "StoreError",
     "StoreFull",
     "StoreUnavailable",

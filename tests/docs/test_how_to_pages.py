@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from headrace import App, store
 from headrace.cli.commands import schedules
+from tests.runtime.running import eventually, make_due, parked
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -41,6 +43,25 @@ async def test_periodic(database: store.Database) -> None:
         await store.declare_schedule(database, schedule.spec)
     assert [one.name for one in await store.schedules(database)] == ["checks", "reports"]
     assert len(app.consumers) == 1
+
+
+@pytest.mark.asyncio
+async def test_snooze(dsn: str) -> None:
+    names = run("snooze")
+    app, released = names["app"], names["released"]
+    app.dsn = dsn
+    with anyio.fail_after(60):
+        async with app.running():
+            await app.publish("orders", "a", {"id": "1"})
+            await eventually(lambda: three_parked(app))
+            released.add("1")
+            await make_due(app)
+            await app.idle()
+            assert [info.parked for info in await app.admin.consumers("orders")] == [0, 0, 0]
+
+
+async def three_parked(app: App) -> bool:
+    return len(await parked(app)) == 3
 
 
 def test_periodic_names_every_command() -> None:

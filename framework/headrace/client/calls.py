@@ -198,6 +198,7 @@ class Calls:
     nack = Call(
         "POST", CONSUMER + "/nack", Argument("ack_ids"),
         Argument("delay", None, sent_as="delay_ms", convert=_milliseconds), Argument("error", None),
+        Argument("snooze", False, convert=lambda snooze: snooze or None),
         constants={"strict": True}, answer=lambda _: [], on_error=(StaleAckIds, lambda error: error.stale),
     )  # fmt: skip
 

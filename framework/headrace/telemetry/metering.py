@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.metrics import Meter
 
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.telemetry import names
 
 Call = Callable[[Any, Any], Awaitable[Any]]
@@ -109,4 +109,8 @@ class SamplingInterval:
 
 
 def _with_error(attributes: Attributes, error: BaseException | None) -> Attributes:
-    return attributes if error is None else {**attributes, names.ERROR_TYPE: names.error_type(error)}
+    return (
+        attributes
+        if error is None or isinstance(error, Snooze)
+        else {**attributes, names.ERROR_TYPE: names.error_type(error)}
+    )
