@@ -36,7 +36,7 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace.model.handling import Breaker
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.model.specs import Backoff
 
 if os.name != "posix":
@@ -92,6 +92,7 @@ __all__ = [
     "Router",
     "SchemaError",
     "SequenceBehind",
+    "Snooze",
     "StoreError",
     "StoreFull",
     "StoreUnavailable",

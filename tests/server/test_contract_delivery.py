@@ -62,6 +62,16 @@ async def test_messages_are_acked(api: Api) -> None:
     assert (info["num_ack_pending"], info["num_pending"]) == (0, 0)
 
 
+async def test_a_snooze_counts_no_attempt_and_needs_a_delay(api: Api) -> None:
+    await _begin(api, "a")
+    for _ in range(2):
+        (first,) = await api.receive()
+        assert first["message"]["attempt"] == 1
+        wrong = {"ack_ids": [first["ack_id"]], "snooze": True}
+        assert (await api.client.post(f"{api.prefix}{_SHIP}/nack", json=wrong)).status_code == 422
+        assert await api.post(f"{_SHIP}/nack", {**wrong, "delay_ms": 0}) == {"success": True}
+
+
 async def test_nacked_messages_come_again_at_once_or_after_the_delay(api: Api) -> None:
     await _begin(api, "a", "b")
     first, second = await api.receive()

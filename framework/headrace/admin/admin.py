@@ -6,13 +6,14 @@ from headrace import store
 from headrace.admin.consumers import Consumers
 from headrace.admin.manual_acks import ManualAcks
 from headrace.admin.messages import Messages
+from headrace.admin.schedules import Schedules
 from headrace.admin.sources import Sources
 from headrace.admin.streams import Streams
 from headrace.admin.tokens import Tokens
 from headrace.model.records import Overview
 
 
-class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Tokens):
+class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:

@@ -69,15 +69,28 @@ class ManualAcks(Base):
         return await self._settle(stream, name, ack_ids, None)
 
     async def nack(
-        self, stream: str, name: str, ack_ids: Sequence[str], *, delay: Duration | None = None, error: str | None = None
+        self,
+        stream: str,
+        name: str,
+        ack_ids: Sequence[str],
+        *,
+        delay: Duration | None = None,
+        error: str | None = None,
+        snooze: bool = False,
     ) -> list[str]:
         """Nack messages. They are delivered again after `delay`, by default at once. The attempt counts.
+
+        Args:
+            snooze: nothing has failed, and the attempt doesn't count. It needs a delay, and has no error.
 
         Returns:
             The ids that had no effect, because their lease was lost.
         """
         pause = None if delay is None else seconds(delay, "delay")
-        return await self._settle(stream, name, ack_ids, Failure("retry", pause, error))
+        if snooze and (pause is None or error is not None):
+            raise InvalidInput("A snooze needs a delay and has no error. Leave out snooze to count a failure.")
+        failure = Failure("release", pause) if snooze else Failure("retry", pause, error)
+        return await self._settle(stream, name, ack_ids, failure)
 
     async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:
         consumer = await self._consumer(stream, name)

@@ -20,6 +20,7 @@ from headrace.app.attached import Attached
 from headrace.app.background import in_background
 from headrace.app.declared import Declared
 from headrace.app.limits import SERVICE_LIMITS
+from headrace.app.periodic.runner import Periodic
 from headrace.app.publishing import Publishing
 from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
@@ -220,13 +221,13 @@ class App(Declared, Publishing):
             ConsumersDeleted: all consumers were deleted while the app ran, and it captures nothing.
                 Run it again to declare them again.
         """
-        if not self.consumers and not self.captures:
+        if not self.consumers and not self.captures and not self.schedules:
             raise ConfigurationError("The app has no consumer. Decorate a function with @app.consumer('a-stream').")
         consumers_deleted = False
 
         def drain_if_idle() -> None:
             nonlocal consumers_deleted
-            if not service.draining and not self.captures:
+            if not service.draining and not self.captures and not self.schedules:
                 consumers_deleted = True
                 service.drain()
 
@@ -266,9 +267,9 @@ class App(Declared, Publishing):
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Service]:
         async with self._with_resources() as dependencies:
-            attached = (*self._attached, *self._capturing())
+            attached = (*self._attached, *self._capturing(), *self._periodic())
             self._service = service = Service(
-                self.consumers, self._shared(dependencies), attached, self.captures, self._limits, self._formats
+                self.consumers, self._shared(dependencies), attached, self.captures, self._limits, self._formats, self.schedules
             )
             try:
                 await service.prepare()
@@ -303,6 +304,10 @@ class App(Declared, Publishing):
         if any(isinstance(one, Capturing) for one in self._attached):  # it captures every source already
             return ()
         return (Capturing([spec.name for spec in self.captures], database_of=self.database_of),)
+
+    def _periodic(self) -> Sequence[Attached]:
+        """The part that publishes periodic messages, if the app declares any. The test kit publishes none by itself."""
+        return (Periodic(self.schedules),) if self.schedules and self._witness is None else ()
 
     def database_of(self, spec: PostgresSpec, refusal: Refusal | None = None) -> SourceDatabase | None:
         """Return the database of a source whose URL may come from a user of the API: it is neither

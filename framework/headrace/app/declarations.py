@@ -1,4 +1,4 @@
-"""Declarations that an app and a router have in common: streams, consumers, captures and middleware."""
+"""Declarations that an app and a router have in common: streams, consumers, captures, schedules and middleware."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from headrace.app import capture
 from headrace.app.consumer import Consumer, check_together, define
+from headrace.app.periodic import schedule as periodic
+from headrace.app.periodic.schedule import Made, Schedule
 from headrace.app.streams.signatures import StreamOptions
 from headrace.app.streams.stream import Stream
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, OnBatchError, Runner
+from headrace.model.schedules import Missed
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention, StreamSpec, parsed
 from headrace.runtime.formats.codec import Codec
 from headrace.runtime.formats.format import StreamFormat, check_codec, check_conditions
@@ -30,6 +33,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 H = TypeVar("H", bound=DeadLetterHook)
 
+MAX_SCHEDULES = 1000
+"""The largest number of schedules of an app. A process asks for all of them with one query."""
+
 
 def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a method, from what `locals()` returns on its first line."""
@@ -42,6 +48,7 @@ class Declarations:
     def __init__(self, streams: Sequence[str] = ()) -> None:
         self.consumers: list[Consumer] = []
         self.captures: list[PostgresSpec] = []
+        self.schedules: list[Schedule] = []
         self._streams: dict[str, StreamSpec | None] = dict.fromkeys(streams)
         self._middleware: list[Middleware] = []
         self._formats: dict[str, StreamFormat] = {}
@@ -207,6 +214,60 @@ class Declarations:
         if any(spec.name == other.name for other in self.captures):
             raise ConfigurationError(f"Two captures are both called {spec.name!r}: pass name=… to one of them.")
         self.captures.append(spec)
+
+    def every(
+        self,
+        every: Duration,
+        stream: str,
+        *,
+        zone: str | None = None,
+        name: str | None = None,
+        key: str | Made | None = None,
+        data: Any = None,
+        headers: Mapping[str, Any] | None = None,
+        missed: Missed = "skip",
+        max_missed: int = 100,
+    ) -> str:
+        """Declare periodic messages: `app.every("0 9 * * 1-5", "reports", zone="Europe/Berlin", data={"kind": "daily"})`.
+
+        Each due time becomes one message, however many processes run the app. The clock is that of the
+        database. Messages are published while a process runs that declares them. The message has the headers
+        `headrace-schedule` and `headrace-due-at`.
+
+        Args:
+            every: a cron expression of five fields, a name such as `@daily`, or an interval such as "15m", whose
+                multiples count from 1970-01-01 00:00 UTC.
+            stream: where the messages go. It is created at start unless it exists.
+            zone: the IANA name of the time zone of a cron expression. UTC by default. The rules at the changes of the
+                clocks are those of Debian's cron, see `headrace.flow.due_times`.
+            name: the schedule's name, unique in the database. The stream's name by default.
+            key: the key of the messages, or a function of the due time that returns it. The schedule's name by
+                default.
+            data: the data of the messages, or a function of the due time that returns it. Several processes may call
+                a function for a due time, and the result of one of them is published.
+            headers: more headers.
+            missed: what happens to due times that passed while no process ran. `skip` publishes one message, for the
+                latest of them. `catch_up` publishes one for each, the oldest first.
+            max_missed: the largest number of messages that `catch_up` publishes, for the latest due times. At most
+                1,000.
+
+        Returns:
+            The schedule's name. Raises `ConfigurationError` for settings that can't be used, or a name that is
+            taken.
+        """
+        self._add_schedule(periodic.define(**_arguments(locals())))
+        return self.schedules[-1].spec.name
+
+    def _add_schedule(self, schedule: Schedule) -> None:
+        self._check_open()
+        name = schedule.spec.name
+        if any(name == other.spec.name for other in self.schedules):
+            raise ConfigurationError(f"Two schedules are both called {name!r}: pass name=… to one of them.")
+        if len(self.schedules) >= MAX_SCHEDULES:
+            raise ConfigurationError(
+                f"An app has at most {MAX_SCHEDULES:,} schedules. Publish messages with deliver_at=… for more."
+            )
+        self.schedules.append(schedule)
 
     def consumer(
         self,
@@ -385,6 +446,8 @@ class Declarations:
         router.apps.append(self)
         for capture_spec in router.captures:
             self._add_capture(capture_spec)
+        for schedule in router.schedules:
+            self._add_schedule(schedule)
         for consumer in router.consumers:
             inner = consumer.handling.middleware
             hooks = (*router._dead_letter_hooks, *consumer.handling.dead_letter_hooks)

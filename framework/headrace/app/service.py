@@ -16,6 +16,8 @@ from headrace.app.attached import Attached, HasStatistics
 from headrace.app.consumer import Consumer
 from headrace.app.heartbeats import Heartbeats
 from headrace.app.limits import SERVICE_LIMITS, ServiceLimits
+from headrace.app.periodic import runner as periodic
+from headrace.app.periodic.schedule import Schedule
 from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, assess
 from headrace.model.log import Log
 from headrace.runtime.formats.format import StreamFormat
@@ -45,10 +47,12 @@ class Service:
         captures: Sequence[PostgresSpec] = (),
         limits: ServiceLimits = SERVICE_LIMITS,
         formats: Mapping[str, StreamFormat] | None = None,
+        schedules: Sequence[Schedule] = (),
     ) -> None:
         self._database = database = shared.database
         self._consumers = consumers
         self._captures = captures
+        self._schedules = schedules
         self._shared = shared
         self._attached = attached
         self._limits = limits
@@ -65,13 +69,14 @@ class Service:
         self._by_name: dict[str, list[Pipeline]] = {}
 
     async def prepare(self) -> None:
-        """Declare the sources and the consumers, and log what changed.
+        """Declare the sources, the schedules and the consumers, and log what changed.
 
         Raises:
             StoreUnavailable: the database can't be reached.
             SchemaError: the schema does not serve this process any more.
         """
         await capture.declare(self._database, self._captures)
+        await periodic.declare(self._database, self._schedules)
         for consumer in self._consumers:
             spec = consumer.spec
             stream_id = await store.create_stream(self._database, spec.stream)

@@ -1,4 +1,4 @@
-"""The commands of `headrace stream`, `consumer`, `context`, `source`, `token` and `grant`, and the modules that
+"""The commands of `headrace stream`, `consumer`, `context`, `source`, `schedule`, `token` and `grant`, and the modules that
 implement them.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli.commands import contexts, grants, tokens
+from headrace.cli.commands import contexts, grants, schedules, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, seek_and_pause
 from headrace.cli.commands.sources import backfills, captures, failed_changes, sources
 from headrace.cli.commands.streams import messages, streams
@@ -150,6 +150,19 @@ postgres.command(
     )
 )
 source.command(postgres)
+
+schedule = _group(
+    "schedule",
+    "Show, pause, run and delete the schedules of periodic messages.",
+    {
+        "ls": (schedules.ls, ""),
+        "show": (schedules.show, "NAME"),
+        "pause": (schedules.pause, "NAME"),
+        "resume": (schedules.resume, "NAME"),
+        "run": (schedules.run, "NAME"),
+        "rm": (schedules.rm, "NAME"),
+    },
+)
 
 token = _group(
     "token",

@@ -30,6 +30,7 @@ _COMMANDS = {
         "headrace.cli.groups:source",
         "Create, show, change and remove sources: webhooks and captured tables.",
     ),
+    "schedule": ("headrace.cli.groups:schedule", "Show, pause, run and delete the schedules of periodic messages."),
     "token": ("headrace.cli.groups:token", "Create, list, revoke and delete the access tokens of the server."),
     "grant": (
         "headrace.cli.groups:grant",

@@ -30,6 +30,7 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
 from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetterGroup, Overview, StreamInfo
+from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 
@@ -42,6 +43,7 @@ CAPTURE_TIME = 30.0
 STREAM = "/v1/streams/{stream}"
 CONSUMER = "/v1/streams/{stream}/consumers/{name}"
 SOURCE = "/v1/sources/{ref}"
+SCHEDULE = "/v1/schedules/{name}"
 
 # --- arguments that several calls have
 
@@ -204,6 +206,7 @@ class Calls:
     nack = Call(
         "POST", CONSUMER + "/nack", Argument("ack_ids"),
         Argument("delay", None, sent_as="delay_ms", convert=_milliseconds), Argument("error", None),
+        Argument("snooze", False, convert=lambda snooze: snooze or None),
         constants={"strict": True}, answer=lambda _: [], on_error=(StaleAckIds, lambda error: error.stale),
     )  # fmt: skip
 
@@ -241,6 +244,15 @@ class Calls:
     failures = ListCall(SOURCE + "/failures", ABOVE, _limit(100), answer=pages(FailedChange))
     retry_failures = Call("POST", SOURCE + "/failures/retry", IDS, answer=count("retried"))
     drop_failures = Call("POST", SOURCE + "/failures/drop", IDS, answer=count("dropped"))
+
+    # --- schedules
+
+    schedules = ListCall("/v1/schedules", _limit(None), answer=pages(ScheduleInfo))
+    schedule = Call("GET", SCHEDULE, answer=record(ScheduleInfo))
+    pause_schedule = Call("POST", SCHEDULE + "/pause", answer=record(ScheduleInfo))
+    resume_schedule = Call("POST", SCHEDULE + "/resume", answer=record(ScheduleInfo))
+    run_schedule = Call("POST", SCHEDULE + "/run", answer=record(ScheduleInfo))
+    delete_schedule = Call("DELETE", SCHEDULE)
 
     # --- overview and tokens
 

@@ -118,6 +118,12 @@ class UnknownSource(HeadraceError, LookupError):
     exit_code = 66
 
 
+class UnknownSchedule(HeadraceError, LookupError):
+    """There is no schedule of that name."""
+
+    exit_code = 66
+
+
 class SchemaError(HeadraceError):
     """The database's schema is missing, or newer than this code."""
 
@@ -273,6 +279,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unknown_stream": ErrorCode(404, "The stream does not exist.", UnknownStream),
     "unknown_consumer": ErrorCode(404, "The consumer does not exist.", UnknownConsumer),
     "unknown_source": ErrorCode(404, "The source does not exist.", UnknownSource),
+    "unknown_schedule": ErrorCode(404, "The schedule does not exist.", UnknownSchedule),
     "unknown_token": ErrorCode(404, "The token does not exist.", UnknownToken),
     "unknown_key": ErrorCode(404, "The stream has no message with this key."),
     "unknown_dead_letter": ErrorCode(404, "The consumer has no such dead letter."),

@@ -1,12 +1,12 @@
 """The outcomes of a delivery, and the exceptions by which a handler chooses one.
 
 A handler that returns acks its message. A handler that raises nacks it, and the message is delivered again
-after its backoff. `Retry` also chooses the delay. `Reject` makes the message a dead letter at once.
+after its backoff. `Retry` also chooses the delay. `Snooze` does so without counting the attempt. `Reject` makes the message a dead letter at once.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -28,6 +28,21 @@ class Retry(HeadraceError):
     def __init__(self, reason: str = "the handler asked for a retry", *, after: Duration | None = None) -> None:
         super().__init__(reason)
         self.after = None if after is None else seconds(after, "after")
+
+
+class Snooze(Retry):
+    """Raise this in a handler to have the message delivered again later, although nothing has failed. The attempt
+    doesn't count, so a message may be snoozed any number of times.
+
+    `after` is the delay, in seconds or as text such as "30s". With order per key, later messages of the key wait
+    as well.
+    """
+
+    def __init__(self, after: Duration, reason: str = "the handler snoozed the message") -> None:
+        super().__init__(reason, after=after)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.after, str(self))
 
 
 class Reject(HeadraceError):

@@ -23,7 +23,7 @@ from headrace.server.invalid_fields import field_of, names_of
 from headrace.server.routes.context import AnyRequest
 from headrace.server.routes.parameters import parameters_of
 from headrace.server.routes.responses import litestar_response
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 
 BODY = "headrace_body"
 """Key of the request's body in the state of the scope. Errors name its fields."""

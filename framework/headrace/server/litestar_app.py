@@ -21,15 +21,16 @@ from headrace.server.routes import (
     messages,
     overview,
     positions,
+    schedules,
     sources,
     streams,
     tokens,
 )
 from headrace.server.routes.parameters import refuse_unknown_parameters
-from headrace.server.routes.slashes import marking
+from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
-TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources)
+TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules)
 
 
 def management(engine: Engine, access: Access, plane: DataPlane, options: Options) -> ASGIApp:

@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.metrics import Meter
 
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.model.text.error_text import error_type
 from headrace.telemetry import names
 
@@ -110,4 +110,6 @@ class SamplingInterval:
 
 
 def _with_error(attributes: Attributes, error: BaseException | None) -> Attributes:
-    return attributes if error is None else {**attributes, names.ERROR_TYPE: error_type(error)}
+    if error is None or isinstance(error, Snooze):
+        return attributes
+    return {**attributes, names.ERROR_TYPE: error_type(error)}

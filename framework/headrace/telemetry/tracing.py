@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import error_type
@@ -142,7 +142,7 @@ def _as_current(span: Span, context: Context | None = None) -> Iterator[Span]:
 
 
 def _record_error(span: Span, error: BaseException | None) -> None:
-    if error is None or not span.is_recording():
+    if error is None or isinstance(error, Snooze) or not span.is_recording():
         return
     span.set_attribute(names.ERROR_TYPE, error_type(error))
     with suppress(Exception):  # an exception's own __str__ may raise

@@ -31,7 +31,7 @@ def load_app(target: str, *, needs_consumers: bool = True) -> App:
         raise ConfigurationError(
             f"{target!r} is {_with_article(type(app).__name__)}, not a headrace.App. Give the attribute that holds the app."
         )
-    if needs_consumers and not app.consumers and not app.captures:
+    if needs_consumers and not app.consumers and not app.captures and not app.schedules:
         raise ConfigurationError(
             f"The app {target!r} has no consumers, so there is nothing to run. Decorate a handler with @app.consumer('a-stream')."
         )

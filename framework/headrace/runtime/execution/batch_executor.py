@@ -20,7 +20,7 @@ from headrace.flow.lanes import Lane, Lanes
 from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
-from headrace.model.outcomes import RELEASE, Failure, Release
+from headrace.model.outcomes import RELEASE, Failure, Release, Snooze
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
@@ -138,7 +138,7 @@ class BatchExecutor:
             elif (
                 len(part) > 1
                 and self._handling.on_batch_error == "bisect"
-                and not isinstance(error, (LeaseLost, Release))
+                and not isinstance(error, (LeaseLost, Release, Snooze))
             ):
                 middle = len(part) // 2
                 todo += [part[middle:], part[:middle]]

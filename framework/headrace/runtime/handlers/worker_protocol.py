@@ -88,6 +88,9 @@ class DetachedMessage(Message):
     def nack(self, delay: Duration | None = None) -> NoReturn:
         _refuse("nack", "Raise Retry(after=…) instead.")
 
+    def snooze(self, delay: Duration) -> NoReturn:
+        _refuse("snooze", "Raise Snooze(…) instead.")
+
     def reject(self, reason: str = "") -> NoReturn:
         _refuse("reject", "Raise Reject(…) instead.")
 

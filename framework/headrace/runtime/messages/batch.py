@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.model.durations import Duration
 from headrace.model.errors import InvalidInput
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.runtime.messages.message import Message
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ BatchOutcome = Retry | Reject | None
 class Batch(msgspec.Struct, eq=False):
     """Messages that are handled together. Those of one key are in order.
 
-    When the handler returns, all messages are acked except those for which it called `retry` or
-    `reject`, or returned a list with None, a `Retry` or a `Reject` for each message. Later messages
+    When the handler returns, all messages are acked except those for which it called `retry`, `snooze`
+    or `reject`, or returned a list with None, a `Retry`, a `Snooze` or a `Reject` for each message. Later messages
     of the key of a failed one are given back, whatever their own outcome, because they would
     overtake it. When the handler raises, all messages fail, and outcomes that it gave before have
     no effect.
@@ -64,6 +64,10 @@ class Batch(msgspec.Struct, eq=False):
             after: the delay, in seconds or as text such as "30s". None for the consumer's backoff.
         """
         self.failures[message.seq] = Retry(reason, after=after)
+
+    def snooze(self, message: Message, delay: Duration) -> None:
+        """Request redelivery of a message after `delay` when the handler returns, without counting the attempt."""
+        self.failures[message.seq] = Snooze(delay)
 
     def reject(self, message: Message, reason: str = "the handler rejected the message") -> None:
         """Make a message a dead letter when the handler returns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from headrace.model.errors import LeaseLost
-from headrace.model.outcomes import RELEASE, Failure, Kind, Reject, Release, Retry, Unfit
+from headrace.model.outcomes import RELEASE, Failure, Kind, Reject, Release, Retry, Snooze, Unfit
 from headrace.model.specs import Backoff
 from headrace.model.text.error_text import error_text, error_type, storable, text_of
 
@@ -19,6 +19,8 @@ def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
         return RELEASE  # this process may not settle it any more
     if isinstance(error, Release):
         return RELEASE if error.after is None else Failure("release", min(error.after, MAX_DELAY), text_of(error))
+    if isinstance(error, Snooze):
+        return snoozed(error.after or 0.0)
     if isinstance(error, Reject):
         return _failure("invalid" if isinstance(error, Unfit) else "reject", None, error)
     delay = error.after if isinstance(error, Retry) else None
@@ -28,6 +30,11 @@ def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
 def nacked(delay: float | None, attempt: int, backoff: Backoff) -> Failure:
     """Return the failure for a nack by the handler. Without a delay the backoff decides."""
     return _failure("retry", _delay(delay, attempt, backoff), Retry("nacked by the handler"))
+
+
+def snoozed(delay: float) -> Failure:
+    """Return the outcome for a message that the handler snoozed. It is no failure, so it has no error."""
+    return Failure("release", min(delay, MAX_DELAY))
 
 
 def rejected(reason: object) -> Failure:

@@ -13,7 +13,7 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
-from headrace.runtime.messages.failures import nacked, rejected
+from headrace.runtime.messages.failures import nacked, rejected, snoozed
 from headrace.runtime.messages.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -123,6 +123,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
         `LeaseLost`."""
         after = None if delay is None else seconds(delay, "delay")
         await self._settle(nacked(after, self.attempt, self._acknowledger.backoff))
+
+    async def snooze(self, delay: Duration) -> None:
+        """Request redelivery after `delay`, without counting the attempt. Raises `LeaseLost`."""
+        await self._settle(snoozed(seconds(delay, "delay")))
 
     async def reject(self, reason: str = "rejected by the handler") -> None:
         """Make it a dead letter. Raises `LeaseLost`."""

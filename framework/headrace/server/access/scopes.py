@@ -11,9 +11,11 @@ on the database, which deletes all tokens, opens the server again.
 | read a stream and its messages, list its consumers | `consume` | the stream |
 | create, change, seek, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
 | republish | `consume` of the one stream and `publish` of the other | each |
-| list all streams or all consumers | `consume` | all |
+| list all streams, consumers or schedules | `consume` | all |
 | webhook sources | `admin` | the stream that they fill |
 | sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
+| read a schedule | `consume` | the stream to which it publishes |
+| pause, resume, run and delete a schedule | `admin` | the stream to which it publishes |
 | tokens, overview, `/metrics` | `admin` | all |
 
 `admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated

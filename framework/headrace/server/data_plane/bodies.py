@@ -71,10 +71,12 @@ class Settle(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Nack(Settle, forbid_unknown_fields=True):
-    """The messages that failed, the delay until their next attempt, and the error."""
+    """The messages that failed, the delay until their next attempt, and the error. `snooze`: nothing has
+    failed, and the attempt doesn't count."""
 
     delay_ms: float | None = None
     error: str | None = None
+    snooze: bool = False
 
 
 class WireMessage(msgspec.Struct):

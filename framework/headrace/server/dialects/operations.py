@@ -105,6 +105,8 @@ class Operations:
         ack_ids = ack_ids_of(body)
         delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
         with argument(ack_ids_field(body)):
+            if body.snooze:
+                return settled(body, await self._snooze(consumer, ack_ids, body, delay))
             if delay is None and consumer.spec.backoff != Backoff():
                 return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
             failure = Failure("retry", delay, body.error)
@@ -140,6 +142,16 @@ class Operations:
         stale = list(dict.fromkeys(ack_ids))
         self.engine.counts.stale += len(stale)
         return settled(body, stale)
+
+    async def _snooze(
+        self, consumer: CachedConsumer, ack_ids: Sequence[str], body: Nack, delay: float | None
+    ) -> list[str]:
+        if delay is None or body.error is not None:
+            raise Problem(
+                422, "invalid", "A snooze needs `delay_ms` and has no `error`. Leave out `snooze` to count a failure.",
+                validation_errors={"snooze": ["needs delay_ms, and no error"]},
+            )  # fmt: skip
+        return await self.engine.settle(consumer, ack_ids, Failure("release", delay), strict=body.strict)
 
     async def _nack_with_backoff(self, consumer: CachedConsumer, ack_ids: Sequence[str], body: Nack) -> list[str]:
         codec = await self.engine.ack_ids()

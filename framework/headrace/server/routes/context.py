@@ -10,9 +10,10 @@ from litestar import Request
 
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
-from headrace.model.errors import UnknownSource
+from headrace.model.errors import UnknownSchedule, UnknownSource
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo
+from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push
 from headrace.server.access.scopes import Access, Forbidden, Need
@@ -20,7 +21,7 @@ from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
 from headrace.server.routes.raw_messages import RawMessages
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 
 READING_LIMIT = 5.0
 """Seconds after which a call that only reads is ended."""
@@ -132,6 +133,24 @@ class RouteContext:
                 return source
         raise await self._access.forbidden(
             _authorization(request), f"'admin' for the stream that the source {ref:.80} fills, or for all streams"
+        )
+
+    async def schedule(self, request: AnyRequest, name: str, need: Need) -> ScheduleInfo:
+        """Look up a schedule. It requires the scope for the stream to which it publishes. A caller without access to
+        all streams gets the same error for one that doesn't exist.
+        """
+        name = unmarked(name)
+        streams = await self.scope(request, need)
+        try:
+            schedule = await self.admin.schedule(name)
+        except UnknownSchedule:
+            if streams is None:
+                raise
+        else:
+            if streams is None or schedule.stream in streams:
+                return schedule
+        raise await self._access.forbidden(
+            _authorization(request), f"{need!r} for the stream of the schedule {name:.80}, or for all streams"
         )
 
 

@@ -15,7 +15,7 @@ from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.server.wire.messages import ConsumerStanding, Message, Published, PublishedAnswer, Republish
 

@@ -8,7 +8,7 @@ from litestar import Response as LitestarResponse
 
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.routes.context import AnyRequest
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 
 
 async def call(request: AnyRequest, endpoint: Endpoint, *names: str) -> LitestarResponse[Any]:

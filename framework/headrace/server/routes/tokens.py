@@ -20,7 +20,7 @@ from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 
 T = TypeVar("T")

@@ -195,6 +195,10 @@ class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
     error: Annotated[str | None, Meta(description="Why, for people.")] = None
+    snooze: Annotated[
+        bool,
+        Meta(description="Nothing has failed, and the attempt doesn't count. It needs `delay_ms`, and has no `error`."),
+    ] = False
 
 
 class ReceivedMessage(Message, kw_only=True):

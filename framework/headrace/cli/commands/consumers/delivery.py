@@ -143,6 +143,7 @@ def nack(
         ),
     ] = None,
     error: Annotated[str | None, Parameter(show_default=False, help="The error, as text.")] = None,
+    snooze: Annotated[bool, flag("Don't count the attempt, because nothing has failed. It needs --delay.")] = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
@@ -153,7 +154,9 @@ def nack(
     names, ids = _names_and_ids(words)
     wait = None if delay is None else duration(delay, "--delay")
     stale = administer_consumer(
-        backend, names, lambda admin, stream, name: admin.nack(stream, name, ids, delay=wait, error=error)
+        backend,
+        names,
+        lambda admin, stream, name: admin.nack(stream, name, ids, delay=wait, error=error, snooze=snooze),
     )
     return _report_settled("nacked", ids, stale, json)
 

@@ -147,10 +147,11 @@ begin
     end loop;
     -- Take the locks in the order in which other sessions take them. Otherwise Postgres would end one of the two
     -- sessions as a deadlock. A session that waits for messages locks the consumer's row and then the stream's. A
-    -- session that publishes scheduled messages locks rows of the schedule. A session that publishes with a message
-    -- id, or begins a write, locks the stream's row. The table comes last.
+    -- session that publishes scheduled messages locks rows of the schedule. One that runs a schedule locks its row. A
+    -- session that publishes with a message id, or begins a write, locks the stream's row. The table comes last.
     perform pg_advisory_xact_lock(1212498511, v_stream.id);
     perform from headrace_internal.consumers where stream_id = v_stream.id order by id for update;
+    perform from headrace_internal.schedules where stream_id = v_stream.id order by id for update;
     perform from headrace_internal.streams where id = v_stream.id for update;
     execute format('drop table %s', v_stream.relation);     -- with its segments, and the sequence that its column owns
     for v_staging in select staging from headrace_internal.writes where stream_id = v_stream.id for update loop

@@ -61,6 +61,14 @@ cross join lateral headrace_granted.view_capture(o.id) as i(capture)
 where (select headrace_granted.is_direct('sources')) or s.id = any ((select headrace_granted.streams_of('observe'))::int[]);
 comment on view headrace.sources is 'Sources: which stream they fill, and the state of those that capture tables';
 
+create or replace view headrace.schedules with (security_barrier) as
+select c.name, s.name as stream, c.settings, case when c.paused_at is not null then 'paused' when c.seen_at < clock_timestamp() - interval '90 seconds' then 'idle' else 'running' end as state,
+       c.next_at, c.last_due_at, c.last_run_at, c.messages, c.paused_at, c.seen_at, c.created_at, c.updated_at
+from headrace_internal.schedules as c
+join headrace_internal.streams as s on s.id = c.stream_id
+where (select headrace_granted.is_direct('schedules')) or s.id = any ((select headrace_granted.streams_of('observe'))::int[]);
+comment on view headrace.schedules is 'Schedules of periodic messages: when they are due, and whether a process runs them';
+
 create or replace view headrace.workers as
 select w.id, w.seen_at, w.gone, w.facts from headrace_granted.view_workers() as w;
 comment on view headrace.workers is 'Processes that run an app: their last heartbeat, and their state as JSON';

@@ -1,0 +1,1 @@
+"""Periodic messages, as `App.every` declares them."""

@@ -1,0 +1,70 @@
+"""The examples of docs/how-to run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, store
+from headrace.cli.commands import schedules
+from tests.runtime.running import eventually, make_due, parked
+
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+def page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """The blocks of a page in a language."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", page(name), re.MULTILINE | re.DOTALL)
+    assert found, f"the page {name} has no such blocks any more"
+    return found
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run the Python of a page from top to bottom. Returns its names."""
+    names: dict[str, Any] = {"__name__": f"how_to_{name}"}
+    exec("\n".join(blocks(name, "python")), names)
+    return names
+
+
+@pytest.mark.asyncio
+async def test_periodic(database: store.Database) -> None:
+    app: App = run("periodic")["app"]
+    for schedule in app.schedules:
+        await store.create_stream(database, schedule.spec.stream)
+        await store.declare_schedule(database, schedule.spec)
+    assert [one.name for one in await store.schedules(database)] == ["checks", "reports"]
+    assert len(app.consumers) == 1
+
+
+@pytest.mark.asyncio
+async def test_snooze(dsn: str) -> None:
+    names = run("snooze")
+    app, released = names["app"], names["released"]
+    app.dsn = dsn
+    with anyio.fail_after(60):
+        async with app.running():
+            await app.publish("orders", "a", {"id": "1"})
+            await eventually(lambda: three_parked(app))
+            released.add("1")
+            await make_due(app)
+            await app.idle()
+            assert [info.parked for info in await app.admin.consumers("orders")] == [0, 0, 0]
+
+
+async def three_parked(app: App) -> bool:
+    return len(await parked(app)) == 3
+
+
+def test_periodic_names_every_command() -> None:
+    commands = re.findall(r"^headrace schedule (\w+)", blocks("periodic", "sh")[0], re.MULTILINE)
+    assert sorted(commands) == ["ls", "pause", "resume", "rm", "run", "show"]
+    assert all(isinstance(getattr(schedules, command), Callable) for command in commands)
