@@ -16,7 +16,7 @@ begin
     for v_function in
         with given (privilege, names) as (values
             ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
-                     record_heartbeat delete_heartbeat'),
+                     database_identity record_heartbeat delete_heartbeat'),
             ('publish', 'publish_message publish_messages'),
             ('consume', 'lease settle extend_leases reclaim mark_started ack_messages ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters messages messages_at latest key_states republish'),
@@ -25,7 +25,7 @@ begin
             ('admin', 'declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
-            ('all', 'create_source source_info source_page webhook_sources lock_source edit_source delete_source
+            ('all', 'add_database remove_database place_name forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source
                        list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture
                        retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures
