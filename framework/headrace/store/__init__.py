@@ -46,6 +46,7 @@ from headrace.store.capture.captures import (
     truncate_captured,
 )
 from headrace.store.catalog.databases import (
+    PLACES_PAGE,
     Place,
     PlaceKind,
     add_database,
@@ -160,6 +161,7 @@ from headrace.store.messages.transactions import (
 
 __all__ = [
     "PATIENCE",
+    "PLACES_PAGE",
     "Acks",
     "BackfillToDo",
     "CaptureBatch",

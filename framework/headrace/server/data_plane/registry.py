@@ -98,7 +98,7 @@ class Registry:
 
     async def _find_among(self, streams: frozenset[str], ref: str) -> CachedConsumer | None:
         found = await store.find_consumers(self._database(), ref, streams)
-        return await self._with_settings(_only(found, ref)) if found else None
+        return await self._with_settings(only_one(found, ref)) if found else None
 
     async def _find_consumer(self, stream: str, ref: str) -> CachedConsumer:
         parent = await self.stream(stream)
@@ -115,7 +115,7 @@ class Registry:
         found = await store.find_consumers(self._database(), ref)
         if not found:
             raise UnknownConsumer(f"No stream has a consumer {ref!r}.")
-        return await self._with_settings(_only(found, ref))
+        return await self._with_settings(only_one(found, ref))
 
     async def _with_settings(self, found: store.Found) -> CachedConsumer:
         spec, version = await store.consumer_spec(self._database(), found.number)
@@ -123,7 +123,7 @@ class Registry:
         return CachedConsumer(found.number, found.id, found.name, stream, spec, version)
 
 
-def _only(found: Sequence[store.Found], ref: str) -> store.Found:
+def only_one(found: Sequence[store.Found], ref: str) -> store.Found:
     """Return the one consumer that was found. Raises a `Problem` if there are several."""
     if len(found) > 1:
         names = [f"{one.stream}:{one.name}" for one in found[:MAX_NAMED]]

@@ -23,7 +23,7 @@ GRACE = 600.0
 """Seconds for which a placed name is kept although its database doesn't have it. Its creation may be about to
 commit."""
 
-PAGE = 1_000
+PLACES_PAGE = 1_000
 """The number of names that are reconciled in one call."""
 
 
@@ -111,7 +111,7 @@ async def names_of(executor: Executor, kind: PlaceKind, after: str | None) -> li
     """A page of the names and ids that a database has itself, by name."""
     table = {"stream": "streams", "source": "sources"}[kind]
     rows = await executor.fetch(
-        f"select name, uid from headrace_internal.{table} where $1::text is null or name > $1 order by name limit {PAGE}",
+        f"select name, uid from headrace_internal.{table} where $1::text is null or name > $1 order by name limit {PLACES_PAGE}",
         after,
     )
     return [(row["name"], row["uid"]) for row in rows]
@@ -124,7 +124,7 @@ async def reconcile_places(
     """Make the places of a database those that a page of its names has.
 
     Args:
-        found: the page, see `names_of`. The last one has less than `PAGE` entries.
+        found: the page, see `names_of`. The last one has less than `PLACES_PAGE` entries.
         after: the name after which the page begins.
         grace: seconds for which a name that is missing there is kept.
 
@@ -134,7 +134,7 @@ async def reconcile_places(
     names = [name for name, _ in found]
     row = await executor.fetchrow(
         "select * from headrace_internal.reconcile_places($1, $2, $3, $4, $5, $6, $7)",
-        kind, database, names, [uid for _, uid in found], after, names[-1] if len(found) >= PAGE else None,
+        kind, database, names, [uid for _, uid in found], after, names[-1] if len(found) >= PLACES_PAGE else None,
         timedelta(seconds=grace),
     )  # fmt: skip
     return list(row["conflicts"]), row["changed"]
