@@ -6,7 +6,14 @@ import re
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput, NotGranted, SchemaError, UnknownDatabase
+from headrace.model.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    InvalidInput,
+    NotGranted,
+    SchemaError,
+    UnknownDatabase,
+)
 from headrace.model.records import DatabaseCheck, DatabaseInfo
 from headrace.store.database.references import check_reference, resolve
 
@@ -84,7 +91,9 @@ class Databases(Base):
 async def inspect(home: store.Database, name: str, url: str) -> DatabaseCheck:
     """Check that a server whose configuration is in the database `home` can use the one at this URL. See
     `Databases.check_database`."""
-    database = store.Database(url, max_connections=1, application_name="headrace check", connect_timeout=CONNECT_TIMEOUT)
+    database = store.Database(
+        url, max_connections=1, application_name="headrace check", connect_timeout=CONNECT_TIMEOUT
+    )
     await database.open()
     try:
         if not database.maintains:
@@ -97,9 +106,12 @@ async def inspect(home: store.Database, name: str, url: str) -> DatabaseCheck:
             return DatabaseCheck(name=name, revision=0, streams=0)
         if (reason := state.refusal(url)) is not None:
             raise SchemaError(reason)
-        if state.revision == store.newest_revision() and await store.database_identity(database) == await store.database_identity(home):
+        if state.revision == store.newest_revision() and await store.database_identity(
+            database
+        ) == await store.database_identity(home):
             raise ConfigurationError(
-                f"The URL of the database {name!r} leads to the server's own database. Give the URL of another one.", field="url_from"
+                f"The URL of the database {name!r} leads to the server's own database. Give the URL of another one.",
+                field="url_from",
             )
         return DatabaseCheck(name=name, revision=state.revision, streams=await store.stream_count(database))
     finally:

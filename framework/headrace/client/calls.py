@@ -29,7 +29,7 @@ from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
-from headrace.model.records import BlockedKey, ConsumerInfo, Overview, StreamInfo
+from headrace.model.records import BlockedKey, ConsumerInfo, DatabaseCheck, DatabaseInfo, Overview, StreamInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 
@@ -42,6 +42,7 @@ CAPTURE_TIME = 30.0
 STREAM = "/v1/streams/{stream}"
 CONSUMER = "/v1/streams/{stream}/consumers/{name}"
 SOURCE = "/v1/sources/{ref}"
+DATABASE = "/v1/databases/{name}"
 
 # --- arguments that several calls have
 
@@ -228,6 +229,17 @@ class Calls:
     failures = ListCall(SOURCE + "/failures", ABOVE, _limit(100), answer=pages(FailedChange))
     retry_failures = Call("POST", SOURCE + "/failures/retry", IDS, answer=count("retried"))
     drop_failures = Call("POST", SOURCE + "/failures/drop", IDS, answer=count("dropped"))
+
+    # --- further databases
+
+    databases = Call("GET", "/v1/databases", answer=records(DatabaseInfo))
+    database = Call("GET", DATABASE, answer=record(Data[DatabaseInfo]))
+    add_database = Call(
+        "POST", "/v1/databases", Argument("name"), Argument("url_from"), Argument("check", True),
+        answer=record(Data[DatabaseInfo]),
+    )  # fmt: skip
+    check_database = Call("POST", DATABASE + "/check", answer=record(Data[DatabaseCheck]))
+    remove_database = Call("DELETE", DATABASE)
 
     # --- overview and tokens
 

@@ -58,7 +58,9 @@ class LookupCache(Generic[K, T]):
         if not done.cancelled():
             done.exception()  # retrieve it, all waiting requests may have ended
 
-    async def _look_up(self, entries: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _look_up(
+        self, entries: dict[K, tuple[float, T]], key: K, find: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         found = await find()
         if len(entries) >= MAX_ENTRIES:
             entries.clear()

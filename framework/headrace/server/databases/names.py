@@ -27,7 +27,9 @@ class DataNames:
         found = await store.place_name(self._home(), kind, name, self.database)
         if found != self.database:
             where = f"in the database {found!r}" if found else "in the server's own database"
-            raise AlreadyExists(f"The {kind} {name!r} exists {where}. Names are unique among all databases. Choose another name.")
+            raise AlreadyExists(
+                f"The {kind} {name!r} exists {where}. Names are unique among all databases. Choose another name."
+            )
 
     async def forget(self, kind: store.PlaceKind, name: str) -> None:
         """Free a name."""

@@ -220,4 +220,3 @@ def _away(databases: list[DataDatabase]) -> StoreUnavailable:
     what = f"The databases {names} are" if len(databases) > 1 else f"The database {names} is"
     hint = databases[0].hint if len(databases) == 1 else TRY_AGAIN
     return unavailable(f"{what} not available now. {hint}")
-

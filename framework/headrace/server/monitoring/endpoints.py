@@ -136,7 +136,8 @@ class Monitoring:
             for plane, state in zip(healths, states, strict=True)
         ]
         found += [
-            DatabaseReadiness(name=name, ready=False, reasons=(reason,)) for name, reason in self._databases.away.items()
+            DatabaseReadiness(name=name, ready=False, reasons=(reason,))
+            for name, reason in self._databases.away.items()
         ]
         return tuple(sorted(found, key=lambda one: one.name))
 

@@ -35,9 +35,7 @@ def is_allowed(reference: str, allowed: Iterable[str]) -> bool:
     """Return whether an operator allows a reference: it is one of these, or begins with one that ends in `*`."""
     if ".." in Path(reference.removeprefix("file:")).parts:
         return False
-    return any(
-        reference == one or (one.endswith("*") and reference.startswith(one[:-1])) for one in allowed
-    )
+    return any(reference == one or (one.endswith("*") and reference.startswith(one[:-1])) for one in allowed)
 
 
 def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -46,7 +44,9 @@ def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
     url = environment.get(place, "") if kind == "env" else _content(place)
     if not url:
         missing = f"the environment variable {place} is not set" if kind == "env" else f"the file {place} is empty"
-        raise ConfigurationError(f"The URL of the database can't be read from {reference}: {missing}. Set it where the server runs.")
+        raise ConfigurationError(
+            f"The URL of the database can't be read from {reference}: {missing}. Set it where the server runs."
+        )
     if not url.startswith(("postgresql://", "postgres://")):
         raise ConfigurationError(
             f"What {reference} contains is no Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."

@@ -89,8 +89,9 @@ begin
         where p.database = p_database and p.kind = p_kind and (p_after is null or p.name > p_after) and (p_last is null or p.name <= p_last)
             and p.name <> all (p_names) and p.placed_at < clock_timestamp() - p_grace;
     get diagnostics v_removed = row_count;
-    insert into headrace_internal.places as p (kind, name, uid, database)
-        select p_kind, n.name, n.uid, p_database
+    -- As if placed long ago, so that a name that was deleted meanwhile is forgotten the next time.
+    insert into headrace_internal.places as p (kind, name, uid, database, placed_at)
+        select p_kind, n.name, n.uid, p_database, clock_timestamp() - p_grace
         from unnest(p_names, p_uids) as n (name, uid)
         where not exists (select from headrace_internal.streams as s where p_kind = 'stream' and s.name = n.name)
             and not exists (select from headrace_internal.sources as s where p_kind = 'source' and s.name = n.name)
