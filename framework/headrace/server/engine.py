@@ -67,6 +67,9 @@ class Names(Protocol):
     async def claim(self, kind: store.PlaceKind, name: str) -> None:
         """Reserve a name before it is created. Raises `AlreadyExists` if another database has it."""
 
+    async def confirm(self, kind: store.PlaceKind, name: str, uid: str) -> None:
+        """Note the id of what was created under a name."""
+
     async def forget(self, kind: store.PlaceKind, name: str) -> None:
         """Free a name after what had it was deleted."""
 

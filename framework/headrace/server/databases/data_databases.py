@@ -217,6 +217,7 @@ class DataDatabases:
         self._clock = clock
         self._entries: dict[str, DataDatabase] = {}
         self._looked = anyio.Event()
+        self._changed = anyio.Event()
         self._wake = anyio.Event()
         self._draining = anyio.Event()
         self._running = False
@@ -244,6 +245,13 @@ class DataDatabases:
     def away(self) -> Mapping[str, str]:
         """Why the others are not open, by name."""
         return {name: entry.reason for name, entry in self._entries.items() if entry.plane is None}
+
+    async def settled(self, name: str) -> Plane | None:
+        """Wait until a database of the list is open, or known to be away. Returns its plane if it is open."""
+        while name not in self._entries:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        return await self._entries[name].settled()
 
     def look(self) -> None:
         """Read the list of databases soon."""
@@ -324,6 +332,7 @@ class DataDatabases:
             if name in self._entries and not (entry.refused and opened < self._most):
                 continue
             self._entries[name] = entry
+            self._changed.set()
             if opened < self._most:
                 opened += 1
                 entry.refused = False

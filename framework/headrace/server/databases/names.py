@@ -31,6 +31,10 @@ class DataNames:
                 f"The {kind} {name!r} exists {where}. Names are unique among all databases. Choose another name."
             )
 
+    async def confirm(self, kind: store.PlaceKind, name: str, uid: str) -> None:
+        """Note the id of what was created. After a crash it is noted when the names are reconciled."""
+        await store.confirm_place(self._home(), kind, name, self.database, uid)
+
     async def forget(self, kind: store.PlaceKind, name: str) -> None:
         """Free a name."""
         await store.forget_place(self._home(), kind, name, self.database)

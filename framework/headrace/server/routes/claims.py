@@ -27,15 +27,20 @@ async def claimed(engine: Engine, kind: store.PlaceKind, name: str) -> AsyncIter
     try:
         yield
     except (InvalidInput, ConfigurationError, UnknownStream):
-        if not await _exists(engine, kind, name):
+        if await _id_of(engine, kind, name) is None:
             await engine.names.forget(kind, name)
         raise
+    uid = await _id_of(engine, kind, name)
+    if uid is not None:
+        await engine.names.confirm(kind, name, uid)
 
 
-async def _exists(engine: Engine, kind: store.PlaceKind, name: str) -> bool:
+async def _id_of(engine: Engine, kind: store.PlaceKind, name: str) -> str | None:
     database = engine.app.database
     try:
-        await (store.find_stream(database, name) if kind == "stream" else store.source(database, name))
+        if kind == "source":
+            return (await store.source(database, name)).id
+        _, uid, _ = await store.find_stream(database, name)
     except (UnknownStream, UnknownSource):
-        return False
-    return True
+        return None
+    return uid

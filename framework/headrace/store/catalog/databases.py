@@ -102,6 +102,13 @@ async def place_name(executor: Executor, kind: PlaceKind, name: str, database: s
     return found
 
 
+async def confirm_place(executor: Executor, kind: PlaceKind, name: str, database: str, uid: str) -> None:
+    """Note the id of what was created under a placed name."""
+    await executor.fetchval(
+        "select headrace_internal.confirm_place($1, $2, $3, $4)", kind, name, database, _as_uuid(uid)
+    )
+
+
 async def forget_place(executor: Executor, kind: PlaceKind, name: str, database: str) -> None:
     """Forget where a name was placed, after it was deleted there."""
     await executor.fetchval("select headrace_internal.forget_place($1, $2, $3)", kind, name, database)

@@ -25,7 +25,7 @@ begin
             ('admin', 'declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
-            ('all', 'add_database remove_database place_name forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source
+            ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source
                        list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture
                        retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures

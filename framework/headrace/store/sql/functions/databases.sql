@@ -67,6 +67,13 @@ begin
     return v_database;
 end $$;
 
+-- Note the id of what was created under a placed name.
+create or replace function headrace_internal.confirm_place(p_kind text, p_name text, p_database text, p_uid uuid) returns void
+language sql as $$
+    update headrace_internal.places set uid = p_uid
+        where kind = p_kind and name = p_name and database = p_database and uid is distinct from p_uid
+$$;
+
 -- Forget where a name was placed.
 create or replace function headrace_internal.forget_place(p_kind text, p_name text, p_database text) returns void
 language sql as $$
