@@ -30,6 +30,7 @@ _COMMANDS = {
         "headrace.cli.groups:source",
         "Create, show, change and remove sources: webhooks and captured tables.",
     ),
+    "database": ("headrace.cli.groups:database", "Add, list, check and remove further databases behind a server."),
     "token": ("headrace.cli.groups:token", "Create, list, revoke and delete the access tokens of the server."),
     "grant": (
         "headrace.cli.groups:grant",

@@ -100,7 +100,7 @@ def _backfill_exists(error: AlreadyExists) -> None:
 
 # --- requests of calls that have their code in `Remote`
 
-CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream))
+CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream), Argument("database", None))
 CREATE_CONSUMER = Call("POST", "/v1/streams/{stream}/consumers", Body("spec", specs.new_consumer))
 PUBLISH_MANY = Call("POST", STREAM + "/messages", Argument("messages"), answer=count("published"))
 STANDING = Call(

@@ -18,11 +18,18 @@ from tests.support import servers
 OPTIONS = Options(allowed_hosts=("headrace",), database_references=("env:HR_TEST_*",), push_allow=("loopback",))
 
 
-@pytest.fixture
-def eu_dsn(server_dsn: str, template: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a second database, which `env:HR_TEST_EU` names."""
+@pytest.fixture(scope="module")
+def home_dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """The URL of the server's own database."""
     with servers.clone(server_dsn, template) as dsn:
-        monkeypatch.setenv("HR_TEST_EU", dsn)
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def eu_dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """The URL of a second database, which `env:HR_TEST_EU` names."""
+    with servers.clone(server_dsn, template) as dsn, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HR_TEST_EU", dsn)
         yield dsn
 
 
@@ -37,10 +44,11 @@ async def serving_here(dsn: str, options: Options = OPTIONS) -> AsyncIterator[Ap
             yield Api(client, server)
 
 
-@pytest_asyncio.fixture
-async def two(dsn: str, eu_dsn: str) -> AsyncIterator[Api]:
-    """A server with a stream `orders` in its own database, and a database `eu` with a stream `visits`."""
-    async with serving_here(dsn) as api:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def two(home_dsn: str, eu_dsn: str) -> AsyncIterator[Api]:
+    """A server with a stream `orders` in its own database, and a database `eu` with a stream `visits`.
+    The tests of a file share it, with streams of their own."""
+    async with serving_here(home_dsn) as api:
         await api.stream("orders")
         await api.post("/databases", {"name": "eu", "url_from": "env:HR_TEST_EU"}, 201)
         await opened(api, "eu")
@@ -51,5 +59,4 @@ async def two(dsn: str, eu_dsn: str) -> AsyncIterator[Api]:
 async def opened(api: Api, *names: str) -> None:
     """Wait until the server has opened these databases."""
     for name in names:
-        while name not in api.server.databases.open:
-            await api.server.databases.settled(name)
+        await (await api.server.databases.entry(name)).opened.wait()

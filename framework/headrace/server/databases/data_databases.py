@@ -61,6 +61,7 @@ class DataDatabase:
         hint: what a caller may do, without the reason.
         conflicts: names of streams and sources that another database has, so that this server can't reach them here.
         identity: its id, once it was open.
+        opened: set while it is open.
         refused: whether it is left closed, because the server has too many.
     """
 
@@ -77,6 +78,7 @@ class DataDatabase:
         self._make = make
         self._connections = connections
         self._app: DataApp | None = None
+        self.opened = anyio.Event()
         self._settled = anyio.Event()
         self._stopping = anyio.Event()
         self._scope = anyio.CancelScope()
@@ -113,6 +115,7 @@ class DataDatabase:
             if self.plane is not None:
                 pause = FIRST_PAUSE
             self.plane = self._app = None
+            self.opened = anyio.Event()
             self._settled.set()
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
@@ -137,6 +140,7 @@ class DataDatabase:
         self.plane, self.reason = plane, ""
         log.info("database open", database=self.name)
         self._settled.set()
+        self.opened.set()
         if self._stopping.is_set():
             self.stop()
 
@@ -246,12 +250,12 @@ class DataDatabases:
         """Why the others are not open, by name."""
         return {name: entry.reason for name, entry in self._entries.items() if entry.plane is None}
 
-    async def settled(self, name: str) -> Plane | None:
-        """Wait until a database of the list is open, or known to be away. Returns its plane if it is open."""
+    async def entry(self, name: str) -> DataDatabase:
+        """Wait until the list has a database of this name."""
         while name not in self._entries:
             self._changed = anyio.Event()
             await self._changed.wait()
-        return await self._entries[name].settled()
+        return self._entries[name]
 
     def look(self) -> None:
         """Read the list of databases soon."""
