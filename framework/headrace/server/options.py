@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.settings import Setting, check
+from headrace.store.database.references import is_reference
 
 _OWNER = "the server"
 _MOST = 1_000_000
@@ -153,6 +154,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                     f"`{name}` of {_OWNER} must be a sequence of texts, not {value!r:.60}.", field=name
                 )
         check(self, _OWNER)
+        for reference in self.database_references:
+            if not is_reference(reference.removesuffix("*")):
+                raise ConfigurationError(
+                    f"`database_references` of {_OWNER} has {reference!r:.80}, which allows no reference. Give env:NAME or file:/path,"
+                    " perhaps with a `*` at the end, such as env:EU_*.",
+                    field="database_references",
+                )
         if self.max_body > self.max_held:
             raise ConfigurationError(
                 f"`max_body` of {_OWNER} is {self.max_body:,} bytes, and `max_held` is {self.max_held:,}, so the largest body would"

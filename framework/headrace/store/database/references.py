@@ -19,9 +19,14 @@ REFERENCE = rf"^({_FORM.pattern})$"
 """The pattern of a reference."""
 
 
+def is_reference(text: str) -> bool:
+    """Return whether a text is a reference to the URL of a database."""
+    return len(text) <= MAX_REFERENCE and _FORM.fullmatch(text) is not None
+
+
 def check_reference(reference: str) -> str:
     """Return a reference to the URL of a database. Raises `InvalidInput` if it is none."""
-    if len(reference) > MAX_REFERENCE or _FORM.fullmatch(reference) is None:
+    if not is_reference(reference):
         hint = " A URL itself may contain a password." if "://" in reference else ""
         shown = "The reference" if "://" in reference else f"The reference {reference:.80}"
         raise InvalidInput(
