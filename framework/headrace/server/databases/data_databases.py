@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 from uuid import UUID
 
@@ -315,10 +314,15 @@ class DataDatabases:
     async def _keep_looking(self, home: store.Database, group: anyio.abc.TaskGroup) -> None:
         while True:
             self._wake = anyio.Event()
-            with suppress(StoreUnavailable):  # it stays as it is while the configuration database is away
+            try:
                 await self._look(home, group)
                 self._looked.set()
                 await self._reconcile()
+            except StoreUnavailable:
+                pass  # the list stays as it is while the configuration database is away
+            except HeadraceError as error:
+                log.warning("list of databases not read", error=error)
+                self._looked.set()
             with anyio.move_on_after(LOOK_INTERVAL):
                 await self._wake.wait()
 

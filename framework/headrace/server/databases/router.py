@@ -34,6 +34,9 @@ MAX_KNOWN = 10_000
 """Largest number of places that are kept for such an outage."""
 
 
+_SLOW = f"The database did not answer within {FIND_TIMEOUT:g} s. Try again."
+
+
 class Router:
     """Finds the plane that answers a request. It is also the `Further` of the server's own engine.
 
@@ -149,19 +152,23 @@ class Router:
         found: dict[str | None, list[store.Found]] = {}
         engines, away = await self._answering()
         databases = await self._databases.all()
+        failures: list[HeadraceError] = []
 
         async def find(name: str | None, engine: Engine) -> None:
             try:
                 with anyio.fail_after(FIND_TIMEOUT):
                     found[name] = await store.find_consumers(engine.app.database, ref, streams)
-            except (HeadraceError, TimeoutError):
-                if name is None:
-                    raise
-                away.append(databases[name])
+            except (HeadraceError, TimeoutError) as error:
+                if name is not None:
+                    away.append(databases[name])
+                else:  # raised outside of the group, which would wrap it
+                    failures.append(error if isinstance(error, HeadraceError) else unavailable(_SLOW))
 
         async with anyio.create_task_group() as group:
             for name, engine in engines.items():
                 group.start_soon(find, name, engine)
+        if failures:
+            raise failures[0]
         hits = {name: consumers for name, consumers in found.items() if consumers}
         if not hits:
             if away and (streams is None or await self._lives_in(streams, away)):

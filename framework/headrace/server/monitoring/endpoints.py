@@ -198,7 +198,8 @@ class Monitoring:
         store doesn't answer."""
         async with self._lock:
             if time.monotonic() >= self._until:
-                found = await gather(*(self._figures_of(engine) for engine in (self._engine, *self._further_engines())))
+                engines = (self._engine, *self._further_engines())
+                found = await gather(*(self._figures_of(engine) for engine in engines))
                 self._figures = DatabaseFigures(
                     consumers=[consumer for one in found for consumer in one.consumers],
                     sources=[source for one in found for source in one.sources],
@@ -212,8 +213,14 @@ class Monitoring:
         return [] if self._databases is None else [plane.engine for plane in self._databases.open.values()]
 
     async def _figures_of(self, engine: Engine) -> DatabaseFigures:
-        sources, backfills = await self._read_sources(engine)
-        return DatabaseFigures(consumers=await self._read_consumers(engine), sources=sources, backfills=backfills)
+        try:
+            sources, backfills = await self._read_sources(engine)
+            consumers = await self._read_consumers(engine)
+        except HeadraceError:
+            if engine is self._engine:
+                raise
+            return DatabaseFigures()  # a further database is closing, or refuses
+        return DatabaseFigures(consumers=consumers, sources=sources, backfills=backfills)
 
     async def _read_sources(self, engine: Engine) -> tuple[list[SourceInfo], list[BackfillInfo]]:
         try:
