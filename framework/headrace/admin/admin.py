@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace import store
 from headrace.admin.consumers import Consumers
+from headrace.admin.databases import Databases
 from headrace.admin.manual_acks import ManualAcks
 from headrace.admin.messages import Messages
 from headrace.admin.schedules import Schedules
@@ -13,7 +14,7 @@ from headrace.admin.tokens import Tokens
 from headrace.model.records import Overview
 
 
-class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens):
+class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens, Databases):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:

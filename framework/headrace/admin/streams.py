@@ -8,7 +8,7 @@ from typing import Any
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import changed, check_limit, refuse_changes
-from headrace.model.errors import InUse
+from headrace.model.errors import ConfigurationError, InUse
 from headrace.model.pages import Page, follow, listing
 from headrace.model.records import StreamInfo
 from headrace.model.specs import StreamSpec
@@ -32,16 +32,26 @@ class Streams(Base):
         """Return one stream."""
         return await store.stream(self._database, name)
 
-    async def create_stream(self, spec: StreamSpec | str) -> bool:
+    async def create_stream(self, spec: StreamSpec | str, *, database: str | None = None) -> bool:
         """Create a stream. A stream that exists with equal settings stays as it is.
+
+        Args:
+            database: the name of a further database of a server, in which it is created. Only through a server, with
+                `headrace.client.Remote`.
 
         Returns:
             Whether it is new.
 
         Raises:
             InvalidInput: it exists with other settings, or the name is invalid.
+            UnknownDatabase: the server has no database of this name.
         """
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
+        if database is not None:
+            raise ConfigurationError(
+                f"The stream {spec.name!r} can be created in the database {database!r} through a server only. Name the server, or"
+                " connect to that database itself."
+            )
         _, new = await store.declare_stream(self._database, spec)
         refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
         return new

@@ -61,6 +61,9 @@ headrace source webhook add stripe --stream payments --signature stripe \\
     "source webhook edit": """\
 headrace source webhook edit stripe --max-body 1MB
 headrace source webhook edit stripe --secret-file both""",
+    "database add": """\
+headrace database add eu --url-from env:EU_DATABASE
+headrace database add us --url-from file:/run/secrets/us-database --no-check""",
     "spark check": """\
 headrace spark check
 headrace spark check --master spark://cluster:7077 --json""",

@@ -1,4 +1,5 @@
-"""The commands of `headrace stream`, `consumer`, `context`, `source`, `schedule`, `token` and `grant`, and the modules that
+"""The commands of `headrace stream`, `consumer`, `context`, `source`, `schedule`, `database`, `token` and `grant`, and the
+modules that
 implement them.
 """
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli.commands import contexts, grants, schedules, tokens
+from headrace.cli.commands import contexts, databases, grants, schedules, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, seek_and_pause
 from headrace.cli.commands.sources import backfills, captures, failed_changes, sources
 from headrace.cli.commands.streams import messages, streams
@@ -161,6 +162,18 @@ schedule = _group(
         "resume": (schedules.resume, "NAME"),
         "run": (schedules.run, "NAME"),
         "rm": (schedules.rm, "NAME"),
+    },
+)
+
+database = _group(
+    "database",
+    "Add, list, check and remove further databases behind a server.",
+    {
+        "add": (databases.add, "NAME --url-from REFERENCE"),
+        "ls": (databases.ls, ""),
+        "show": (databases.show, "NAME"),
+        "check": (databases.check, "NAME"),
+        "rm": (databases.rm, "NAME"),
     },
 )
 

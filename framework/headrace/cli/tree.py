@@ -31,6 +31,7 @@ _COMMANDS = {
         "Create, show, change and remove sources: webhooks and captured tables.",
     ),
     "schedule": ("headrace.cli.groups:schedule", "Show, pause, run and delete the schedules of periodic messages."),
+    "database": ("headrace.cli.groups:database", "Add, list, check and remove further databases behind a server."),
     "token": ("headrace.cli.groups:token", "Create, list, revoke and delete the access tokens of the server."),
     "grant": (
         "headrace.cli.groups:grant",

@@ -29,7 +29,15 @@ from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
-from headrace.model.records import BlockedKey, ConsumerInfo, DeadLetterGroup, Overview, StreamInfo
+from headrace.model.records import (
+    BlockedKey,
+    ConsumerInfo,
+    DatabaseCheck,
+    DatabaseInfo,
+    DeadLetterGroup,
+    Overview,
+    StreamInfo,
+)
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
@@ -44,6 +52,7 @@ STREAM = "/v1/streams/{stream}"
 CONSUMER = "/v1/streams/{stream}/consumers/{name}"
 SOURCE = "/v1/sources/{ref}"
 SCHEDULE = "/v1/schedules/{name}"
+DATABASE = "/v1/databases/{name}"
 
 # --- arguments that several calls have
 
@@ -105,7 +114,7 @@ def _backfill_exists(error: AlreadyExists) -> None:
 
 # --- requests of calls that have their code in `Remote`
 
-CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream))
+CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream), Argument("database", None))
 CREATE_CONSUMER = Call("POST", "/v1/streams/{stream}/consumers", Body("spec", specs.new_consumer))
 PUBLISH_MANY = Call("POST", STREAM + "/messages", Argument("messages"), answer=count("published"))
 STANDING = Call(
@@ -253,6 +262,17 @@ class Calls:
     resume_schedule = Call("POST", SCHEDULE + "/resume", answer=record(ScheduleInfo))
     run_schedule = Call("POST", SCHEDULE + "/run", answer=record(ScheduleInfo))
     delete_schedule = Call("DELETE", SCHEDULE)
+
+    # --- further databases
+
+    databases = Call("GET", "/v1/databases", answer=records(DatabaseInfo))
+    database = Call("GET", DATABASE, answer=record(Data[DatabaseInfo]))
+    add_database = Call(
+        "POST", "/v1/databases", Argument("name"), Argument("url_from"), Argument("check", True),
+        answer=record(Data[DatabaseInfo]),
+    )  # fmt: skip
+    check_database = Call("POST", DATABASE + "/check", answer=record(Data[DatabaseCheck]))
+    remove_database = Call("DELETE", DATABASE)
 
     # --- overview and tokens
 

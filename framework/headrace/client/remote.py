@@ -64,11 +64,13 @@ class Remote(Calls):
 
     # --- calls of more than one request
 
-    async def create_stream(self, spec: StreamSpec | str) -> bool:
+    async def create_stream(self, spec: StreamSpec | str, *, database: str | None = None) -> bool:
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
         try:
-            await CREATE_STREAM.send(self.transport, spec)
+            await CREATE_STREAM.send(self.transport, spec, database=database)
         except AlreadyExists:
+            if database is not None and (await self.stream(spec.name)).database != database:
+                raise
             existing = msgspec.to_builtins(stream_spec(await self.stream(spec.name)))
             refuse_changes(existing, msgspec.to_builtins(spec), f"The stream {spec.name!r}")
             return False

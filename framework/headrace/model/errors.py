@@ -250,6 +250,12 @@ class UnknownToken(HeadraceError, LookupError):
     exit_code = 66  # EX_NOINPUT
 
 
+class UnknownDatabase(HeadraceError, LookupError):
+    """There is no database of that name behind the server."""
+
+    exit_code = 66
+
+
 class ErrorCode(NamedTuple):
     """The description of an error code of the HTTP API, by which programs tell errors apart.
 
@@ -281,6 +287,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unknown_source": ErrorCode(404, "The source does not exist.", UnknownSource),
     "unknown_schedule": ErrorCode(404, "The schedule does not exist.", UnknownSchedule),
     "unknown_token": ErrorCode(404, "The token does not exist.", UnknownToken),
+    "unknown_database": ErrorCode(404, "The server has no database of this name.", UnknownDatabase),
     "unknown_key": ErrorCode(404, "The stream has no message with this key."),
     "unknown_dead_letter": ErrorCode(404, "The consumer has no such dead letter."),
     "method_not_allowed": ErrorCode(405, "The path does not support this method."),

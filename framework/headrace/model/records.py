@@ -101,6 +101,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     next_scheduled: datetime | None
     full: bool
     """Publishing is refused: `max_storage` is reached, and the messages must still be kept."""
+    database: str | None = None
+    """The name of the database that it lives in, of those behind the server. None for the server's own."""
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,6 +337,24 @@ class WorkerInfo(WorkerFacts, frozen=True, kw_only=True):
     seen_at: datetime
     gone: bool
     """The process has sent no heartbeat for 15 s, and did not sign off."""
+
+
+class DatabaseInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A further database behind a server."""
+
+    name: str
+    url_from: str
+    """Where a server finds its URL: `env:NAME` or `file:/path`."""
+    created_at: datetime
+
+
+class DatabaseCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of a further database found. It can be used."""
+
+    name: str
+    revision: int
+    """The revision of its schema. 0 for a database without one, which gets it from a server that may migrate."""
+    streams: int
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

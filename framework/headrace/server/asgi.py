@@ -6,27 +6,33 @@ from __future__ import annotations
 import re
 from collections.abc import MutableMapping
 from contextlib import nullcontext
-from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
 from headrace.app.app import App
 from headrace.model.errors import NotConnected, StoreUnavailable
 from headrace.server.access.origins import OriginPolicy
-from headrace.server.access.scopes import Access
-from headrace.server.dialects.dispatch import DataPlane
-from headrace.server.dialects.webhooks import Webhooks
-from headrace.server.engine import Engine
-from headrace.server.errors import Problem, error_response
+from headrace.server.access.scopes import Access, authorization_of
+from headrace.server.databases.data_databases import DataDatabases
+from headrace.server.databases.names import DataNames
+from headrace.server.databases.plane import Plane
+from headrace.server.databases.router import Router
+from headrace.server.databases.targets import names_stream, stream_in, target_of
+from headrace.server.errors import SERVING, Problem, error_response
 from headrace.server.framework_errors import BODY
-from headrace.server.http import NO_STORE, SEND_RESPONSE, Receive, Request, Scope, Send, while_connected
-from headrace.server.litestar_app import management
+from headrace.server.http import (
+    NO_STORE,
+    SEND_RESPONSE,
+    Endpoint,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    while_connected,
+)
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
-from headrace.server.push import PushConsumers
-from headrace.server.push.addresses import AllowedAddresses
 from headrace.server.transport.limits import Limits, replay
-from headrace.sources.postgres.capture.capturing import Capturing
 
 CLIENT_DISCONNECTED = 499
 """Status under which a request is counted if its client disconnected before the answer. It is
@@ -51,26 +57,36 @@ class Server:
     def __init__(self, app: App, options: Options | None = None, access: Access | None = None) -> None:
         self.app = app
         self.options = options or Options()
-        allowed = AllowedAddresses(self.options.push_allow)
-        self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"), options=self.options)
         self.access = access or Access(lambda: app.database)
         self._origins = OriginPolicy(self.options.allowed_hosts)
         self.limits = Limits(self.options, self._overloaded)
-        self.data_plane = DataPlane(self.engine, self.access, self.limits)
-        self._management = management(self.engine, self.access, self.data_plane, self.options)
-        self._webhooks = Webhooks(self.engine, self.access, self._origins)
-        self.monitoring = Monitoring(self.engine, self.access, self.limits)
+        self._home = Plane(app, self.access, self.limits, self._origins, self.options)
+        self.engine, self.data_plane = self._home.engine, self._home.data_plane
+        self.push_consumers, self._webhooks = self._home.push_consumers, self._home.webhooks
+        self._management = self._home.make_management()
         self._limited = self.limits.around(self._respond)
         self.engine.requests = self._request_counts
-        app.attach(self.engine)
-        self.push_consumers = PushConsumers(self.options.push_allow, self.options.push_refresh_interval)
-        app.attach(self.push_consumers)
-        self.engine.on_clear_caches(self.push_consumers.refresh)
-        if self.options.capture:
-            capturing = Capturing(database_of=self.engine.database_of)
-            app.attach(capturing)
-            self.engine.on_clear_caches(capturing.look)
-            self.monitoring.health.captures = find_spec("psycopg") is not None
+        self.databases = DataDatabases(
+            app, self._data_plane_of, self.options.data_connections, self.options.max_data_connections
+        )
+        self._router = self.engine.further = Router(self._home, self.databases, self.access)
+        self.databases.on_changed = self._router.clear
+        self.engine.on_clear_caches(self._router.clear)
+        app.attach(self.databases)
+        self.monitoring = Monitoring(self.engine, self.access, self.limits, self.databases)
+        self.monitoring.health.captures = self._home.captures
+
+    def _data_plane_of(self, app: App, name: str) -> Plane:
+        """Make the plane of a further database."""
+        plane = Plane(app, self.access, self.limits, self._origins, self.options, name=name)
+        plane.engine.names = DataNames(lambda: self.app.database, name)
+        plane.engine.on_clear_caches(self._router.clear)
+        return plane
+
+    def end_waits(self) -> None:
+        """Answer all requests that wait for messages, and let no others wait."""
+        self.engine.end_waits()
+        self.databases.end_waits()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -120,6 +136,8 @@ class Server:
             self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive)
             await self.limits.take_turn(scope)
+            if self._router.exist:
+                endpoint = await self._endpoint_elsewhere(scope, path, plane is None) or endpoint
             request = Request(scope, receive, names, body)
             if plane is not None:  # webhooks are sent with any parameters
                 self.data_plane.check_query(endpoint, request)
@@ -132,6 +150,27 @@ class Server:
                 await response.send(send)
         status = CLIENT_DISCONNECTED if response is None else response.status
         self.monitoring.requests.add(endpoint.__name__, method, status, perf_counter() - began)
+
+    async def _endpoint_elsewhere(self, scope: Scope, path: str, webhook: bool) -> Endpoint | None:
+        """Return the endpoint of a further database. None if the server's own database answers the request."""
+        SERVING.set(None)
+        target = target_of(path, scope)
+        plane = await self._router.plane_of(target, authorization_of(scope["headers"]), webhook=webhook)
+        SERVING.set(plane.name)
+        if plane is self._home:
+            return None
+        found = (plane.webhooks if webhook else plane.data_plane).find(scope["method"], path)
+        return None if found is None else found[0]
+
+    async def _plane_of(self, scope: Scope, path: str, body: bytes) -> Plane:
+        """Return the plane that answers a request of the management API."""
+        if not self._router.exist:
+            return self._home
+        SERVING.set(None)
+        target = stream_in(body) if names_stream(scope["method"], path) else target_of(path, scope)
+        plane = await self._router.plane_of(target, authorization_of(scope["headers"]))
+        SERVING.set(plane.name)
+        return plane
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
@@ -149,6 +188,8 @@ class Server:
         try:
             self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive, managed=managed)
+            plane = await self._plane_of(scope, path, body)
+            application = await plane.management()
         except Exception as error:
             await error_response(error).send(observe)
             return "unread", status
@@ -163,7 +204,7 @@ class Server:
                 while_connected(receive) if reads else nullcontext(),
                 nullcontext() if waits else self.limits.managing(scope),
             ):
-                await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
+                await application(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)
         return inner.get("path_template") or "unknown", status

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import anyio
@@ -55,6 +55,42 @@ class Counts(msgspec.Struct):
     given_back: int = 0
 
 
+class Names(Protocol):
+    """The names of a further database's streams and sources, which are unique among all databases.
+
+    Attributes:
+        database: the name of the database.
+    """
+
+    database: str
+
+    async def claim(self, kind: store.PlaceKind, name: str) -> None:
+        """Reserve a name before it is created. Raises `AlreadyExists` if another database has it."""
+
+    async def confirm(self, kind: store.PlaceKind, name: str, uid: str) -> None:
+        """Note the id of what was created under a name."""
+
+    async def forget(self, kind: store.PlaceKind, name: str) -> None:
+        """Free a name after what had it was deleted."""
+
+
+class Further(Protocol):
+    """The further databases of a server, as its routes use them."""
+
+    @property
+    def exist(self) -> bool:
+        """Whether there may be any."""
+
+    async def engines(self) -> tuple[Mapping[str, Engine], list[str]]:
+        """Return the engines of those that are open, by name, and the names of the others."""
+
+    async def engine(self, name: str) -> Engine:
+        """Return the engine of one. Raises `UnknownDatabase`, or `StoreUnavailable` if it is away."""
+
+    def look(self) -> None:
+        """Notice soon that one was added or removed."""
+
+
 class Engine:
     """Publishes, leases and settles for the API, beside an app's consumers. See
     `headrace.app.attached`.
@@ -66,6 +102,8 @@ class Engine:
 
     Attributes:
         counts: numbers of messages by what happened to them.
+        names: the names of the database, if it is a further one.
+        further: the further databases, if it is the server's own.
         requests: returns the number of answered requests as `requests` and that of running requests
             as `in_flight`, where they are counted.
     """
@@ -80,6 +118,8 @@ class Engine:
         self._refusal = refusal
         self.counts = Counts()
         self.requests: Callable[[], dict[str, int]] = dict
+        self.names: Names | None = None
+        self.further: Further | None = None
         self._clock = clock
         self._registry = Registry(lambda: app.database, clock)
         self._clear_functions = [self._registry.clear]

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -125,6 +126,9 @@ class RefusalLog:
 
 _refusals = RefusalLog()
 
+SERVING: ContextVar[str | None] = ContextVar("database", default=None)
+"""The name of the further database in which the request is answered. None for the server's own."""
+
 
 def error_response(error: Exception) -> Response:
     """Convert an error to a response. Unexpected errors are logged and returned as a generic 500."""
@@ -160,12 +164,18 @@ def _problem_of_ours(error: HeadraceError) -> Problem:
     if code == "internal":
         return _unexpected(error)
     if isinstance(error, StoreError):
-        return Problem(status, code, f"{error.public} Its id is {_logged(error)}.")
+        return Problem(status, code, f"{_located(error.public or '')} Its id is {_logged(error)}.")
     if error.public not in (None, str(error)):
         _refusals.refused(error)
     headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": RETRY_AFTER}}.get(status)
-    sentence = error.public or str(error)
+    sentence = str(error) if error.public is None else _located(error.public)
     return Problem(status, code, sentence, validation_errors=_fields(error, sentence), headers=headers)
+
+
+def _located(sentence: str) -> str:
+    """Return a sentence about the database, with its name if it is not the server's own."""
+    name = SERVING.get()
+    return sentence if name is None or repr(name) in sentence else f"In the database {name!r}: {sentence}"
 
 
 def _fields(error: HeadraceError, sentence: str) -> dict[str, list[str]] | None:

@@ -16,6 +16,7 @@ from headrace.server.options import Options
 from headrace.server.routes import (
     consumers,
     data_plane,
+    databases,
     dead_letters,
     http_consumers,
     messages,
@@ -36,6 +37,7 @@ TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers,
 def management(engine: Engine, access: Access, plane: DataPlane, options: Options) -> ASGIApp:
     """Make the management plane's application."""
     handlers = [handler for topic in TOPICS for handler in topic.routes(engine, access)]
+    handlers += databases.routes(engine, access, options)
     handlers += data_plane.routes(plane)
     app = Litestar(
         [

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.settings import Setting, check
+from headrace.store.database.references import is_reference
 
 _OWNER = "the server"
 _MOST = 1_000_000
@@ -52,6 +53,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         "A module whose functions sources may name as their transform over HTTP. A package allows its submodules.",
         otherwise="none",
     )] = ()  # fmt: skip
+    database_references: Annotated[tuple[str, ...], Setting(
+        "A reference that the HTTP API may name as the URL of a further database, such as env:EU_DATABASE. With a `*` at its"
+        " end it stands for all that begin like it.", otherwise="none",
+    )] = ()  # fmt: skip
     capture: Annotated[
         bool, Setting("Whether this server captures the tables of sources that no other process captures.")
     ] = True
@@ -82,6 +87,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         "The most connections to the database that may examine many messages at the same time. Others wait. At most as many"
         " as there are.", limits=(1, 1000), otherwise="a fifth of the connections",
     )] = None  # fmt: skip
+
+    data_connections: Annotated[int, Setting(
+        "The most connections to each further database.", limits=(1, 1000),
+    )] = 10  # fmt: skip
+    max_data_connections: Annotated[int, Setting(
+        "The most connections to all further databases together. Databases beyond that are not opened.", limits=(1, _MOST),
+    )] = 100  # fmt: skip
 
     # --- memory
 
@@ -135,13 +147,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     push_refresh_interval: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("push_allow", "allowed_hosts", "transforms"):
+        for name in ("push_allow", "allowed_hosts", "transforms", "database_references"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(one, str) for one in value):
                 raise ConfigurationError(
                     f"`{name}` of {_OWNER} must be a sequence of texts, not {value!r:.60}.", field=name
                 )
         check(self, _OWNER)
+        for reference in self.database_references:
+            if not is_reference(reference.removesuffix("*")):
+                raise ConfigurationError(
+                    f"`database_references` of {_OWNER} has {reference!r:.80}, which allows no reference. Give env:NAME or file:/path,"
+                    " perhaps with a `*` at the end, such as env:EU_*.",
+                    field="database_references",
+                )
         if self.max_body > self.max_held:
             raise ConfigurationError(
                 f"`max_body` of {_OWNER} is {self.max_body:,} bytes, and `max_held` is {self.max_held:,}, so the largest body would"
@@ -153,6 +172,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 f"`max_requests_per_token` of {_OWNER} is {self.max_requests_per_token:,}, and `max_requests` is"
                 f" {self.max_requests:,}. One token can't have more than all together. Lower the first, or raise the second.",
                 field="max_requests_per_token",
+            )
+
+        if self.data_connections > self.max_data_connections:
+            raise ConfigurationError(
+                f"`data_connections` of {_OWNER} is {self.data_connections:,}, and `max_data_connections` is"
+                f" {self.max_data_connections:,}, so no database could be opened. Lower the first, or raise the second.",
+                field="max_data_connections",
             )
 
     @property

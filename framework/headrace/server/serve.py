@@ -103,7 +103,7 @@ class ServerRunner:
     async def _drain(self, listener: Listener) -> None:
         self._server.monitoring.health.draining = True
         listener.close()
-        self._server.engine.end_waits()
+        self._server.end_waits()
         with anyio.move_on_after(self._timeout) as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._cut_off, scope)

@@ -26,13 +26,14 @@ def marking(app: ASGIApp) -> ASGIApp:
     async def marked(scope: Scope, receive: Receive, send: Send) -> None:
         raw = scope.get("raw_path") if scope["type"] == ScopeType.HTTP else None
         if raw and b"%2f" in raw.lower():
-            scope = _marked(scope, raw)
+            scope = marked_scope(scope, raw)
         await app(scope, receive, send)
 
     return marked
 
 
-def _marked(scope: Scope, raw: bytes) -> Scope:
+def marked_scope(scope: Scope, raw: bytes) -> Scope:
+    """Return the scope with slashes inside the names of its path marked."""
     steps = raw.partition(b"?")[0].decode("latin-1").split("/")
     path = "/".join(unquote(step).replace("/", _MARK) for step in steps)
     place = scope["path"]

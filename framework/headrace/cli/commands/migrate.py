@@ -16,7 +16,8 @@ from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import DatabaseOption, flag
 from headrace.cli.options.times import duration
 from headrace.cli.processes.event_loop import run_async
-from headrace.model.errors import SchemaError
+from headrace.model.errors import HeadraceError, SchemaError
+from headrace.store.database.references import resolve
 
 OwnerOption = Annotated[
     str | None,
@@ -33,6 +34,9 @@ def migrate(
     *,
     owner: OwnerOption = None,
     database: DatabaseOption = None,
+    all_databases: Annotated[
+        bool, flag("Also upgrade the further databases that `headrace database ls` lists, each with the URL as it is found here.")
+    ] = False,
     plan: Annotated[bool, flag("Print what would be done, with the locks, and change nothing.")] = False,
     check: Annotated[bool, flag("Change nothing. Exit with 0 if the schema is up to date, 1 if it must be upgraded, or 78 if this version is too old for it.")] = False,
     to: Annotated[
@@ -64,6 +68,8 @@ def migrate(
         raise UsageError("--plan and --check exclude each other. Give one of them.")
     if owner is not None and (plan or check):
         raise UsageError("--owner changes the schema. Leave it out with --plan and --check.")
+    if all_databases and (plan or check or owner is not None or to is not None):
+        raise UsageError("--all-databases only goes with --database, --reinstall, --lock-timeout and --timeout.")
     if plan or check:
         return _report(run_async(_plan, database, to), check=check)
     patience = store.Patience(
@@ -75,7 +81,27 @@ def migrate(
     for step in steps:
         print(step)
     print(f"The schema has revision {version}.")
-    return 0
+    return 0 if not all_databases else run_async(_migrate_further, database, reinstall, patience)
+
+
+async def _migrate_further(url: str | None, reinstall: bool, patience: store.Patience) -> int:
+    """Upgrade the further databases, each as far as it can be reached. Returns the exit code."""
+    async with open_database(url, migrate=False) as home:
+        listed = await store.databases(home)
+    left: list[str] = []
+    for one in listed:
+        try:
+            version, steps = await _migrate(resolve(one.url_from), None, None, reinstall, patience)
+        except HeadraceError as error:
+            left.append(one.name)
+            print(f"{one.name}: {error}", file=sys.stderr)
+            continue
+        for step in steps:
+            print(f"{one.name}: {step}")
+        print(f"{one.name}: The schema has revision {version}.")
+    if left:
+        print(f"Not upgraded: {', '.join(left)}. Repeat this once they can be reached.", file=sys.stderr)
+    return NOT_DONE if left else 0
 
 
 async def _migrate(

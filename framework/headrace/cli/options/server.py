@@ -13,7 +13,7 @@ from headrace.server import options as server
 
 log = Log("headrace")
 
-_BEHAVIOR = ("push_allow", "allowed_hosts", "transforms", "capture")
+_BEHAVIOR = ("push_allow", "allowed_hosts", "transforms", "database_references", "capture")
 
 
 @from_settings(

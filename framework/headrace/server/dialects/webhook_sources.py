@@ -14,7 +14,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import HeadraceError, UnknownSource
 from headrace.model.sources import NAME, SourceInfo
-from headrace.server.data_plane.registry import CACHE_TTL, MAX_ENTRIES
+from headrace.server.data_plane.lookup_cache import CACHE_TTL, MAX_ENTRIES
 from headrace.sources.templates import KeyTemplate
 from headrace.sources.webhook import WebhookSpec
 

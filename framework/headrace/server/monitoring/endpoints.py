@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from asyncio import gather
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import parse_qs
 
@@ -16,10 +17,12 @@ from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Access, authorization_of
+from headrace.server.databases.data_databases import DataDatabases
+from headrace.server.databases.plane import Plane
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, error_response
 from headrace.server.http import NO_STORE, Scope, Send
-from headrace.server.monitoring.health import Health
+from headrace.server.monitoring.health import DatabaseReadiness, Health
 from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
 from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
 from headrace.server.query_parameters import check_parameters
@@ -61,6 +64,7 @@ class Monitoring:
         access: checks readers of the metrics, which contain names of streams and consumers. Once
             tokens exist, they need one with `admin` for all streams.
         limits: the limits of the server.
+        databases: its further databases.
 
     Attributes:
         health: the health of the server.
@@ -71,10 +75,12 @@ class Monitoring:
         labels: the labels that distinguish this process.
     """
 
-    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+    def __init__(self, engine: Engine, access: Access, limits: Limits, databases: DataDatabases | None = None) -> None:
         self._engine = engine
         self._access = access
         self._limits = limits
+        self._databases = databases
+        self._healths: dict[Plane, Health] = {}
         self.health = Health(engine.app)
         self.requests = RequestMetrics()
         self.further: Callable[[], str] | None = None
@@ -114,8 +120,26 @@ class Monitoring:
         if unknown := set(excluded) - {"sources"}:
             raise Problem(400, "malformed", f"exclude={min(unknown)!r:.80} is invalid. Only 'sources' can be excluded.")
         found, detailed = await gather(self.health.readiness(sources=not excluded), self._is_admin(scope))
+        if detailed and self._databases is not None and (databases := await self._databases_ready()):
+            found = msgspec.structs.replace(found, databases=databases)
         body = found if detailed else {"ready": found.ready}  # reasons name the database, sources and tables
         return 200 if found.ready else 503, _JSON, msgspec.json.encode(body)
+
+    async def _databases_ready(self) -> tuple[DatabaseReadiness, ...]:
+        """Return the readiness of the further databases, by name."""
+        assert self._databases is not None
+        healths = {plane: self._healths.get(plane) or Health(plane.app) for plane in self._databases.open.values()}
+        self._healths = healths
+        states = await gather(*(health.readiness() for health in healths.values()))
+        found = [
+            DatabaseReadiness(name=plane.name or "", ready=state.ready, reasons=state.reasons)
+            for plane, state in zip(healths, states, strict=True)
+        ]
+        found += [
+            DatabaseReadiness(name=name, ready=False, reasons=(reason,))
+            for name, reason in self._databases.away.items()
+        ]
+        return tuple(sorted(found, key=lambda one: one.name))
 
     async def _is_admin(self, scope: Scope) -> bool:
         """Return whether the caller has `admin` for all streams. False while that can't be found out."""
@@ -160,7 +184,10 @@ class Monitoring:
             "headrace_server_refused_total", "counter", "Number of requests and connections that a limit refused, by status.",
             [("", (("status", str(status)),), count) for status, count in sorted(limits.refused.items())],
         )  # fmt: skip
-        for family in message_metrics(self._engine.statistics()):
+        counts = Counter(self._engine.statistics())
+        for engine in self._further_engines():
+            counts.update(engine.statistics())
+        for family in message_metrics(counts):
             text.add(*family)
         if self.further is not None:
             text.merge(self.further())
@@ -171,34 +198,51 @@ class Monitoring:
         store doesn't answer."""
         async with self._lock:
             if time.monotonic() >= self._until:
-                sources, backfills = await self._read_sources()
+                engines = (self._engine, *self._further_engines())
+                found = await gather(*(self._figures_of(engine) for engine in engines))
                 self._figures = DatabaseFigures(
-                    consumers=await self._read_consumers(), sources=sources, backfills=backfills
+                    consumers=[consumer for one in found for consumer in one.consumers],
+                    sources=[source for one in found for source in one.sources],
+                    backfills=[backfill for one in found for backfill in one.backfills],
                 )
                 self._until = time.monotonic() + CACHE_TTL
             return self._figures
 
-    async def _read_sources(self) -> tuple[list[SourceInfo], list[BackfillInfo]]:
+    def _further_engines(self) -> list[Engine]:
+        """Return the engines of the further databases that are open."""
+        return [] if self._databases is None else [plane.engine for plane in self._databases.open.values()]
+
+    async def _figures_of(self, engine: Engine) -> DatabaseFigures:
         try:
-            async with within(self._engine.app.database, QUERY_TIMEOUT) as connection:
+            sources, backfills = await self._read_sources(engine)
+            consumers = await self._read_consumers(engine)
+        except HeadraceError:
+            if engine is self._engine:
+                raise
+            return DatabaseFigures()  # a further database is closing, or refuses
+        return DatabaseFigures(consumers=consumers, sources=sources, backfills=backfills)
+
+    async def _read_sources(self, engine: Engine) -> tuple[list[SourceInfo], list[BackfillInfo]]:
+        try:
+            async with within(engine.app.database, QUERY_TIMEOUT) as connection:
                 return await store.sources_at_work(connection)
         except (FilterTooSlow, StoreUnavailable):
             return [], []
 
-    async def _read_consumers(self) -> list[ConsumerInfo]:
+    async def _read_consumers(self, engine: Engine) -> list[ConsumerInfo]:
         try:
-            return await self._read_consumers_with(MAX_EXAMINED)
+            return await self._read_consumers_with(engine, MAX_EXAMINED)
         except FilterTooSlow:
-            return await self._read_consumers_without_pending()
+            return await self._read_consumers_without_pending(engine)
         except StoreUnavailable:
             return []
 
-    async def _read_consumers_with(self, look: int) -> list[ConsumerInfo]:
-        async with within(self._engine.app.database, QUERY_TIMEOUT) as connection:
+    async def _read_consumers_with(self, engine: Engine, look: int) -> list[ConsumerInfo]:
+        async with within(engine.app.database, QUERY_TIMEOUT) as connection:
             return await store.consumers(connection, look=look)
 
-    async def _read_consumers_without_pending(self) -> list[ConsumerInfo]:
+    async def _read_consumers_without_pending(self, engine: Engine) -> list[ConsumerInfo]:
         try:
-            return await self._read_consumers_with(0)
+            return await self._read_consumers_with(engine, 0)
         except (FilterTooSlow, StoreUnavailable):
             return []

@@ -34,6 +34,14 @@ class SourceReadiness(msgspec.Struct, frozen=True, kw_only=True):
     mend: str | None
 
 
+class DatabaseReadiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a further database answers, and if not, why. The others and the server go on without it."""
+
+    name: str
+    ready: bool
+    reasons: tuple[str, ...] = ()
+
+
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """Readiness of a server.
 
@@ -44,6 +52,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         database: whether the database answers.
         schema: whether the schema serves this server.
         sources: the sources that capture none or only some of their tables now, for any reason.
+        databases: the further databases, if there are any. One that is away doesn't make the server not ready.
     """
 
     ready: bool
@@ -52,6 +61,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     database: bool
     schema: bool
     sources: tuple[SourceReadiness, ...] = ()
+    databases: tuple[DatabaseReadiness, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DatabaseState(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated
+from uuid import UUID
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
@@ -12,9 +13,12 @@ from litestar.params import Body, JSONBody, QueryParameter
 
 from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES
-from headrace.model.capture import FailedChange, Finding
+from headrace.model.capture import BackfillInfo, FailedChange, Finding
+from headrace.model.pages import Page
+from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.paging import (
     HIGHEST,
     NOT_NEGATIVE,
@@ -98,13 +102,26 @@ def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     return [check_spec, check_source, pause_source, resume_source]
 
 
+def _newest_first(backfill: BackfillInfo) -> tuple[float, int]:
+    return -backfill.created_at.timestamp(), -UUID(backfill.id).int
+
+
 def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
     async def read(source: str | None, limit: int, after: str | None, before: str | None) -> Listed[Backfill]:
         check_one_place(after, before)
-        found = await store.backfills(
-            context.engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+
+        async def read_one(engine: Engine) -> Page[BackfillInfo]:
+            return await store.backfills(
+                engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+            )
+
+        pages, away = (
+            await read_all(context.engine, read_one) if source is None else ([await read_one(context.engine)], [])
         )
-        return page(found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of)
+        found = merged(pages, _newest_first, limit, backwards=before is not None)
+        return page(
+            found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of, unavailable=away
+        )
 
     @get(
         "/backfills",

@@ -58,8 +58,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[Consumer]:
         await context.check_all_streams(request, "consume")
-        found = await all_consumers(context, request, limit, after, before)
-        return page(found, place_of, after=after, before=before, show=Consumer.of)
+        found, away = await all_consumers(context, request, limit, after, before)
+        return page(found, place_of, after=after, before=before, show=Consumer.of, unavailable=away)
 
     @get(
         "/streams/{stream:str}/consumers",
@@ -76,7 +76,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Listed[Consumer]:
         check_one_place(after, before)
         cached = await context.stream(request, stream, "consume")
-        found = await context.consumers(
+        found, _ = await context.consumers(
             request, cached.name, limit=limit, after=None if after is None else (cached.name, after),
             before=None if before is None else (cached.name, before),
         )  # fmt: skip
@@ -112,8 +112,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
 async def all_consumers(
     context: RouteContext, request: AnyRequest, limit: int, after: str | None, before: str | None
-) -> Page[ConsumerInfo]:
-    """Read a page of the consumers of all streams, as the caller may see them."""
+) -> tuple[Page[ConsumerInfo], list[str]]:
+    """Read a page of the consumers of all streams, as the caller may see them. See `RouteContext.consumers`."""
     check_one_place(after, before)
     return await context.consumers(
         request, None, limit=limit, after=consumer_place(after), before=consumer_place(before)

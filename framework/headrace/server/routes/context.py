@@ -10,9 +10,9 @@ from litestar import Request
 
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
-from headrace.model.errors import UnknownSchedule, UnknownSource
+from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream
 from headrace.model.pages import Page
-from headrace.model.records import ConsumerInfo
+from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push
@@ -20,6 +20,7 @@ from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
+from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
 
@@ -57,6 +58,10 @@ class RouteContext:
         """The administration for calls that only read, with the shorter time limit of `raw_messages`."""
         return Admin(self.engine.app.database, judging=READING_LIMIT)
 
+    def located(self, info: StreamInfo) -> StreamInfo:
+        """Return a stream with the name of its database, if that is a further one."""
+        return located(self.engine, info)
+
     async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
         """Check access for a call that isn't about one stream."""
         await self._access.check(_authorization(request), need, None)
@@ -73,11 +78,24 @@ class RouteContext:
         """Look up a stream by its id or name, see `Lookups.stream`."""
         return await self._lookups.stream(_authorization(request), unmarked(ref), need)
 
+    async def neighbour(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
+        """Look up a stream that must be in the same database as another one of the request."""
+        try:
+            return await self.stream(request, ref, need)
+        except UnknownStream as error:
+            further = self.engine.further
+            if self.engine.names is None and (further is None or not further.exist):
+                raise
+            raise UnknownStream(
+                f"{error} Name one of the same database, since messages are not copied to another one."
+            ) from error
+
     async def streams(self, request: AnyRequest, need: Need) -> list[str]:
         """Return the names of all existing streams for which the caller has the scope."""
         names = await self._access.streams(_authorization(request), need)
         if names is None:
-            return [info.name for info in await self.admin.streams()]
+            lists, _ = await read_all(self.engine, lambda engine: engine.admin.streams())
+            return [info.name for found in lists for info in found]
         return sorted({stream.name for stream in (await self.engine.streams_named(names)).values()})
 
     async def consumer(self, request: AnyRequest, stream: str, ref: str, need: Need) -> CachedConsumer:
@@ -96,12 +114,28 @@ class RouteContext:
         limit: int,
         after: tuple[str, str] | None,
         before: tuple[str, str] | None,
-    ) -> Page[ConsumerInfo]:
-        """Read a page of the consumers of a stream, or of all, as the caller may see them."""
-        found = await ConsumerPages.of(self.admin).consumers(stream, limit=limit, after=after, before=before)
+    ) -> tuple[Page[ConsumerInfo], list[str]]:
+        """Read a page of the consumers of a stream, or of all streams of all databases, as the caller may see them.
+
+        Returns:
+            The page, and the names of the databases that did not answer.
+        """
+
+        async def read(engine: Engine) -> Page[ConsumerInfo]:
+            return await ConsumerPages.of(engine.admin).consumers(stream, limit=limit, after=after, before=before)
+
+        if stream is None:
+            pages, away = await read_all(self.engine, read)
+        else:
+            pages, away = [await read(self.engine)], []
+        found = (
+            pages[0]
+            if len(pages) == 1
+            else merged(pages, lambda info: (info.stream, info.name), limit, backwards=before is not None)
+        )
         for index, info in enumerate(found):
             found[index] = await self.visible(request, info)
-        return found
+        return found, away
 
     async def visible(self, request: AnyRequest, info: ConsumerInfo) -> ConsumerInfo:
         """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""
@@ -152,6 +186,11 @@ class RouteContext:
         raise await self._access.forbidden(
             _authorization(request), f"{need!r} for the stream of the schedule {name:.80}, or for all streams"
         )
+
+
+def located(engine: Engine, info: StreamInfo) -> StreamInfo:
+    """Return a stream with the name of its database, if that is a further one."""
+    return info if engine.names is None else msgspec.structs.replace(info, database=engine.names.database)
 
 
 def _authorization(request: AnyRequest) -> str | None:

@@ -56,8 +56,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
     ) -> Listed[HttpConsumer]:
         await context.check_all_streams(request, "consume")
-        found = await all_consumers(context, request, limit, after, before)
-        return page(found, place_of, after=after, before=before, show=HttpConsumer.of)
+        found, away = await all_consumers(context, request, limit, after, before)
+        return page(found, place_of, after=after, before=before, show=HttpConsumer.of, unavailable=away)
 
     @get(_PATH, summary="Read a consumer", tags=["Consume API"])
     async def read_http_consumer(request: AnyRequest, consumer: AnyConsumerRef) -> HttpConsumer:

@@ -81,7 +81,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Publishes the messages that match to another stream or the same one, all or none. They
         are new messages there, in the same order."""
         cached = await context.stream(request, stream, "consume")
-        target = await context.stream(request, data.target, "publish")
+        target = await context.neighbour(request, data.target, "publish")
         count = await context.admin.republish(
             cached.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
             start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from headrace.model.records import Overview
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, RouteContext, located
+from headrace.server.routes.merging import read_all
 
 
 class OverviewAnswer(Struct):
     """An overview of the database."""
 
     data: Overview
+    unavailable: Annotated[
+        list[str] | UnsetType, Meta(description="The further databases that did not answer. Left out if all did.")
+    ] = UNSET
+
+
+def merged(found: Sequence[Overview]) -> Overview:
+    """Merge the overviews of all databases, beginning with the server's own. A process that works in several is listed once."""
+    workers = {(one.host, one.pid): one for overview in reversed(found) for one in overview.workers}
+    return Overview(
+        streams=sorted((one for overview in found for one in overview.streams), key=lambda one: one.name),
+        consumers=sorted(
+            (one for overview in found for one in overview.consumers), key=lambda one: (one.stream, one.name)
+        ),
+        workers=list(workers.values()),
+        at=found[0].at,
+        sources=sorted((one for overview in found for one in overview.sources), key=lambda one: one.name),
+        backfills=sorted((one for overview in found for one in overview.backfills), key=lambda one: one.created_at),
+    )
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
@@ -29,6 +49,12 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Returns streams, consumers, sources, running backfills and active processes. It
         evaluates no conditions, so it is cheap enough for a call every second."""
         await context.check_all_streams(request, "admin")
-        return OverviewAnswer(await context.admin.overview())
+        found, away = await read_all(engine, _overview)
+        return OverviewAnswer(found[0] if len(found) == 1 else merged(found), unavailable=away or UNSET)
 
     return [overview]
+
+
+async def _overview(engine: Engine) -> Overview:
+    found = await engine.admin.overview()
+    return structs.replace(found, streams=[located(engine, one) for one in found.streams])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from litestar.params import QueryParameter
@@ -50,6 +50,7 @@ def page(
     after: Place | None = None,
     before: Place | None = None,
     show: Callable[[T], Any] = lambda item: item,
+    unavailable: Sequence[str] = (),
 ) -> Listed[Any]:
     """Make the answer with a page.
 
@@ -57,12 +58,13 @@ def page(
         place: returns the place of an item in the list.
         after, before: of the request.
         show: converts an item to its form in the answer.
+        unavailable: the databases that did not answer.
     """
     following = previous = None
     if found:
         following = place(found[-1]) if found.more or before is not None else None
         previous = place(found[0]) if (found.more if before is not None else after is not None) else None
-    return Listed([show(item) for item in found], following, previous)
+    return Listed([show(item) for item in found], following, previous, list(unavailable))
 
 
 def place_of(consumer: ConsumerInfo) -> str:

@@ -23,7 +23,9 @@ from headrace.server.access.scopes import Access
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.routes import captures
+from headrace.server.routes.claims import claimed
 from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import SourceRef
 from headrace.server.routes.responses import call
@@ -45,8 +47,9 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         spec = data.spec(stream)
         engine.transforms.check_settings(spec.settings())
         try:
-            if not await context.admin.create_source(spec, into_existing=data.into_existing):
-                raise already_exists(f"The source {data.name!r}", {})
+            async with claimed(engine, "source", spec.name):
+                if not await context.admin.create_source(spec, into_existing=data.into_existing):
+                    raise already_exists(f"The source {data.name!r}", {})
         except AlreadyExists as error:
             if "stream" in error.differing and await context.scope(request, "admin") is not None:
                 # Nothing but that the name is taken, which the URL of every webhook shows.
@@ -66,10 +69,14 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
     ) -> Listed[Source]:
         await context.check_all_streams(request, "admin")
         check_one_place(after, before)
-        found = await store.sources(
-            engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+        pages, away = await read_all(
+            engine,
+            lambda one: store.sources(
+                one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+            ),
         )
-        return page(found, lambda info: info.name, after=after, before=before, show=source_of)
+        found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
+        return page(found, lambda info: info.name, after=after, before=before, show=source_of, unavailable=away)
 
     @get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
     async def read_source(request: AnyRequest, source: SourceRef) -> Source:
@@ -105,6 +112,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         or publication can't be dropped, unless forced."""
         info = await context.source(request, source)
         left = await context.admin.delete_source(info.id, force=force)
+        if engine.names is not None:
+            await engine.names.forget("source", info.name)
         engine.clear_caches()
         return DeletedSource(id=info.id, left=UNSET if left is None else left)
 

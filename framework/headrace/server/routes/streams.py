@@ -14,9 +14,13 @@ from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin import streams as administration
 from headrace.admin.validation import already_exists
+from headrace.model.pages import Page
+from headrace.model.records import StreamInfo
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.claims import claimed
+from headrace.server.routes.context import AnyRequest, RouteContext, located
+from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
@@ -29,13 +33,15 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
 
     @post("/streams", summary="Create a stream", tags=["Streams"])
     async def create_stream(request: AnyRequest, data: JSONBody[NewStream]) -> Stream:
-        """Creates a stream. 409 if a stream of this name exists."""
+        """Creates a stream, in a further database if one is named. 409 if a stream of this name exists in any database."""
         await context.check_stream(request, data.name, "admin")
-        spec = data.spec()
-        if not await context.admin.create_stream(spec):
-            raise already_exists(f"The stream {spec.name!r}", {})
-        engine.clear_caches()
-        return Stream.of(await context.admin.stream(spec.name))
+        database, spec = data.database, data.spec()
+        target = engine if database is None or engine.further is None else await engine.further.engine(database)
+        async with claimed(target, "stream", spec.name):
+            if not await target.admin.create_stream(spec):
+                raise already_exists(f"The stream {spec.name!r}", {})
+        target.clear_caches()
+        return Stream.of(located(target, await target.admin.stream(spec.name)))
 
     @get("/streams", summary="List streams", tags=["Streams"])
     async def list_streams(
@@ -44,14 +50,20 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Returns streams by name."""
         await context.check_all_streams(request, "consume")
         check_one_place(after, before)
-        found = await store.streams(engine.app.database, limit=limit, after=after, before=before)
-        return page(found, lambda info: info.name, after=after, before=before, show=Stream.of)
+
+        async def read(one: Engine) -> Page[StreamInfo]:
+            found = await store.streams(one.app.database, limit=limit, after=after, before=before)
+            return found if one.names is None else Page((located(one, info) for info in found), more=found.more)
+
+        pages, away = await read_all(engine, read)
+        found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
+        return page(found, lambda info: info.name, after=after, before=before, show=Stream.of, unavailable=away)
 
     @get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
     async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:
         """Returns the stream's settings and its size."""
         cached = await context.stream(request, stream, "consume")
-        return Stream.of(await context.admin.stream(cached.name))
+        return Stream.of(context.located(await context.admin.stream(cached.name)))
 
     @route(
         "/streams/{stream:str}",
@@ -64,7 +76,7 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         """Changes settings of a stream. Settings that are left out stay, also with PUT."""
         cached = await context.stream(request, stream, "admin")
         await context.admin.edit_stream(cached.name, **changes(data, await context.admin.stream(cached.name)))
-        return Stream.of(await context.admin.stream(cached.name))
+        return Stream.of(context.located(await context.admin.stream(cached.name)))
 
     @delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
     async def delete_stream(
@@ -84,6 +96,8 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         await administration.delete_stream(
             engine.app.database, cached.name, force=force is True, end_leases=force is not False
         )
+        if engine.names is not None:
+            await engine.names.forget("stream", cached.name)
         engine.clear_caches()
         return Deleted(cached.id)
 

@@ -48,6 +48,15 @@ class Listed(Struct, Generic[T], omit_defaults=True):
     prev: Annotated[
         int | str | None, Meta(description="Given if the list may go back: send it as `before` for the previous page.")
     ] = None
+    unavailable: Annotated[
+        list[str], Meta(description="The further databases that did not answer, and whose objects are missing here.")
+    ] = []
+
+
+class Data(Struct, Generic[T]):
+    """One object."""
+
+    data: T
 
 
 class Error(Struct, kw_only=True, omit_defaults=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
+from headrace.admin.databases import NAME as DATABASE_NAME
 from headrace.admin.validation import changed
 from headrace.model.records import StreamInfo
 from headrace.model.sources import NAME
@@ -27,10 +28,18 @@ class NewStream(StreamSettings, kw_only=True, forbid_unknown_fields=True):
     """A stream to be created."""
 
     name: Annotated[str, described(StreamSpec, "name", pattern=f"^{NAME.pattern}$")]
+    database: Annotated[
+        str | None,
+        Meta(
+            description="Name of the further database in which it is created. By default it is the server's own.",
+            extra_json_schema={"pattern": f"^{DATABASE_NAME.pattern}$"},
+        ),
+    ] = None
 
     def spec(self) -> StreamSpec:
         """Return the checked settings. Raises `InvalidInput` or `ConfigurationError`."""
         settings = _renamed(self, one_message_per_key=given(self).get("one_message_per_key") is True)
+        del settings["database"]
         return changed(StreamSpec(name=settings.pop("name")), settings)
 
 
@@ -74,6 +83,9 @@ class Stream(Struct, kw_only=True):
     stats: StreamStats
     inserted_at: datetime
     updated_at: datetime
+    database: Annotated[
+        str | UnsetType, Meta(description="The further database that it lives in. Left out for the server's own.")
+    ] = UNSET
     info: Annotated[StreamInfo, Meta(description="All that is known of it.")]
 
     @classmethod
@@ -85,5 +97,6 @@ class Stream(Struct, kw_only=True):
             stats=StreamStats(info.messages, info.consumers, info.size),
             inserted_at=info.created_at,
             updated_at=info.updated_at,
+            database=UNSET if info.database is None else info.database,
             info=info,
         )

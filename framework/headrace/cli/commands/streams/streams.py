@@ -31,6 +31,14 @@ def add(
     name: StreamName,
     /,
     *,
+    into: Annotated[
+        str | None,
+        Parameter(
+            name="--in",
+            show_default=False,
+            help="The further database of the server in which it is created, see `headrace database`. Default: the server's own.",
+        ),
+    ] = None,
     settings: StreamSettings = StreamSettings(),  # noqa: B008 - frozen
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -40,14 +48,14 @@ def add(
     Without a limit it keeps all messages. A stream that exists with the same
     settings is left unchanged.
     """
-    new, created = administer(backend, _add, StreamSpec(name=name, **settings.given()))
+    new, created = administer(backend, _add, StreamSpec(name=name, **settings.given()), into)
     text = f"{'Created the stream' if new else 'Unchanged: the stream'} {name!r}. Retention: {_policy(created)}."
     print_result(created, json, text)
 
 
-async def _add(admin: Administration, spec: StreamSpec) -> tuple[bool, StreamInfo]:
+async def _add(admin: Administration, spec: StreamSpec, database: str | None) -> tuple[bool, StreamInfo]:
     """Create the stream. Returns whether it is new (False if it existed with the same settings), and its info."""
-    new = await admin.create_stream(spec)
+    new = await admin.create_stream(spec, database=database)
     return new, await admin.stream(spec.name)
 
 
@@ -139,6 +147,7 @@ def _question(stream: StreamInfo) -> str:
 def _facts(stream: StreamInfo, consumers: list[ConsumerInfo]) -> list[tuple[str, str]]:
     facts = [
         ("stream", stream.name),
+        *([("database", stream.database)] if stream.database else []),
         ("created", time_or_dash(stream.created_at)),
         ("messages", number_or_dash(stream.messages)),
         ("seqs", f"{number_or_dash(stream.first_seq)} to {number_or_dash(stream.last_seq)}"),

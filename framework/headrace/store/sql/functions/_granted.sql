@@ -16,7 +16,7 @@ begin
     for v_function in
         with given (privilege, names) as (values
             ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
-                     poll_schedules record_heartbeat delete_heartbeat'),
+                     poll_schedules database_identity record_heartbeat delete_heartbeat'),
             ('publish', 'publish_message publish_messages run_schedule'),
             ('consume', 'lease settle settle_outcomes extend_leases reclaim mark_started ack_messages ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters dead_letter_page dead_letter_groups
@@ -26,7 +26,7 @@ begin
             ('admin', 'declare_schedule declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard redrive_chosen discard_chosen
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
-            ('all', 'create_source source_info source_page webhook_sources lock_source edit_source delete_source
+            ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source
                        schedule_page pause_schedule request_schedule delete_schedule
                        list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture

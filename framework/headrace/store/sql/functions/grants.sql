@@ -296,6 +296,12 @@ create or replace view headrace_granted.tokens with (security_barrier) as
 select * from headrace_internal.tokens where 0 = any ((select headrace_granted.streams_of('admin'))::int[])
 with check option;
 
+create or replace view headrace_granted.databases with (security_barrier) as
+select * from headrace_internal.databases where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
+
+create or replace view headrace_granted.places with (security_barrier) as
+select * from headrace_internal.places where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
+
 -- Remove the grants of roles that are not those that got them: a role was dropped, and the name may now belong to
 -- another one. The rights to the schema headrace_granted belong to a role and not to its name, and pg_dump keeps them. Call it
 -- before each change of the grants.

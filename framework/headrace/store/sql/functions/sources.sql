@@ -17,6 +17,7 @@ begin
             'The source name %L can''t be used: it looks like an id. Take another name.', p_name);
     end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- the stream can't be deleted meanwhile
+    perform headrace_internal.require_unplaced('source', p_name);
     insert into headrace_internal.sources (name, kind, stream_id, settings, created_at, updated_at)
         values (p_name, p_kind, (headrace_internal.require_stream(p_stream)).id, p_settings, v_now, v_now)
         on conflict (name) do nothing

@@ -39,6 +39,7 @@ begin
         return;
     end if;
     perform headrace_internal.refuse_id('stream', p_name);
+    perform headrace_internal.require_unplaced('stream', p_name);
 
     insert into headrace_internal.streams (name, relation, sequence, one_message_per_key)
         values (p_name, format('headrace_streams.%I', p_name), format('headrace_streams.%I', p_name || '.seq'),

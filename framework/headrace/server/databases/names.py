@@ -1,0 +1,40 @@
+"""Names of streams and sources, which are unique among all databases of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace import store
+from headrace.model.errors import AlreadyExists
+
+
+class DataNames:
+    """The names of one further database. Its routes claim a name before they create something, and forget it
+    after they deleted it. So a crash leaves at most a name without a stream, which the next creation in the same
+    database uses, and which is forgotten after some minutes.
+
+    Args:
+        home: returns the configuration database.
+        database: the name of the further database.
+    """
+
+    def __init__(self, home: Callable[[], store.Database], database: str) -> None:
+        self.database = database
+        self._home = home
+
+    async def claim(self, kind: store.PlaceKind, name: str) -> None:
+        """Reserve a name for this database. Raises `AlreadyExists` if another database has it."""
+        found = await store.place_name(self._home(), kind, name, self.database)
+        if found != self.database:
+            where = f"in the database {found!r}" if found else "in the server's own database"
+            raise AlreadyExists(
+                f"The {kind} {name!r} exists {where}. Names are unique among all databases. Choose another name."
+            )
+
+    async def confirm(self, kind: store.PlaceKind, name: str, uid: str) -> None:
+        """Note the id of what was created. After a crash it is noted when the names are reconciled."""
+        await store.confirm_place(self._home(), kind, name, self.database, uid)
+
+    async def forget(self, kind: store.PlaceKind, name: str) -> None:
+        """Free a name."""
+        await store.forget_place(self._home(), kind, name, self.database)

@@ -1,0 +1,78 @@
+"""Lists over all databases of a server: the pages of each, merged to one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from heapq import merge
+from typing import Any, TypeVar
+
+import anyio
+
+from headrace.model.errors import HeadraceError
+from headrace.model.pages import Page
+from headrace.server.engine import Engine
+
+T = TypeVar("T")
+
+READ_TIMEOUT = 5.0
+"""Seconds that each further database has to return its part of a list."""
+
+
+def merged(pages: Sequence[Page[T]], place: Callable[[T], Any], limit: int, *, backwards: bool = False) -> Page[T]:
+    """Merge the pages that several databases return for one request.
+
+    Args:
+        pages: each in the order of `place`. One with `more` may have ended early.
+        place: returns the place of an item, which no other item has.
+        limit: the largest number of items.
+        backwards: whether the pages were read backwards, and end at their first item.
+    """
+    items: list[T] = list(merge(*pages, key=place))
+    # Beyond the end of a page that goes on, items of its database may be missing.
+    if backwards:
+        bounds = [place(page[0]) for page in pages if page.more and page]
+        kept = [item for item in items if not bounds or place(item) >= max(bounds)][-limit:]
+    else:
+        bounds = [place(page[-1]) for page in pages if page.more and page]
+        kept = [item for item in items if not bounds or place(item) <= min(bounds)][:limit]
+    return Page(kept, more=any(page.more for page in pages) or len(kept) < len(items))
+
+
+async def read_all(engine: Engine, read: Callable[[Engine], Awaitable[T]]) -> tuple[list[T], list[str]]:
+    """Read from all databases at the same time.
+
+    Args:
+        engine: the engine of the server's own database, or of the only one to read.
+        read: reads from one.
+
+    Returns:
+        What they return, beginning with the engine's own, and the names of the further databases that did not answer.
+
+    Raises:
+        What `read` raises for the engine's own database.
+    """
+    if engine.further is None or not engine.further.exist:
+        return [await read(engine)], []
+    engines, away = await engine.further.engines()
+    found: dict[str, T] = {}
+
+    async def read_one(name: str, other: Engine) -> None:
+        try:
+            with anyio.fail_after(READ_TIMEOUT):
+                found[name] = await read(other)
+        except (HeadraceError, TimeoutError):
+            away.append(name)
+
+    failure: HeadraceError | None = None
+    own: list[T] = []
+    async with anyio.create_task_group() as group:
+        for name, other in engines.items():
+            group.start_soon(read_one, name, other)
+        try:
+            own.append(await read(engine))
+        except HeadraceError as error:  # raised outside of the group, which would wrap it
+            failure = error
+            group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return [*own, *(found[name] for name in sorted(found))], sorted(away)

@@ -1,0 +1,70 @@
+"""References to the URL of a database: `env:NAME`, an environment variable, or `file:/path`, a file. What is stored of a
+database is its reference, so that no dump and no answer contains a password."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from headrace.model.errors import ConfigurationError, InvalidInput
+
+MAX_REFERENCE = 500
+"""The largest number of characters of a reference."""
+
+_MAX_FILE = 10_000
+_FORM = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^\x00-\x1f]+")
+REFERENCE = rf"^({_FORM.pattern})$"
+"""The pattern of a reference."""
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a text is a reference to the URL of a database."""
+    return len(text) <= MAX_REFERENCE and _FORM.fullmatch(text) is not None
+
+
+def check_reference(reference: str) -> str:
+    """Return a reference to the URL of a database. Raises `InvalidInput` if it is none."""
+    if not is_reference(reference):
+        hint = " A URL itself may contain a password." if "://" in reference else ""
+        shown = "The reference" if "://" in reference else f"The reference {reference:.80}"
+        raise InvalidInput(
+            f"{shown} names no place of a URL.{hint} Give env:NAME for an environment variable, or file:/path for a file.",
+            field="url_from",
+        )
+    return reference
+
+
+def is_allowed(reference: str, allowed: Iterable[str]) -> bool:
+    """Return whether an operator allows a reference: it is one of these, or begins with one that ends in `*`."""
+    if ".." in Path(reference.removeprefix("file:")).parts:
+        return False
+    return any(reference == one or (one.endswith("*") and reference.startswith(one[:-1])) for one in allowed)
+
+
+def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URL that a reference names. Raises `ConfigurationError` if there is none, or if it is no URL of Postgres."""
+    kind, _, place = check_reference(reference).partition(":")
+    url = environment.get(place, "") if kind == "env" else _content(place)
+    if not url:
+        missing = f"the environment variable {place} is not set" if kind == "env" else f"the file {place} is empty"
+        raise ConfigurationError(
+            f"The URL of the database can't be read from {reference}: {missing}. Set it where the server runs."
+        )
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigurationError(
+            f"What {reference} contains is no Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."
+        )
+    return url
+
+
+def _content(path: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return file.read(_MAX_FILE).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
+        raise ConfigurationError(
+            f"The URL of the database can't be read from file:{path}: {reason}. Let the user of the server read it."
+        ) from error

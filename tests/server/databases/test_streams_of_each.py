@@ -1,0 +1,184 @@
+"""Everything works for the streams of each database, by their names and ids alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from headrace import store
+from tests.server.calling import Api
+from tests.server.databases.conftest import opened, serving_here
+from tests.support import servers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _count(dsn: str, stream: str) -> int | None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        if await connection.fetchval("select to_regclass($1)", f"headrace_streams.{stream}") is None:
+            return None
+        count: int = await connection.fetchval(f"select count(*) from headrace_streams.{stream}")
+        return count
+    finally:
+        await connection.close()
+
+
+async def test_a_stream_lives_in_the_database_that_it_was_created_in(two: Api, home_dsn: str, eu_dsn: str) -> None:
+    await two.publish(("a", 1), stream="orders")
+    await two.publish(("b", 2), ("c", 3), stream="visits")
+    assert (await _count(home_dsn, "orders"), await _count(eu_dsn, "orders")) == (1, None)
+    assert (await _count(home_dsn, "visits"), await _count(eu_dsn, "visits")) == (None, 2)
+    assert (await two.get("/streams/visits"))["database"] == "eu"
+    assert "database" not in await two.get("/streams/orders")
+
+
+async def test_the_data_plane_serves_streams_of_each_database(two: Api) -> None:
+    await two.stream("near")
+    await two.stream("far", database="eu")
+    for stream in ("near", "far"):
+        made = await two.consumer("ship", stream)
+        await two.publish(("a", 1), ("b", 2), stream=stream)
+        first, second = await two.receive(stream=stream)
+        for ref in (stream, (await two.get(f"/streams/{stream}"))["id"]):
+            path = f"/streams/{ref}/consumers/{made['id']}"
+            await two.post(f"{path}/extend", {"ack_ids": [second["ack_id"]]})
+        await two.post(f"{path}/nack", {"ack_ids": [second["ack_id"]], "error": "no"})
+        await two.post(f"{path}/ack", {"ack_ids": [first["ack_id"]]})
+        (again,) = await two.receive(stream=stream)
+        assert again["message"]["key"] == "b"
+        assert len((await two.get(f"{path}/messages"))["data"]) == 1
+        assert (await two.get(f"{path}"))["name"] == "ship"
+
+
+async def test_older_dialects_find_a_consumer_in_any_database(two: Api) -> None:
+    await two.stream("pulled", database="eu")
+    made = await two.consumer("visit", "pulled")
+    await two.consumer("order", "orders")
+    await two.publish(("a", 1), stream="pulled")
+    for ref in (made["id"], "visit", "pulled:visit"):
+        found = await two.post(f"/http_pull_consumers/{ref}/receive", {"batch_size": 1})
+        (message,) = found["data"]
+        await two.post(f"/http_pull_consumers/{ref}/nack", {"ack_ids": [message["ack_id"]]})
+    await two.refused("POST", "/http_pull_consumers/nope/receive", {}, status=404)
+    await two.consumer("same", "pulled")
+    await two.consumer("same", "orders")
+    refused = await two.refused("POST", "/http_pull_consumers/same/receive", {}, status=409)
+    assert "orders:same or pulled:same" in refused["summary"]
+
+
+async def test_waiting_receivers_are_woken_in_each_database(two: Api) -> None:
+    await two.stream("waited", database="eu")
+    await two.consumer("ship", "waited")
+    waiting = asyncio.create_task(two.receive(stream="waited", wait_for=30_000))
+    engine = two.server.databases.open["eu"].engine
+    while not engine.statistics()["waiting"]:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await two.publish(("a", 1), stream="waited")
+    assert len(await waiting) == 1
+
+
+async def test_webhooks_are_published_to_the_database_of_their_stream(two: Api, eu_dsn: str) -> None:
+    await two.stream("hooked", database="eu")
+    await two.post("/sources", {"name": "shop", "kind": "webhook", "stream": "hooked"}, 201)
+    await two.post("/webhook/shop", {"id": 7})
+    assert await _count(eu_dsn, "hooked") == 1
+    assert [one["name"] for one in (await two.get("/sources"))["data"]] == ["shop"]
+    await two.refused("POST", "/sources", {"name": "shop", "kind": "webhook", "stream": "orders"}, status=422)
+    await two.call("DELETE", "/sources/shop")
+    await two.post("/sources", {"name": "shop", "kind": "webhook", "stream": "orders"}, 201)
+
+
+async def test_lists_cover_all_databases_in_pages(two: Api) -> None:
+    for name in ("b", "d"):
+        await two.stream(name)
+    for name in ("a", "c", "e"):
+        await two.stream(name, database="eu")
+    everything = {one["name"] for one in (await two.get("/streams"))["data"]}
+    names, after = [], {}
+    while True:
+        page = await two.get("/streams", limit=2, **after)
+        names += [one["name"] for one in page["data"]]
+        if page.get("next") is None:
+            break
+        after = {"after": page["next"]}
+    assert names == sorted(everything)
+    assert names[:5] == ["a", "b", "c", "d", "e"]
+    last = await two.get("/streams", limit=2, before="e1")
+    assert [one["name"] for one in last["data"]] == ["d", "e"]
+    await two.consumer("x", "a")
+    await two.consumer("x", "b")
+    assert [one["info"]["stream"] for one in (await two.get("/consumers", limit=2))["data"]] == ["a", "b"]
+    overview = (await two.get("/overview"))["data"]
+    assert [one["name"] for one in overview["streams"]] == names
+    assert len(overview["workers"]) == 1
+
+
+async def test_a_name_is_in_one_database_only(two: Api) -> None:
+    await two.stream("unique", database="eu")
+    assert (await two.refused("POST", "/streams", {"name": "orders", "database": "eu"}, status=409))["code"] == "exists"
+    await two.refused("POST", "/streams", {"name": "unique"}, status=422)
+    await two.refused("POST", "/streams", {"name": "unique", "database": "eu"}, status=409)
+    refused = await two.refused("POST", "/streams", {"name": "x", "database": "nope"}, status=404)
+    assert refused["code"] == "unknown_database"
+    await two.call("DELETE", "/streams/unique")
+    await two.stream("unique")
+    assert "database" not in await two.get("/streams/unique")
+
+
+async def test_a_refused_creation_leaves_the_name_free(two: Api) -> None:
+    await two.refused(
+        "POST", "/streams", {"name": "x", "database": "eu", "retain_up_to": "1s", "retain_at_least": "2s"}, status=422
+    )
+    await two.stream("x")
+
+
+async def test_the_next_creation_finishes_one_that_crashed(two: Api) -> None:
+    home = two.server.app.database
+    assert await store.place_name(home, "stream", "half", "eu") == "eu"  # the server crashed after this
+    await two.refused("POST", "/streams", {"name": "half"}, status=422)
+    await two.stream("half", database="eu")
+    await two.publish(("a", 1), stream="half")
+
+
+async def test_a_name_whose_creation_crashed_is_free_after_some_minutes(two: Api) -> None:
+    home = two.server.app.database
+    await store.place_name(home, "stream", "later", "eu")
+    for grace, freed in ((600.0, False), (0.0, True)):
+        found = await store.names_of(two.server.databases.open["eu"].app.database, "stream", None)
+        await store.reconcile_places(home, "stream", "eu", found, None, grace=grace)
+        assert (await store.place_of(home, "stream", "later") is None) == freed
+
+
+async def test_streams_that_workers_create_directly_are_found(two: Api, home_dsn: str, eu_dsn: str) -> None:
+    await two.stream("taken")
+    async with servers.opened(eu_dsn) as eu:
+        for name in ("direct", "taken"):
+            await store.create_stream(eu, name)
+    async with serving_here(home_dsn) as other:
+        await opened(other, "eu")
+        assert (await other.get("/streams/direct"))["database"] == "eu"
+        assert "database" not in await other.get("/streams/taken")  # names of the server's own database win
+        (entry,) = (await other.server.databases.all()).values()
+        assert entry.conflicts == ("stream taken",)
+
+
+async def test_messages_are_republished_within_a_database_only(two: Api) -> None:
+    await two.stream("originals", database="eu")
+    await two.publish(("a", 1), stream="originals")
+    refused = await two.refused("POST", "/streams/originals/republish", {"target": "orders"}, status=404)
+    assert "same database" in refused["summary"]
+    await two.stream("copies", database="eu")
+    assert (await two.post("/streams/originals/republish", {"target": "copies"}))["data"]["published"] == 1
+
+
+async def test_metrics_and_readiness_cover_all_databases(two: Api) -> None:
+    await two.consumer("ship", "visits")
+    await two.publish(("a", 1), stream="visits")
+    metrics = (await two.client.get("/metrics")).text
+    assert 'stream="visits"' in metrics
+    assert "headrace_server_messages_published_total 0" not in metrics
+    ready = (await two.client.get("/ready")).json()
+    assert (ready["ready"], ready["databases"]) == (True, [{"name": "eu", "ready": True, "reasons": []}])
