@@ -269,7 +269,13 @@ class App(Declared, Publishing):
         async with self._with_resources() as dependencies:
             attached = (*self._attached, *self._capturing(), *self._periodic())
             self._service = service = Service(
-                self.consumers, self._shared(dependencies), attached, self.captures, self._limits, self._formats, self.schedules
+                self.consumers,
+                self._shared(dependencies),
+                attached,
+                self.captures,
+                self._limits,
+                self._formats,
+                self.schedules,
             )
             try:
                 await service.prepare()

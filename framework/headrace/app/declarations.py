@@ -23,8 +23,8 @@ from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention,
 from headrace.runtime.formats.codec import Codec
 from headrace.runtime.formats.format import StreamFormat, check_codec, check_conditions
 from headrace.runtime.handlers.middleware import Middleware, check_middleware
-from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.handlers.signature import is_async
+from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.settling.dead_letters import DeadLetterHook
 from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, Numeric
 from headrace.sources.postgres.spec import PostgresSpec

@@ -211,8 +211,8 @@ from headrace.store.messages.transactions import (
 
 __all__ = [
     "PATIENCE",
-    "PRIVILEGES",
     "PLACES_PAGE",
+    "PRIVILEGES",
     "Acks",
     "BackfillToDo",
     "CaptureBatch",
@@ -270,9 +270,9 @@ __all__ = [
     "consumers",
     "create_source",
     "create_stream",
-    "dead_letter_groups",
     "database_identity",
     "databases",
+    "dead_letter_groups",
     "dead_letters",
     "dead_rows",
     "declare_consumer",

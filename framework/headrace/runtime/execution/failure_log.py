@@ -26,7 +26,9 @@ class FailureLog:
             max_deliver: attempts before a message is exhausted, -1 for no limit.
         """
         if self._burst.skipped and self._burst.begins:
-            log.warning("more messages failed", stream=message.stream, consumer=message.consumer, messages=self._burst.skipped)
+            log.warning(
+                "more messages failed", stream=message.stream, consumer=message.consumer, messages=self._burst.skipped
+            )
         if not self._burst.admits():
             return
         if failure.kind == "release":

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from headrace.server.http import Scope
-from headrace.server.routes.slashes import marked_scope, unmarked
+from headrace.server.slashes import marked_scope, unmarked
 
 Kind = Literal["stream", "source", "consumer"]
 

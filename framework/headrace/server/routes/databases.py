@@ -17,7 +17,7 @@ from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.options import Options
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.slashes import unmarked
+from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Data, Listed
 from headrace.store.database.references import MAX_REFERENCE, REFERENCE, check_reference, is_allowed
 
