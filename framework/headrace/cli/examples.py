@@ -6,7 +6,7 @@ from textwrap import indent
 
 EXAMPLES = {
     "asyncapi": """\
-headrace asyncapi service:app > asyncapi.json
+headrace asyncapi service:app
 headrace asyncapi service:app --title Shop --api-version 2.1.0""",
     "plan": """\
 headrace plan headrace.yaml
