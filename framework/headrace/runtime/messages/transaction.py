@@ -52,7 +52,8 @@ class Publishes(Protocol):
 class Transaction:
     """An open transaction. What is written and published through it commits together, or not at all.
 
-    The methods are those of an asyncpg connection. A handler with `transactional=True` takes one,
+    The methods are those of an asyncpg connection: `query` is a statement whose `$1` is the first of
+    `args`, and `timeout` is in seconds. A statement that fails raises asyncpg's error. A handler with `transactional=True` takes one,
     and a service opens one with `async with app.transaction() as tx:`. It can't be used after its
     end.
     """
