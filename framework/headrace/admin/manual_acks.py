@@ -72,6 +72,7 @@ class ManualAcks(Base):
         self, stream: str, name: str, ack_ids: Sequence[str], *, delay: Duration | None = None, error: str | None = None
     ) -> list[str]:
         """Nack messages. They are delivered again after `delay`, by default at once. The attempt counts.
+        Their dead letters would show `error`.
 
         Returns:
             The ids that had no effect, because their lease was lost.

@@ -99,7 +99,10 @@ class Transaction:
         return await self.connection.fetchval(query, *args, timeout=timeout)
 
     def cursor(self, query: str, *args: Any, **options: Any) -> Any:
-        """Iterate over the rows without loading all of them: `async for row in tx.cursor("select …")`."""
+        """Iterate over the rows without loading all of them: `async for row in tx.cursor("select …")`.
+
+        The options are those of asyncpg's `cursor`.
+        """
         return self.connection.cursor(query, *args, **options)
 
     async def copy_records_to_table(self, table: str, *, records: Any, **options: Any) -> str:
