@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 from sphinx.application import Sphinx
 
+from headrace.model.settings import settings_of
 from headrace.runtime.messages import batch, message
 from headrace.runtime.messages.transaction import Transaction
 
@@ -23,7 +25,14 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _process(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    lines[:] = with_code_blocks(with_literals("\n".join(lines)).splitlines())
+    described = [*lines, *_settings(obj)]
+    lines[:] = with_code_blocks(with_literals("\n".join(described)).splitlines())
+
+
+def _settings(obj: object) -> list[str]:
+    """Return the settings of a spec as arguments. They are described in its annotations, not in its docstring."""
+    settings = settings_of(obj) if isinstance(obj, type) and issubclass(obj, msgspec.Struct) else {}
+    return ["", "Args:", *(f"    {name}: {one.details}" for name, one in settings.items())] if settings else []
 
 
 def with_literals(text: str) -> str:

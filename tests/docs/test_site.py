@@ -11,10 +11,14 @@ import pytest
 from docsite import llms, pages, python_api
 from docsite.reference import GENERATED, commands, errors, http, metrics, sql
 from headrace import store
+from headrace.admin import Admin
+from headrace.client import Remote
 from headrace.model.errors import ERROR_CODES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+REFERS = re.compile(r"`\w+\.\w+`|[Ss]ee (?:asyncpg|`)")
+"""A docstring that refers to that of another method."""
 INDEX = pages.contents(pages.read_index())
 
 
@@ -146,6 +150,20 @@ def test_every_generated_page_has_a_title_and_ends_with_a_line() -> None:
 def test_every_public_name_has_a_docstring(name: str, value: object) -> None:
     if inspect.isclass(value) or inspect.isroutine(value):
         assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize("name", [name for name, value in python_api.documented() if inspect.isclass(value)])
+def test_the_docstrings_name_all_arguments(name: str) -> None:
+    kind = dict(python_api.documented())[name]
+    shared = inspect.getdoc(Admin if kind is Remote else kind) or ""  # `Remote` has the methods of `Admin`
+    for member, method in inspect.getmembers(kind, inspect.isroutine):
+        text = inspect.getdoc(method) or ""
+        public = not member.startswith("_") and getattr(method, "__module__", "").startswith("headrace")
+        if public and not REFERS.search(text):
+            words = set(re.findall(r"\w+", text + shared))
+            arguments = set(inspect.signature(method).parameters) - {"self", "cls", "args", "kwargs"}
+            missing = {one for one in arguments if not {one, f"{one}s", one.removesuffix("s")} & words}
+            assert not missing, f"{name}.{member} does not describe {missing}"
 
 
 def test_everything_that_the_package_exports_is_on_a_page() -> None:

@@ -25,10 +25,16 @@ class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens
         counting: seconds for counting the pending messages of consumers. After that they are not
             counted, see `num_pending_exact`.
 
-    Every method raises `UnknownStream` and `UnknownConsumer` for names that don't exist,
-    `InvalidInput` for invalid values, and `StoreUnavailable`. `filter` is one key filter or
-    several. `where` is a condition on the content: text, its JSON, or one made with `field`. Times
-    without a zone are taken as UTC.
+    Every method raises `UnknownStream`, `UnknownConsumer` and `UnknownSource` for names that don't
+    exist, `InvalidInput` for invalid values, and `StoreUnavailable`.
+
+    Arguments have the same meaning in all methods. `stream` and `name` are the names of a stream and
+    of its consumer, or `name` alone that of a stream. `ref` is the name or the id of a source or a
+    token. `spec` has the settings of what is created. `key` is a message's key, and `filter` is one
+    key filter or several. `where` is a condition on the content: text, its JSON, or one made with
+    `field`. `start_seq` and `start_time` are inclusive, as are `end_seq` and `end_time`, and times
+    without a zone are taken as UTC. `seqs` are sequence numbers, and `ack_ids` come from `receive`.
+    `data` and `headers` are JSON texts. With `dry_run` nothing is changed.
     """
 
     async def overview(self) -> Overview:

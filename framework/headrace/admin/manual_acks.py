@@ -79,6 +79,7 @@ class ManualAcks(Base):
         snooze: bool = False,
     ) -> list[str]:
         """Nack messages. They are delivered again after `delay`, by default at once. The attempt counts.
+        Their dead letters would show `error`.
 
         Args:
             snooze: nothing has failed, and the attempt doesn't count. It needs a delay, and has no error.

@@ -76,7 +76,7 @@ class Messages(Base):
         start_seq: int | None = None, end_seq: int | None = None,
         start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
     ) -> int:  # fmt: skip
-        """Publish messages of a stream again, to another stream or to the same one, in order, all or none.
+        """Publish messages of a stream again, in order, all or none. The stream `target` is another or the same.
 
         They become new messages, with new seqs and the current time. Bounds are inclusive.
         `dry_run` only counts the matches.

@@ -320,6 +320,7 @@ class App(Declared, Publishing):
         declared by this app, nor that of the app. Otherwise None.
 
         Args:
+            spec: the settings of the source.
             refusal: returns why an address may not be connected to. None allows all.
         """
         declared = {one.database for one in self.captures}

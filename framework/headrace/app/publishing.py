@@ -73,8 +73,10 @@ class Publishing:
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
 
         Args:
-            message_ids: an id, or None, for each message. For this and the other arguments, see
-                `publish`.
+            stream: the name of the stream.
+            messages: the tuples.
+            message_ids: an id, or None, for each message.
+            delay, deliver_at, tx: as for `App.publish`.
 
         Returns:
             The number of messages published or scheduled. Messages with a known id, and those that

@@ -65,6 +65,7 @@ class Remote(Calls):
     # --- calls of more than one request
 
     async def create_stream(self, spec: StreamSpec | str, *, database: str | None = None) -> bool:
+        """Create a stream, as `Admin.create_stream` does."""
         spec = StreamSpec(name=spec) if isinstance(spec, str) else spec
         try:
             await CREATE_STREAM.send(self.transport, spec, database=database)
@@ -77,6 +78,7 @@ class Remote(Calls):
         return True
 
     async def create_consumer(self, spec: ConsumerSpec) -> bool:
+        """Create a consumer, as `Admin.create_consumer` does."""
         try:
             await CREATE_CONSUMER.send(self.transport, spec.stream, spec)
         except AlreadyExists:
@@ -89,6 +91,7 @@ class Remote(Calls):
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
     ) -> int:
+        """Publish messages in order, all or none, as `Admin.send_many` does. At most 10,000."""
         if not keys:
             return 0
         messages = [_message(*message) for message in zip(keys, data, headers, strict=True)]
@@ -96,6 +99,8 @@ class Remote(Calls):
         return published
 
     async def peek(self, stream: str, name: str, *, limit: int = 10, above: int = 0) -> list[PeekedMessage]:
+        """Read a consumer's messages without leasing them, as `Admin.peek` does."""
+
         async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
             found = await PEEK.send(self.transport, stream, name, limit=limit, above=after, states=states)
             return Page(found.data, more=found.next is not None)
@@ -103,6 +108,7 @@ class Remote(Calls):
         return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
+        """Return the state of a key's latest message in each consumer, as `Admin.standing` does."""
         found = await STANDING.send(self.transport, stream, key)
         if found:
             return found[0].seq, [standing.record() for standing in found]

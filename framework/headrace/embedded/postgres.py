@@ -109,7 +109,7 @@ class EmbeddedPostgres:
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server, even while it is in use. Does nothing when it isn't running.
 
-        `fast` ends all sessions and writes everything to disk. `immediate` ends it at once, and the
+        The mode `fast` ends all sessions and writes everything to disk. `immediate` ends it at once, and the
         next start recovers. Neither loses a commit.
         """
         with self._locked_if_exists() as place:
@@ -119,7 +119,7 @@ class EmbeddedPostgres:
                 ensure_stopped(server_dir, os_user, self._options, mode)
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """Stop the server if it runs, and start it. With `immediate` this is a crash and its recovery."""
+        """Stop the server if it runs, and start it. With the mode `immediate` this is a crash and its recovery."""
         with self._locked() as (server_dir, os_user):
             ensure_stopped(server_dir, os_user, self._options, mode)
             ensure_running(server_dir, os_user, self._options)
@@ -154,7 +154,7 @@ class EmbeddedPostgres:
             )
 
     def url(self, database: str = DATABASE) -> str:
-        """The libpq URL to connect to, whether or not the server is running now.
+        """The libpq URL of a database to connect to, whether or not the server is running now.
 
         It is the TCP address if this object was given a port, with the password once there is one.
         Otherwise it is the Unix socket, which is the fastest.

@@ -21,7 +21,7 @@ class HeadraceError(Exception):
     """The sentence for a caller over HTTP. None for the message itself."""
 
     def with_public(self, sentence: str) -> Self:
-        """Set `public`. Returns the error."""
+        """Set `public` to a sentence. Returns the error."""
         self.public = sentence
         return self
 

@@ -47,8 +47,8 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Breaker | bool | int | None) -> Breaker | None:
-        """Convert what the decorator takes: True for the defaults, a number of failures, a `Breaker`, or None
-        for no breaker.
+        """Convert the value that is given to the decorator: True for the defaults, a number of failures, a
+        `Breaker`, or None for no breaker.
         """
         if given is None or given is False:
             return None

@@ -68,7 +68,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> Self:
-        """Return the spec for stored settings."""
+        """Return the spec of the source `name`, which fills `stream`, for its stored settings."""
         return msgspec.convert({**settings, "name": name, "stream": stream}, cls)
 
 

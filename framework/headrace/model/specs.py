@@ -67,7 +67,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, value: Backoff | Duration | Sequence[Duration] | None) -> Backoff:
-        """Make a backoff from a `Backoff`, one delay, a list of delays, or None for the default."""
+        """Make a backoff from a value: a `Backoff`, one delay, a list of delays, or None for the default."""
         if value is None:
             return cls()
         if isinstance(value, Backoff):

@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Raises:
         ConfigurationError: a value is invalid, or contradicts another one.
 
-    The last three are internal. Tests shorten them:
+    `body_check_interval`, `discard_time` and `push_refresh_interval` are internal. Tests shorten them:
 
     Args:
         body_check_interval: the interval at which incoming bodies are checked for their timeout.

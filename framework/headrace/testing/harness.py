@@ -266,12 +266,12 @@ class Harness:
         ]
 
     def kinds(self, consumer: ConsumerName | None = None, *, key: str | None = None) -> list[Kind]:
-        """The kinds of these outcomes: `assert harness.kinds(ship, key="orders.1") == ["retried", "acked"]`."""
+        """The kinds of the outcomes of a consumer, or of all, and of a key, or of all: `assert harness.kinds(ship, key="orders.1") == ["retried", "acked"]`."""
         return [outcome.kind for outcome in self.outcomes(consumer, key=key)]
 
     def assert_outcomes(self, consumer: ConsumerName, *kinds: Kind, key: str | None = None) -> None:
-        """Assert that the outcomes have these kinds, in this order. The failure message lists each outcome
-        with its error.
+        """Assert that the outcomes of a consumer, or of one key there, have these kinds, in this order. The
+        failure message lists each outcome with its error.
         """
         found = self.outcomes(consumer, key=key)
         assert tuple(outcome.kind for outcome in found) == kinds, _list(

@@ -31,6 +31,11 @@ class Outcome(msgspec.Struct):
     """The outcome of one delivery of a message to a consumer.
 
     Attributes:
+        stream: the name of the stream.
+        consumer: the name of the consumer.
+        key: the message's key.
+        seq: its sequence number.
+        attempt: which delivery this is, from 1.
         kind: see `Kind`.
         after: seconds until the message is delivered again, if it was retried.
         error: the error, if the delivery failed.

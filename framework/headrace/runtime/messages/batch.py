@@ -61,7 +61,9 @@ class Batch(msgspec.Struct, eq=False):
         """Request redelivery of a message when the handler returns. The attempt counts.
 
         Args:
+            message: a message of this batch.
             after: the delay, in seconds or as text such as "30s". None for the consumer's backoff.
+            reason: the error of this attempt, as logs and a later dead letter show it.
         """
         self.failures[message.seq] = Retry(reason, after=after)
 
@@ -70,12 +72,23 @@ class Batch(msgspec.Struct, eq=False):
         self.failures[message.seq] = Snooze(delay)
 
     def reject(self, message: Message, reason: str = "the handler rejected the message") -> None:
-        """Make a message a dead letter when the handler returns."""
+        """Make a message a dead letter when the handler returns.
+
+        Args:
+            message: a message of this batch.
+            reason: the error that the dead letter shows.
+        """
         self.failures[message.seq] = Reject(reason)
 
     def set_outcomes(self, outcomes: list[BatchOutcome]) -> None:
-        """Set the outcome of each message, in their order. Raises `InvalidInput` for a list that
-        doesn't fit."""
+        """Set the outcome of each message.
+
+        Args:
+            outcomes: None to ack, `Retry` or `Reject`, in the order of the messages.
+
+        Raises:
+            InvalidInput: the list has another length, or other elements.
+        """
         if len(outcomes) != len(self.messages):
             raise InvalidInput(
                 f"The handler of a batch of {len(self.messages)} messages returned a list of {len(outcomes)}: return None to ack"

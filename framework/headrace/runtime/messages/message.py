@@ -129,7 +129,14 @@ class Message(msgspec.Struct, eq=False, gc=False):
         await self._settle(snoozed(seconds(delay, "delay")))
 
     async def reject(self, reason: str = "rejected by the handler") -> None:
-        """Make it a dead letter. Raises `LeaseLost`."""
+        """Make it a dead letter.
+
+        Args:
+            reason: the error that the dead letter shows.
+
+        Raises:
+            LeaseLost: the lease expired, or was ended.
+        """
         await self._settle(rejected(reason))
 
     async def extend(self) -> None:

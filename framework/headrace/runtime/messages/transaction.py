@@ -52,7 +52,8 @@ class Publishes(Protocol):
 class Transaction:
     """An open transaction. What is written and published through it commits together, or not at all.
 
-    The methods are those of an asyncpg connection. A handler with `transactional=True` takes one,
+    The methods are those of an asyncpg connection: `query` is a statement whose `$1` is the first of
+    `args`, and `timeout` is in seconds. A statement that fails raises asyncpg's error. A handler with `transactional=True` takes one,
     and a service opens one with `async with app.transaction() as tx:`. It can't be used after its
     end.
     """
@@ -98,7 +99,10 @@ class Transaction:
         return await self.connection.fetchval(query, *args, timeout=timeout)
 
     def cursor(self, query: str, *args: Any, **options: Any) -> Any:
-        """Iterate over the rows without loading all of them: `async for row in tx.cursor("select …")`."""
+        """Iterate over the rows without loading all of them: `async for row in tx.cursor("select …")`.
+
+        The options are those of asyncpg's `cursor`.
+        """
         return self.connection.cursor(query, *args, **options)
 
     async def copy_records_to_table(self, table: str, *, records: Any, **options: Any) -> str:
