@@ -45,5 +45,7 @@ def test_thousands_of_failures_are_counted_and_not_logged_one_by_one(caplog: pyt
         assert len(caplog.messages) == BURST
         now = 1.0
         log.failed(message(5000), Failure("retry", 1.0, "no"))
-    assert logged(caplog, "more messages failed", stream="orders", consumer="ship", messages=5000 - BURST) == [caplog.records[BURST]]
+    assert logged(caplog, "more messages failed", stream="orders", consumer="ship", messages=5000 - BURST) == [
+        caplog.records[BURST]
+    ]
     assert len(caplog.messages) == BURST + 2

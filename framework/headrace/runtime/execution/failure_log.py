@@ -32,7 +32,9 @@ class FailureLog:
         now = self._clock()
         if now - self._since >= 1.0:
             if self._skipped:
-                log.warning("more messages failed", stream=message.stream, consumer=message.consumer, messages=self._skipped)
+                log.warning(
+                    "more messages failed", stream=message.stream, consumer=message.consumer, messages=self._skipped
+                )
             self._since, self._logged, self._skipped = now, 0, 0
         if self._logged >= BURST:
             self._skipped += 1
