@@ -247,9 +247,9 @@ def test_the_examples_of_the_page_work(operator: Operator) -> None:
 def test_the_python_of_the_page_works(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    operator.call("stream", "add", "orders")
-    operator.call("consumer", "add", "orders", "us_orders")
+    operator.call("stream", "add", "invoices")
+    operator.call("consumer", "add", "invoices", "us_invoices")
     namespace: dict[str, Any] = {}
     exec(code, namespace)
     asyncio.run(namespace["pause"](os.environ["HEADRACE_SERVER"], "none-is-needed"))
-    assert operator.json("consumer", "info", "us_orders")["paused_until"] is not None
+    assert operator.json("consumer", "info", "us_invoices")["paused_until"] is not None

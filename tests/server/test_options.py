@@ -175,7 +175,7 @@ def test_the_tables_in_the_documentation_are_those_of_the_code() -> None:
     page = (DOCS / "server.md").read_text(encoding="utf-8")
     for options in (ServerBehavior, ServerLimits):
         assert options.table() in page, f"write {options.__name__}.table() into docs/server.md"
-    page = (DOCS / "http.md").read_text(encoding="utf-8")
+    page = " ".join((DOCS / "http.md").read_text(encoding="utf-8").split())
     assert f"| {Options().requests_per_token}, see [`--max-requests-per-token`]" in page
     assert f"| {amount(Options().max_managed_body, 'bytes')}, see [`--max-managed-body`]" in page
     assert f"at {amount(MAX_ANSWER_BYTES, 'bytes')} of what it lists" in page
