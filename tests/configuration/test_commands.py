@@ -220,6 +220,10 @@ def test_files_come_from_directories_and_standard_input(
         assert changed(operator, "-") == [("create", "piped")]
     assert operator.refused(66, "plan", tmp_path / "none.yaml")
     assert operator.refused(64, "plan")
+    assert "no option --prnue" in operator.refused(64, "plan", folder, "--prnue")
+    monkeypatch.delenv("HEADRACE_DATABASE")
+    monkeypatch.setenv("HEADRACE_SERVER", "http://localhost:7376")
+    assert "need the database of the server" in operator.refused(64, "plan", folder)
 
 
 @pytest.mark.asyncio

@@ -14,7 +14,7 @@ from headrace.admin.configuration.documents import write_document
 from headrace.admin.configuration.exporting import escaped
 from headrace.model.errors import ConfigurationError
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20) | st.sampled_from(
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Cn"]), max_size=20) | st.sampled_from(
     [
         "1e5",
         "08",

@@ -50,7 +50,7 @@ async def apply(
 
     Also raises what `plan` raises.
     """
-    store.require_membership(database)
+    store.require_membership(database, "apply configurations")
     async with database.transaction() as connection:
         await store.lock_configurations(connection)
         todo = await work(connection, declared, prune=prune)

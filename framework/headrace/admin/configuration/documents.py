@@ -30,6 +30,12 @@ _WORDS = {"": None, "~": None, "true": True, "false": False} | {f"{word}": None 
 _WORDS |= {"True": True, "TRUE": True, "False": False, "FALSE": False}
 
 
+_OF_JSON = {ord("\t"): " "} | {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029, 0xFEFF)}
+"""What JSON and YAML read differently. JSON may be indented with tabs, and has none in its texts. There it may have characters
+that YAML takes for ends of lines.
+"""
+
+
 class Mark(msgspec.Struct, frozen=True):
     """A place in a file. Lines and columns are counted from 1."""
 
@@ -107,7 +113,7 @@ def read_documents(text: str, file: str, environment: Mapping[str, str], problem
     if len(text) > MAX_BYTES:
         raise ConfigurationError(f"{file} is larger than {MAX_BYTES:,} bytes. Divide it into several files.")
     if text.lstrip().startswith(("{", "[")):
-        text = text.replace("\t", " ")  # JSON may be indented with tabs, and has none in its texts
+        text = text.translate(_OF_JSON)
     try:
         roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if root is not None]
     except yaml.MarkedYAMLError as error:

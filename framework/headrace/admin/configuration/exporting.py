@@ -48,7 +48,7 @@ async def export(database: Database, name: str | None = None, *, now: datetime |
     Raises:
         NotGranted: the database's role is not a member of the schema's owner.
     """
-    store.require_membership(database)
+    store.require_membership(database, "export configurations")
     secrets = _Secrets()
     found: dict[str, Any] = {} if name is None else {"name": name}
     found["streams"] = {}
@@ -78,7 +78,7 @@ class _Secrets:
 
     def reference(self, value: str, *words: str) -> str:
         """Return a reference to a new variable whose name is made of these words."""
-        name = first = re.sub(r"[^A-Z0-9]+", "_", "_".join(("headrace", *words)).upper())
+        name = first = re.sub(r"[^A-Z0-9]+", "_", "_".join(("secret", *words)).upper())
         number = 2
         while name in self.variables:
             name, number = f"{first}_{number}", number + 1
@@ -112,7 +112,7 @@ async def _source(executor: Executor, name: str, secrets: _Secrets) -> dict[str,
     spec = stored_spec(source)
     found = _given(fields_of(source.kind), {one: getattr(spec, one) for one in settings_of(type(spec))})
     if found.get("secrets"):
-        found["secrets"] = [secrets.reference(value, name, "secret") for value in source.settings["secrets"]]
+        found["secrets"] = [secrets.reference(value, name) for value in source.settings["secrets"]]
     database = source.settings.get("database")
     if database and HIDDEN in masked(database):
         found["database"] = secrets.reference(database, name, "database")

@@ -75,7 +75,7 @@ async def plan(database: Database, declared: Declared, *, prune: bool = False) -
             no name. Several are in an `ExceptionGroup`.
         NotGranted: the database's role is not a member of the schema's owner.
     """
-    store.require_membership(database)
+    store.require_membership(database, "compare configurations")
     async with database.transaction() as connection:
         return (await work(connection, declared, prune=prune)).plan
 

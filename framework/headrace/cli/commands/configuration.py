@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headrace.admin import configuration
+from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import open_database
 from headrace.cli.errors import CannotCreate, UnreadableInput, UsageError
 from headrace.cli.exit_codes import NOT_DONE
@@ -20,6 +21,7 @@ from headrace.cli.output.json_output import print_json
 from headrace.cli.output.plans import plan_as_json, print_plan, summary
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.processes.event_loop import run_async
+from headrace.client.address import Server
 
 if TYPE_CHECKING:
     from headrace.admin.configuration import Declared, Exported, Plan
@@ -57,7 +59,7 @@ def plan(
     It compares the files with the database, and prints each setting that
     differs, with its value now, the new one, and what the change means.
     """
-    found = run_async(_plan, database, _declared(files), prune)
+    found = run_async(_plan, _target(database), _declared(files), prune)
     print_json(plan_as_json(found)) if json else print_plan(found)
     return CHANGES if detailed_exitcode and found.changes else 0
 
@@ -85,7 +87,7 @@ def apply(
         print_json(configuration.json_schema())
         return 0
     declared = _declared(files)
-    done = run_async(_apply, database, declared, prune, allow_delete, tokens_out, yes)
+    done = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes)
     if done is None:
         return NOT_DONE
     found, tokens = done
@@ -123,7 +125,7 @@ def export(
     Settings that have their default are left out. Secrets are references to
     variables of the environment.
     """
-    found = run_async(_export, database, name)
+    found = run_async(_export, _target(database), name)
     if secrets_out is not None:
         _write_secret(secrets_out, "".join(f"{key}={shlex.quote(value)}\n" for key, value in found.variables.items()))
     if json:
@@ -132,6 +134,14 @@ def export(
         print(found.text, end="")
     if found.variables and secrets_out is None:
         print_notice(f"The file refers to {', '.join(found.variables)}. --secrets-out FILE writes their values.")
+
+
+def _target(database: str | None) -> str | None:
+    """The URL of the database. Raises `UsageError` if commands go to a server."""
+    target = Backend(database=database).resolve()
+    if isinstance(target, Server):
+        raise UsageError(f"Configurations need the database of the server {target.url}. Give --database.")
+    return target
 
 
 def _declared(files: Sequence[str]) -> Declared:
@@ -152,6 +162,8 @@ def _paths(files: Sequence[str]) -> list[str]:
     """The files, with those of directories, each once."""
     found: dict[str, None] = {}
     for file in files:
+        if file.startswith("-") and file != _STDIN:
+            raise UsageError(f"There is no option {file}. A file with such a name is ./{file}.")
         if file != _STDIN and Path(file).is_dir():
             inside = sorted(
                 str(one) for one in Path(file).iterdir() if one.suffix in _SUFFIXES and not one.name.startswith(".")

@@ -193,10 +193,10 @@ async def grants(database: Database) -> list[Grant]:
     return [Grant(**dict(row)) for row in rows]
 
 
-def require_membership(database: Database) -> None:
+def require_membership(database: Database, what: str = "see and change grants") -> None:
     """Raise `NotGranted` unless the database's own role is a member of the schema's owner."""
     if database.granted:
-        raise NotGranted("Only a member of the schema's owner may see and change grants. Connect as such a role.")
+        raise NotGranted(f"Only a member of the schema's owner may {what}. Connect as such a role.")
 
 
 async def _require_streams(connection: Any, streams: Sequence[str]) -> None:
