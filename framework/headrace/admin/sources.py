@@ -79,8 +79,7 @@ class Sources(Captures):
         if (stream.messages or stream.consumers) and not await self._source_exists(spec.name):
             about = stream_in_use(stream.name, stream.messages, stream.consumers, backfill=spec.backfill)
             raise InvalidInput(
-                f"{about} Give the name of a new stream, or into_existing to capture into"
-                " this one.",
+                f"{about} Give the name of a new stream, or into_existing to capture into this one.",
                 field="into_existing",
             )
 
