@@ -24,8 +24,8 @@ from headrace.cli.observe.display.formats import (
 )
 from headrace.cli.observe.history import SAMPLES_KEPT, History
 from headrace.cli.observe.live_app import MIN_PAUSE_RATIO, pause_after
-from headrace.cli.observe.snapshot import TREND_SAMPLES, is_growing
-from headrace.model.records import ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
+from headrace.cli.observe.snapshot import TREND_SAMPLES, ConsumerRow, is_growing
+from headrace.model.records import RATE_LIMITED, ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -182,7 +182,20 @@ def test_the_columns_fit_into_any_terminal_from_eighty_on(columns: Any, width: i
 
 def test_less_important_columns_are_dropped_first() -> None:
     shown = [column.label for column, _ in fit_columns(CONSUMERS, 79)]
-    assert shown == ["stream", "consumer", "lag", "done/s", "flight", "parked", "block", "dead", "state"]
+    assert shown == ["stream", "consumer", "lag", "done/s", "dead", "state", "reason"], (
+        "the state says if it is blocked"
+    )
+
+
+def test_a_consumer_that_its_rate_limit_holds_back_is_healthy() -> None:
+    def state(reason: str) -> str:
+        lags = tuple(range(0, 3000, 100))
+        info = msgspec.structs.replace(_consumer(0), owners=1)
+        row = ConsumerRow(info=info, rate=1.0, rates=(), lags=lags, actors=1, busy=0, reason=reason, breaker=False)
+        return row.state
+
+    assert state("all are busy") == "growing"
+    assert state(f"{RATE_LIMITED}50/s") == ""
 
 
 def test_names_grow_as_far_as_they_need() -> None:

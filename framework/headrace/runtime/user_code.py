@@ -31,7 +31,7 @@ def leave_out_our_frames(error: BaseException) -> None:
     while id(error) not in known:
         known.add(id(error))
         error.__traceback__ = _yours(error.__traceback__)
-        following = error.__cause__ or error.__context__
+        following = error.__context__ if error.__cause__ is None else error.__cause__
         if following is None:
             return
         error = following

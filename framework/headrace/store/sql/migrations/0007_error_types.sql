@@ -1,6 +1,6 @@
 -- The type of the error that a dead letter died of, by which dead letters are counted, listed, redriven and purged.
 --
--- Locks: headrace_internal.dead_letters (access exclusive), while the index is made: about a second for a million dead letters.
+-- Locks: headrace_internal.dead_letters (access exclusive), headrace_internal.dead_letters (share)
 
 alter table headrace_internal.dead_letters add column error_type text collate "C";
 
