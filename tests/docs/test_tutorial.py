@@ -16,9 +16,10 @@ STOCK = re.compile(r"hat  \| +(\d+)")
 
 
 @pytest.mark.process
-def test_the_tutorial_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEADRACE_DATABASE", "HEADRACE_DATA", "HEADRACE_SERVER", "HEADRACE_TEST_DATABASE"):
+def test_the_tutorial_shows_what_happens(server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADRACE_DATABASE", "HEADRACE_DATA", "HEADRACE_SERVER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEADRACE_TEST_DATABASE", server_dsn)  # its tests need no further server
     monkeypatch.setenv("MYPY_CACHE_DIR", str(ROOT / ".mypy_cache"))
     with Commands(tmp_path) as commands:
         reader = Reader(tmp_path, commands)
