@@ -31,6 +31,10 @@ class Module(NamedTuple):
         """Its public names."""
         return self.names if self.names is not None else tuple(sorted(import_module(self.name).__all__))
 
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Return its public names, and what they are names of."""
+        return ((name, getattr(import_module(self.name), name)) for name in self.public)
+
 
 MODULES = (
     Module("headrace", "apps, handlers, messages, outcomes, errors"),
@@ -61,17 +65,10 @@ def pages() -> Mapping[str, str]:
     return {"reference/python/index.md": _index(), **{module.page: _page(module) for module in MODULES}}
 
 
-def documented() -> Iterator[tuple[str, Any]]:
-    """Yield all public names with their modules, and what they are names of."""
-    for module in MODULES:
-        yield from ((f"{module.name}.{name}", getattr(import_module(module.name), name)) for name in module.public)
-
-
 def text(module: Module) -> str:
     """Return what a module has as Markdown: the signatures and docstrings of its public names."""
     parts = [f"# {module.name}\n", f"{inspect.getdoc(import_module(module.name))}\n"]
-    for name in module.public:
-        value = getattr(import_module(module.name), name)
+    for name, value in module.values():
         parts += [f"## {module.name}.{name}\n", *_described(name, value)]
         if inspect.isclass(value):
             for member, method in inspect.getmembers(value, inspect.isroutine):
@@ -101,8 +98,8 @@ def _index() -> str:
 def _page(module: Module) -> str:
     title = f"``{module.name}``"
     parts = [title, "=" * len(title), "", f".. automodule:: {module.name}", "   :no-members:", ""]
-    for name in module.public:
-        parts += _directive(f"{module.name}.{name}", getattr(import_module(module.name), name))
+    for name, value in module.values():
+        parts += _directive(f"{module.name}.{name}", value)
     return "\n".join(parts)
 
 

@@ -33,7 +33,7 @@ from tests.support.readers import publish
 
 RUN_BY = {
     ("docs/backup.md", "sh sql"): "tests/docs/test_backup_page.py",
-    ("docs/capture.md", "sh sql python json"): "tests/cli/test_capture_page.py",
+    ("docs/capture.md", "sh sql python"): "tests/cli/test_capture_page.py",
     ("docs/cli.md", "sh python"): "tests/cli/test_over_http.py",
     ("docs/context.md", "python"): "tests/app/test_app_context_page.py",
     ("docs/how-to/", "python sql"): "tests/docs/test_howto.py",

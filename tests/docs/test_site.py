@@ -96,7 +96,7 @@ def test_the_command_reference_has_all_commands_with_their_options() -> None:
     for path, usage in zip(found, usages, strict=True):
         assert usage.startswith(path), usage
         assert not usage.startswith(f"{path} {path}")
-    assert "`--ack-wait STR`: The visibility timeout." in page
+    assert re.search("`--ack-wait( STR)?`: The visibility timeout.", page)  # the oldest cyclopts leaves out the type
     assert "headrace consumer add [OPTIONS] STREAM NAME" in page
 
 
@@ -144,33 +144,34 @@ def test_every_generated_page_has_a_title_and_ends_with_a_line() -> None:
 # --- the Python API
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), list(python_api.documented()), ids=[name for name, _ in python_api.documented()]
-)
-def test_every_public_name_has_a_docstring(name: str, value: object) -> None:
-    if inspect.isclass(value) or inspect.isroutine(value):
-        assert inspect.getdoc(value), name
+each_module = pytest.mark.parametrize("module", python_api.MODULES, ids=lambda module: module.name)
 
 
-@pytest.mark.parametrize("name", [name for name, value in python_api.documented() if inspect.isclass(value)])
-def test_the_docstrings_name_all_arguments(name: str) -> None:
-    kind = dict(python_api.documented())[name]
-    shared = inspect.getdoc(Admin if kind is Remote else kind) or ""  # `Remote` has the methods of `Admin`
-    for member, method in inspect.getmembers(kind, inspect.isroutine):
-        text = inspect.getdoc(method) or ""
-        public = not member.startswith("_") and getattr(method, "__module__", "").startswith("headrace")
-        if public and not REFERS.search(text):
-            words = set(re.findall(r"\w+", text + shared))
-            arguments = set(inspect.signature(method).parameters) - {"self", "cls", "args", "kwargs"}
-            missing = {one for one in arguments if not {one, f"{one}s", one.removesuffix("s")} & words}
-            assert not missing, f"{name}.{member} does not describe {missing}"
+@each_module
+def test_every_public_name_has_a_docstring(module: python_api.Module) -> None:
+    for name, value in module.values():
+        assert inspect.getdoc(value) or not (inspect.isclass(value) or inspect.isroutine(value)), name
+
+
+@each_module
+def test_the_docstrings_name_all_arguments(module: python_api.Module) -> None:
+    for name, kind in module.values():
+        shared = inspect.getdoc(Admin if kind is Remote else kind) or ""  # `Remote` has the methods of `Admin`
+        for member, method in inspect.getmembers(kind, inspect.isroutine) if inspect.isclass(kind) else ():
+            text = inspect.getdoc(method) or ""
+            public = not member.startswith("_") and getattr(method, "__module__", "").startswith("headrace")
+            if public and not REFERS.search(text):
+                words = set(re.findall(r"\w+", text + shared))
+                arguments = set(inspect.signature(method).parameters) - {"self", "cls", "args", "kwargs"}
+                missing = {one for one in arguments if not {one, f"{one}s", one.removesuffix("s")} & words}
+                assert not missing, f"{name}.{member} does not describe {missing}"
 
 
 def test_everything_that_the_package_exports_is_on_a_page() -> None:
     import headrace
     import headrace_spark
 
-    listed = {name for name, _ in python_api.documented()}
+    listed = {f"{module.name}.{name}" for module in python_api.MODULES for name, _ in module.values()}
     assert {f"headrace.{name}" for name in headrace.__all__} <= listed
     assert {f"headrace_spark.{name}" for name in headrace_spark.__all__} <= listed
 
