@@ -40,6 +40,15 @@ outage of the database those who ran it come first."""
 GAP = timedelta(seconds=20)
 """A longer time between two polls means that this process has watched nothing."""
 
+AT_ONCE = 2
+"""The largest number of publishes at a time. A thousand schedules that are due at midnight leave connections to handlers."""
+
+THREADS = 8
+"""The largest number of threads for functions of schedules. A function that hangs keeps its thread for good."""
+
+BREATH = 0.1
+"""The shortest time in seconds between two polls, unless something is due earlier."""
+
 SHORTEST = 0.01
 """The shortest wait for a due time in seconds."""
 
@@ -52,12 +61,11 @@ async def declare(database: store.Database, schedules: Sequence[Schedule]) -> No
     """
     if not schedules:
         return
-    for stream in {schedule.spec.stream for schedule in schedules}:
-        await store.create_stream(database, stream)
     names, digests = [one.spec.name for one in schedules], [one.spec.digest() for one in schedules]
     held = {polled.name for polled in await store.poll_schedules(database, names, digests) if polled.held}
     for schedule in schedules:
-        if schedule.spec.name not in held:
+        if schedule.spec.name not in held:  # a role without `admin` runs those that are as it declares them
+            await store.create_stream(database, schedule.spec.stream)
             await _declare(database, schedule)
 
 
@@ -86,6 +94,8 @@ class Periodic:
         self._polled_at: datetime | None = None
         self._busy: set[str] = set()
         self._not_before: dict[str, datetime] = {}  # when those that failed are tried again
+        self._publishing = anyio.Semaphore(AT_ONCE)
+        self._threads = anyio.CapacityLimiter(THREADS)
         self._scope = anyio.CancelScope()
         self._wake = anyio.Event()
 
@@ -104,7 +114,8 @@ class Periodic:
                     for polled in due:
                         self._busy.add(polled.name)
                         group.start_soon(self._run_and_wake, shared, polled)
-                    with anyio.move_on_after(wait):
+                    await anyio.sleep(min(wait, BREATH))
+                    with anyio.move_on_after(wait - BREATH):
                         await self._wake.wait()
             except StoreUnavailable as error:
                 group.cancel_scope.cancel()
@@ -185,7 +196,8 @@ class Periodic:
         try:
             run = await self._messages(schedule, polled)
             digest = self._digests[polled.name]
-            published = await store.run_schedule(shared.database, schedule.spec, digest, polled, run, now)
+            async with self._publishing:
+                published = await store.run_schedule(shared.database, schedule.spec, digest, polled, run, now)
         except BaseException as error:  # a function may raise anything, and the others go on
             if not failed_inside(error):
                 raise
@@ -201,7 +213,7 @@ class Periodic:
         times = due_now(schedule, polled)
         later = schedule.due.after(polled.now)
         then = later if polled.requested_at is None or polled.next_at is None else polled.next_at
-        texts = [await schedule.message(due) for due in times]
+        texts = [await schedule.message(due, self._threads) for due in times]
         return ScheduleRun(
             due_at=times[-1] if times else None,
             keys=[text.key for text in texts],

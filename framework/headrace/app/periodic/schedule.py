@@ -52,8 +52,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     key: Made | None = None
     data: Made | None = None
 
-    async def message(self, due: datetime) -> MessageTexts:
-        """Make the message of a due time.
+    async def message(self, due: datetime, threads: anyio.CapacityLimiter) -> MessageTexts:
+        """Make the message of a due time. Plain functions run in threads, whose number is limited.
 
         Raises:
             InvalidInput: a key or data that can't be stored.
@@ -62,18 +62,18 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         spec = self.spec
         local = due.astimezone(ZoneInfo(spec.zone or "UTC"))
         with anyio.fail_after(TIME_LIMIT):
-            key = spec.key if self.key is None else await _call(self.key, local)
-            data = spec.data if self.data is None else await _call(self.data, local)
+            key = spec.key if self.key is None else await _call(self.key, local, threads)
+            data = spec.data if self.data is None else await _call(self.data, local, threads)
         check_key(key)  # type: ignore[arg-type]
         headers = {**spec.headers, SCHEDULE_HEADER: spec.name, DUE_HEADER: due}
         return MessageTexts(str(key), payloads.encode(data), payloads.encode(headers))
 
 
-async def _call(function: Made, due: datetime) -> Any:
+async def _call(function: Made, due: datetime, threads: anyio.CapacityLimiter) -> Any:
     """Call a function of the app. A plain one runs in a thread, which is left to itself if it takes too long."""
     if iscoroutinefunction(function):
         return await function(due)
-    result = await anyio.to_thread.run_sync(function, due, abandon_on_cancel=True)
+    result = await anyio.to_thread.run_sync(function, due, abandon_on_cancel=True, limiter=threads)
     return await result if isawaitable(result) else result
 
 
