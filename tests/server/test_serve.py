@@ -53,6 +53,7 @@ def serve(commands: Commands, dsn: str) -> Iterator[Serve]:
 
     def start(*words: str, verify: Any = True) -> tuple[Running, httpx.Client]:
         running = commands("serve", "--port", "0", "--database", dsn, *words)
+        assert "headrace_test_" in running.line("database connected  database=")
         url = running.line("listening  url=").rpartition("url=")[2]
         clients.append(httpx.Client(base_url=url, verify=verify, timeout=30))
         return running, clients[-1]

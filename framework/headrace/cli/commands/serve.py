@@ -206,7 +206,8 @@ class ServeCommand:
 
         if self._child is None:
             url = url_of(listening, tls=self._certificate is not None)
-            log.info("listening", url=url, database=masked(self._app.database.dsn))
+            log.info("database connected", database=masked(self._app.database.dsn))
+            log.info("listening", url=url)
 
 
 def _limit_connections(options: Options) -> Options:
