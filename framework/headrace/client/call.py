@@ -49,7 +49,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """An argument that is sent as the whole body: the spec of a POST, or the `**changes` of a PATCH.
+    """An argument that is sent as the body, beside other arguments: the spec of a POST, or the `**changes` of a PATCH.
 
     Attributes:
         name: its name in the method of `Admin`.
@@ -143,8 +143,8 @@ class Call:
         for argument in self._arguments:
             value = argument.value(values[argument.name])
             if isinstance(argument, Body):
-                return value
-            if value is not None and value is not False:
+                sent |= value
+            elif value is not None and value is not False:
                 sent[argument.sent_as or argument.name] = value
         return sent | self._constants
 
