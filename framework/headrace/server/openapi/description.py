@@ -50,6 +50,7 @@ _TAGS = {
     "Consume API": "Consumers, receive and settle for clients of the consume API.",
     "Sources": "Create and change webhooks and captured tables.",
     "Change capture": "Check, pause and resume captures, and backfill tables.",
+    "Databases": "Add, check and remove further databases, in which streams can live.",
     "Tokens": "Create and revoke access tokens.",
     "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",
