@@ -14,7 +14,7 @@ on the database, which deletes all tokens, opens the server again.
 | list all streams or all consumers | `consume` | all |
 | webhook sources | `admin` | the stream that they fill |
 | sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
-| tokens, overview, `/metrics` | `admin` | all |
+| tokens, further databases, overview, `/metrics` | `admin` | all |
 
 `admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated
 by their signatures, for `/health` and `/ready`, and for the API's description.
