@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from headrace.model.pages import Page
 from headrace.server.databases.targets import Target, names_stream, stream_in, target_of
-from headrace.server.routes.merging import merged
+from headrace.server.merging import merged
 from headrace.store.database.references import is_allowed
 
-LISTS = st.lists(st.integers(0, 60), unique=True).flatmap(
-    lambda items: st.lists(st.integers(0, 2), min_size=len(items), max_size=len(items)).map(
-        lambda owners: [sorted(item for item, owner in zip(items, owners, strict=True) if owner == n) for n in range(3)]
-    )
+LISTS = st.dictionaries(st.integers(0, 60), st.integers(0, 2)).map(
+    lambda owners: [sorted(item for item, owner in owners.items() if owner == n) for n in range(3)]
 )
 
 
