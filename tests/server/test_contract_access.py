@@ -37,6 +37,7 @@ async def test_every_operation_is_401_without_a_token_and_403_without_its_scope(
         "token": "admin",
         "source": "none",
         "schedule": "none",
+        "database": "none",
     }
     calls = 0
     for path, item in document["paths"].items():

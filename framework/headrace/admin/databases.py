@@ -38,13 +38,13 @@ class Databases(Base):
                 return one
         raise UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
 
-    async def add_database(self, name: str, url_from: str, *, check: bool = True) -> DatabaseInfo:
+    async def add_database(self, name: str, url_from: str, *, unchecked: bool = False) -> DatabaseInfo:
         """Add a database, in which streams may then be created. Servers open it within seconds.
 
         Args:
             name: 1 to 48 lower-case letters, digits, `-` and `_`.
             url_from: where servers find its URL, `env:NAME` or `file:/path`. The URL is not stored.
-            check: whether to connect first, with the URL as this process finds it.
+            unchecked: whether not to connect first, with the URL as this process finds it.
 
         Raises:
             AlreadyExists: a database has the name.
@@ -60,7 +60,7 @@ class Databases(Base):
         check_reference(url_from)
         if any(one.name == name for one in await store.databases(self._database)):
             raise _exists(name)
-        if check:
+        if not unchecked:
             await inspect(self._database, name, resolve(url_from))
         if not await store.add_database(self._database, name, url_from):
             raise _exists(name)

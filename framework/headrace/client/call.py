@@ -49,7 +49,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """An argument that is sent as the whole body: the spec of a POST, or the `**changes` of a PATCH.
+    """An argument that is sent as the body, beside other arguments: the spec of a POST, or the `**changes` of a PATCH.
 
     Attributes:
         name: its name in the method of `Admin`.

@@ -268,7 +268,7 @@ class Calls:
     databases = Call("GET", "/v1/databases", answer=records(DatabaseInfo))
     database = Call("GET", DATABASE, answer=record(Data[DatabaseInfo]))
     add_database = Call(
-        "POST", "/v1/databases", Argument("name"), Argument("url_from"), Argument("check", True),
+        "POST", "/v1/databases", Argument("name"), Argument("url_from"), Argument("unchecked", False),
         answer=record(Data[DatabaseInfo]),
     )  # fmt: skip
     check_database = Call("POST", DATABASE + "/check", answer=record(Data[DatabaseCheck]))

@@ -16,7 +16,6 @@ from headrace.server.options import Options
 from headrace.server.routes import (
     consumers,
     data_plane,
-    databases,
     dead_letters,
     http_consumers,
     messages,
@@ -27,6 +26,7 @@ from headrace.server.routes import (
     streams,
     tokens,
 )
+from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.slashes import marking
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 async def _listed(home_dsn: str) -> None:
     """Add `eu` as the command line does, with a stream `visits`, while no server runs."""
     async with servers.opened(home_dsn) as home:
-        await Admin(home).add_database("eu", "env:HR_TEST_EU", check=False)
+        await Admin(home).add_database("eu", "env:HR_TEST_EU", unchecked=True)
         await store.place_name(home, "stream", "visits", "eu")
 
 
@@ -72,7 +72,7 @@ async def test_a_server_starts_without_a_database_and_goes_on_without_it(
 async def test_connections_to_all_databases_are_bounded(dsn: str, eu_dsn: str) -> None:
     await _listed(dsn)
     async with servers.opened(dsn) as home:
-        await Admin(home).add_database("zz", "env:HR_TEST_EU", check=False)
+        await Admin(home).add_database("zz", "env:HR_TEST_EU", unchecked=True)
     options = Options(allowed_hosts=OPTIONS.allowed_hosts, data_connections=3, max_data_connections=5)
     async with serving_here(dsn, options) as api:
         await opened(api, "eu")

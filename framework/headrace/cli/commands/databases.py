@@ -44,7 +44,7 @@ def add(
     The list of databases is in the database that servers are given. Each of
     the others is a complete Headrace. Servers open a new one within seconds.
     """
-    added = administer(backend, lambda admin: admin.add_database(name, url_from, check=not no_check))
+    added = administer(backend, lambda admin: admin.add_database(name, url_from, unchecked=no_check))
     print_result(added, json, f"Added the database {name!r}, whose URL is in {url_from}.")
 
 

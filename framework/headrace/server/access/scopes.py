@@ -16,7 +16,7 @@ on the database, which deletes all tokens, opens the server again.
 | sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
 | read a schedule | `consume` | the stream to which it publishes |
 | pause, resume, run and delete a schedule | `admin` | the stream to which it publishes |
-| tokens, overview, `/metrics` | `admin` | all |
+| tokens, further databases, overview, `/metrics` | `admin` | all |
 
 `admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated
 by their signatures, for `/health` and `/ready`, and for the API's description.

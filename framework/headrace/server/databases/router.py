@@ -18,7 +18,7 @@ from headrace.model.tokens import NEEDS, streams_of
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.lookup_cache import LookupCache
 from headrace.server.data_plane.registry import only_one
-from headrace.server.databases.data_databases import TRY_AGAIN, DataDatabase, DataDatabases
+from headrace.server.databases.data_databases import OPENING, TRY_AGAIN, DataDatabase, DataDatabases
 from headrace.server.databases.plane import Plane
 from headrace.server.databases.targets import Target
 from headrace.server.engine import Engine
@@ -209,8 +209,12 @@ class Router:
             # Perhaps another server, or the command line, has added it a moment ago.
             if any(one.name == name for one in await store.databases(self._home.app.database)):
                 self._databases.look()
-                raise unavailable(f"The database {name!r} was just added, and is being opened. Try again.")
-            raise UnknownDatabase(f"The server has no database {name[:80]!r}. `headrace database ls` lists them.")
+                with anyio.move_on_after(OPENING):
+                    database = await self._databases.entry(name)
+            else:
+                raise UnknownDatabase(f"The server has no database {name[:80]!r}. `headrace database ls` lists them.")
+        if database is None:
+            raise unavailable(f"The database {name!r} was just added, and is being opened. Try again.")
         plane = await database.settled()
         if plane is None:
             raise _away([database])

@@ -94,6 +94,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", "/v1/sources/{source}/backfills/cancel"): {"id": None},
     ("post", "/v1/sources/{source}/failures/retry"): {"ids": [1, 2]},
     ("post", "/v1/sources/{source}/failures/drop"): {"ids": [1, 2]},
+    ("post", "/v1/databases"): {"name": "eu", "url_from": "env:EU_DATABASE"},
     ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
 }
 """Example request bodies by method and path."""

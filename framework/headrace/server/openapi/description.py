@@ -51,6 +51,7 @@ _TAGS = {
     "Sources": "Create and change webhooks and captured tables.",
     "Change capture": "Check, pause and resume captures, and backfill tables.",
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
+    "Databases": "Add, check and remove further databases, in which streams can live.",
     "Tokens": "Create and revoke access tokens.",
     "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",

@@ -17,8 +17,8 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.pages import Page
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
+from headrace.server.merging import merged, read_all
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.paging import (
     HIGHEST,
     NOT_NEGATIVE,

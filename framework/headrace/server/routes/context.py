@@ -20,7 +20,7 @@ from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
-from headrace.server.routes.merging import merged, read_all
+from headrace.server.merging import merged, read_all
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
 

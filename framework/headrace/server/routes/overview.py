@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from headrace.model.records import Overview
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
+from headrace.server.merging import read_all
 from headrace.server.routes.context import AnyRequest, RouteContext, located
-from headrace.server.routes.merging import read_all
 
 
 class OverviewAnswer(Struct):

@@ -20,12 +20,12 @@ from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES, already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
 from headrace.server.access.scopes import Access
+from headrace.server.claims import claimed
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
+from headrace.server.merging import merged, read_all
 from headrace.server.routes import captures
-from headrace.server.routes.claims import claimed
 from headrace.server.routes.context import AnyRequest, RouteContext
-from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import SourceRef
 from headrace.server.routes.responses import call

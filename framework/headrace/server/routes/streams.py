@@ -17,10 +17,10 @@ from headrace.admin.validation import already_exists
 from headrace.model.pages import Page
 from headrace.model.records import StreamInfo
 from headrace.server.access.scopes import Access
+from headrace.server.claims import claimed
 from headrace.server.engine import Engine
-from headrace.server.routes.claims import claimed
+from headrace.server.merging import merged, read_all
 from headrace.server.routes.context import AnyRequest, RouteContext, located
-from headrace.server.routes.merging import merged, read_all
 from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed

@@ -39,7 +39,7 @@ class NewDatabase(Struct, kw_only=True, forbid_unknown_fields=True):
             extra_json_schema={"pattern": REFERENCE, "maxLength": MAX_REFERENCE},
         ),
     ]
-    check: Annotated[bool, Meta(description="Whether the server connects to it first.")] = True
+    unchecked: Annotated[bool, Meta(description="Whether the server does not connect to it first.")] = False
 
 
 class RemovedDatabase(Struct):
@@ -70,7 +70,7 @@ def routes(engine: Engine, access: Access, options: Options) -> Sequence[HTTPRou
                 f"The server's operator does not allow the reference {data.url_from:.80}. Add the database on the command line, or"
                 " allow it with --database-references."
             )
-        found = await context.admin.add_database(data.name, data.url_from, check=data.check)
+        found = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
         _changed(engine)
         return Data(found)
 
