@@ -284,7 +284,7 @@ class Consumers(Base):
             by: what those of a group have in common: the `type` of their error, its whole text (`error`), the `reason`, the
                 `key`, or the `hour` or `day` of their death in UTC. Values are compared as they are stored.
 
-        The other arguments are those of `dead_letters`.
+        The other arguments are those of `Consumers.dead_letters`.
         """
         selection = dead_letters_of(
             key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until

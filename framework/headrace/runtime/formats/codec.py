@@ -39,6 +39,11 @@ class Codec(Protocol):
     def decode(self, data: bytes, about: Mapping[str, Any], associated: bytes) -> bytes:
         """Decode what `encode` has returned.
 
+        Args:
+            data: the stored bytes.
+            about: the JSON values that `encode` returned beside them.
+            associated: as in `encode`.
+
         Returns:
             The payload as JSON.
 
