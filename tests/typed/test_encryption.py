@@ -27,7 +27,9 @@ from headrace import (
     field,
 )
 from headrace.cli.main import call
+from headrace.model.errors import InvalidInput
 from headrace.runtime.formats.format import StreamFormat
+from headrace.runtime.handlers.transactional import _outgoing
 from headrace.testing import Harness
 from tests.typed.pages import page_module
 
@@ -309,3 +311,13 @@ async def test_the_examples_of_the_page_run(
         [scan] = await harness.published("scans")
         assert len(scan.data) < 100
         assert [m.data for m in await harness.published(page.scans)] == [{"left": "x" * 1000}]
+
+
+@pytest.mark.parametrize("result", [Patient(SECRET), (SECRET,), [("p.1", Patient(SECRET)), SECRET]])
+def test_an_error_of_publishing_does_not_quote_the_payload(result: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        _outgoing(result, "patients")
+    assert SECRET not in str(caught.value)
+    with pytest.raises(InvalidInput) as caught:
+        list(format_of().outgoing_many([result]))
+    assert SECRET not in str(caught.value)

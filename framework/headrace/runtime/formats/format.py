@@ -82,14 +82,25 @@ class StreamFormat:
             data = b64encode(stored).decode()
         return data, {**(headers or {}), **added}
 
+    def check(self, data: Any) -> None:
+        """Raise if data, given as plain values of JSON, are none of the stream's type: `msgspec.ValidationError`, or
+        what the type's own code raises."""
+        if not (data is None and self._tombstones):
+            self._decode(payloads.encode(data))
+
     def outgoing_many(self, messages: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Do the same for tuples of `publish_many`. What is no such tuple is yielded unchanged."""
+        """Do the same for tuples of `publish_many`. What is no such tuple is yielded unchanged, or raises
+        `InvalidData` if its text must not be quoted."""
         for message in messages:
             if isinstance(message, (tuple, list)) and 2 <= len(message) <= 3:
                 key, data, *headers = message
                 yield key, *self.outgoing(key, data, headers[0] if headers else None)
-            else:
+            elif self.codec is None:
                 yield message
+            else:  # the general error would quote it, in logs and dead letters
+                raise InvalidData(
+                    f"Messages for {self.stream!r} must be (key, data) or (key, data, headers) tuples, not {_name(message.__class__)}."
+                )
 
     def _associated(self, key: str, version: int) -> bytes:
         check_key(key)
