@@ -174,7 +174,7 @@ class Router:
                 group.start_soon(find, name, engine)
         if failures:
             raise failures[0]
-        hits = {name: consumers for name, consumers in found.items() if consumers}
+        hits = {name: found[name] for name in engines if found.get(name)}  # in one order, whichever answered first
         if not hits:
             if away and (streams is None or await self._lives_in(streams, away)):
                 raise _away(away)
