@@ -126,6 +126,16 @@ def test_plain_data_is_taken_only_where_it_is_allowed() -> None:
         app._formats["patients"].read("p.1", *stored(format_of()))
 
 
+def test_a_tombstone_does_not_claim_to_be_encoded() -> None:
+    stored_as = format_of(one_message_per_key=True, tombstones=True)
+    _, headers = stored_as.outgoing(
+        "p.1", Patient(SECRET), {"kind": "visit"}
+    )  # of a message that was read from the store
+    data, headers = stored_as.outgoing("p.1", None, headers)
+    assert (data, headers) == (None, {"kind": "visit"})
+    assert stored_as.read("p.1", "null", json.dumps(headers)) == "null"
+
+
 @pytest.mark.parametrize(
     ("keys", "current", "says"),
     [

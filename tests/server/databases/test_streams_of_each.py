@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.server.databases import data_databases
+from headrace.server.engine import Engine
+from headrace.server.monitoring import endpoints
 from tests.server.calling import Api
 from tests.server.databases.conftest import opened, serving_here
 from tests.support import servers
@@ -208,3 +211,21 @@ async def test_a_database_that_answers_too_slowly_is_away_and_no_defect(
     async with servers.opened(home_dsn) as home:
         with pytest.raises(StoreUnavailable, match="'eu' were not read within 0 s"):
             await entry.reconcile(home)
+
+
+async def test_the_metrics_do_not_wait_for_a_database_that_does_not_answer(
+    two: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two.stream("measured")
+    await two.consumer("ship", "measured")
+    monitoring, read = two.server.monitoring, two.server.monitoring._read_sources
+
+    async def frozen(engine: Engine) -> Any:
+        if engine is not two.server.engine:
+            await asyncio.Event().wait()
+        return await read(engine)
+
+    monkeypatch.setattr(endpoints, "FURTHER_TIMEOUT", 0.0)
+    monkeypatch.setattr(monitoring, "_read_sources", frozen)
+    monkeypatch.setattr(monitoring, "_until", float("-inf"))
+    assert 'stream="measured"' in (await two.client.get("/metrics")).text

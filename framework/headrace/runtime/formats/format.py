@@ -62,9 +62,8 @@ class StreamFormat:
 
     def outgoing(self, key: str, data: Any, headers: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
         """Return the data and the headers that are stored for a message. Raises `InvalidData`."""
-        if data is None and self._tombstones:
-            return data, headers
-        if self._classes is not None and not isinstance(data, self._classes):
+        tombstone = data is None and self._tombstones
+        if self._classes is not None and not tombstone and not isinstance(data, self._classes):
             raise InvalidData(
                 f"The stream {self.stream!r} carries {_name(self.type)}, not {_name(data.__class__)}: publish a value of that type,"
                 " or JSON as msgspec.Raw."
@@ -72,7 +71,7 @@ class StreamFormat:
         if not isinstance(headers or {}, Mapping):  # refused when they are encoded
             return data, headers
         headers = _without_ours(headers)
-        if self.plain:
+        if self.plain or tombstone:
             return data, headers
         version = self.upcasters.version
         added: dict[str, Any] = {VERSION_HEADER: version} if version > 1 else {}
