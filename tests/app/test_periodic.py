@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from headrace import App, ConfigurationError, Router, store
-from headrace.app.periodic.runner import Periodic
+from headrace.app.periodic.runner import Periodic, declare
 from headrace.model.errors import InvalidInput
 from tests.support.logs import logged
 
@@ -255,6 +255,35 @@ async def test_a_schedule_goes_with_its_stream_and_keeps_to_it(processes: Proces
         await processes.start(lambda app: app.every("@hourly", "others", name="reports"))
     await store.delete_stream(processes.database, "reports")
     assert await store.schedules(processes.database) == []
+
+
+@pytest.mark.asyncio
+async def test_a_start_refuses_a_schedule_that_has_moved_to_another_stream(processes: Processes) -> None:
+    async def start(stream: str) -> None:
+        app = App()
+        app.every("@hourly", stream, name="daily")
+        await declare(processes.database, app.schedules)
+
+    await start("reports")
+    with pytest.raises(InvalidInput, match="can't be changed"):
+        await start("others")
+
+
+@pytest.mark.asyncio
+async def test_a_schedule_that_cannot_be_taken_over_holds_up_no_other(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def declared(app: App, stream: str) -> None:
+        app.every("@hourly", stream, name="moved")
+        app.every("@hourly", "others")
+
+    process = await processes.start(lambda app: declared(app, "reports"))
+    await store.delete_schedule(processes.database, "moved")
+    await processes.start(lambda app: declared(app, "elsewhere"))  # and then gone
+    await processes.through(4, process)
+    assert len(logged(caplog, "schedule not taken over")) == 3, "each minute from 1:30 on"
+    assert await processes.at(0.5, process) == 1
+    assert await processes.due("others") == ["02 09:00"]
 
 
 @pytest.mark.asyncio
