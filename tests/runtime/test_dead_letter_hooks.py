@@ -13,6 +13,7 @@ import pytest
 from headrace import App, Message, Reject, Router
 from headrace.model.errors import ConfigurationError
 from headrace.model.text.error_text import error_type
+from headrace.runtime import log_burst
 from headrace.runtime.settling import dead_letters as hooks
 from headrace.runtime.user_code import leave_out_our_frames
 from tests.runtime.running import dead_letters, running, work_off
@@ -169,6 +170,22 @@ async def test_more_dead_letters_than_may_wait_are_logged_without_their_hooks(
     skipped = logged(caplog, "dead letter without its hooks", consumer="ship")
     assert len(called) + len(skipped) == 10
     assert len(skipped) > 0
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_dead_letters_does_not_flood_the_log(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "MAX_WAITING", 0)
+    monkeypatch.setattr(log_burst, "BURST", 3)
+
+    @app.on_dead_letter
+    async def note(message: Message, error: BaseException) -> None:
+        raise AssertionError
+
+    app.consumer("orders", name="ship", max_deliver=1, batch=10, batch_timeout=5)(_refuse_all)
+    await work_off(app, *((str(number), number) for number in range(10)))
+    assert 3 <= len(logged(caplog, "dead letter without its hooks", consumer="ship")) < 10
 
 
 async def _refuse_all(numbers: list[int]) -> Reject:
