@@ -26,6 +26,11 @@ def error_text(error: BaseException) -> tuple[str, str | None]:
     return storable(text), storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
 
 
+def given_error(text: str | None) -> str | None:
+    """The error that a client gives, as it is stored, so that dead letters can be selected by it. None if it is empty."""
+    return text[:MAX_ERROR] if text else None
+
+
 def error_type(error: BaseException) -> str:
     """The qualified name of an exception's class, with the module unless the class is built in. Headrace's own are named
     as they are imported: `headrace.Reject`."""
