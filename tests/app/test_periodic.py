@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
-from headrace import App, ConfigurationError, Router, store
+from headrace import AesGcm, App, ConfigurationError, Router, store
 from headrace.app.periodic.runner import Periodic, declare
 from headrace.model.errors import InvalidInput
 from tests.support.logs import logged
@@ -313,6 +314,52 @@ async def test_an_app_runs_its_schedules_beside_its_consumers(dsn: str) -> None:
         async with app.running():
             await done.wait()
     assert seen[0] == {"n": 1}
+
+
+class Tick(msgspec.Struct):
+    number: int
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_schedule_are_stored_as_the_format_of_their_stream_says(dsn: str) -> None:
+    app, seen, done = App(dsn), list[Tick](), anyio.Event()
+    secret = app.stream("secret", Tick, codec=AesGcm({"k1": AesGcm.new_key()}))
+    versioned = app.stream("versioned", Tick)
+    app.every("1s", secret, data=lambda _: Tick(1))
+    app.every("1s", versioned, data=Tick(2))
+
+    @versioned.upcaster(from_version=1)
+    def upcast(data: dict[str, int]) -> dict[str, int]:
+        raise AssertionError("it has the present version")
+
+    async def note(tick: Tick) -> None:
+        seen.append(tick)
+        if {one.number for one in seen} == {1, 2}:
+            done.set()
+
+    secret.consumer(name="a", max_deliver=1)(note)
+    versioned.consumer(name="b", max_deliver=1)(note)
+    with anyio.fail_after(30):
+        async with app.running():
+            await done.wait()
+            assert (
+                await app.database.fetchval(
+                    "select count(*) from headrace_streams.secret where data::text like '%number%'"
+                )
+                == 0
+            )
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_fixed_data_would_be_stored_as_it_is_beside_a_stream_with_a_codec(last: int) -> None:
+    app, codec = App(), AesGcm({"k1": AesGcm.new_key()})
+    declare = [
+        lambda: app.every("@daily", "secret", data={"number": 1}),
+        lambda: app.stream("secret", Tick, codec=codec),
+    ]
+    declare[1 - last]()
+    with pytest.raises(ConfigurationError, match="pass a function"):
+        declare[last]()
 
 
 @pytest.mark.asyncio

@@ -313,7 +313,7 @@ class App(Declared, Publishing):
 
     def _periodic(self) -> Sequence[Attached]:
         """The part that publishes periodic messages, if the app declares any. The test kit publishes none by itself."""
-        return (Periodic(self.schedules),) if self.schedules and self._witness is None else ()
+        return (Periodic(self.schedules, self._formats),) if self.schedules and self._witness is None else ()
 
     def database_of(self, spec: PostgresSpec, refusal: Refusal | None = None) -> SourceDatabase | None:
         """Return the database of a source whose URL may come from a user of the API: it is neither

@@ -13,7 +13,7 @@ from headrace.app.consumer import Consumer, check_together, define
 from headrace.app.periodic import schedule as periodic
 from headrace.app.periodic.schedule import Made, Schedule
 from headrace.app.streams.signatures import StreamOptions
-from headrace.app.streams.stream import Stream
+from headrace.app.streams.stream import Stream, name_of_stream
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
@@ -134,6 +134,9 @@ class Declarations:
         for consumer in self.consumers:
             if consumer.spec.stream == name:
                 check_conditions(stored_as, consumer.spec)
+        for schedule in self.schedules:
+            if schedule.spec.stream == name:
+                periodic.check_format(schedule, stored_as)
         self._formats[name] = stored_as
 
     def _publishes(self, stream: str) -> Publisher:
@@ -218,7 +221,7 @@ class Declarations:
     def every(
         self,
         every: Duration,
-        stream: str,
+        stream: str | Stream[Any],
         *,
         zone: str | None = None,
         name: str | None = None,
@@ -237,7 +240,7 @@ class Declarations:
         Args:
             every: a cron expression of five fields, a name such as `@daily`, or an interval such as "15m", whose
                 multiples count from 1970-01-01 00:00 UTC.
-            stream: where the messages go. It is created at start unless it exists.
+            stream: where the messages go, a name or a typed stream. It is created at start unless it exists.
             zone: the IANA name of the time zone of a cron expression. UTC by default. The rules at the changes of the
                 clocks are those of Debian's cron, see `headrace.flow.due_times`.
             name: the schedule's name, unique in the database. The stream's name by default.
@@ -255,7 +258,7 @@ class Declarations:
             The schedule's name. Raises `ConfigurationError` for settings that can't be used, or a name that is
             taken.
         """
-        self._add_schedule(periodic.define(**_arguments(locals())))
+        self._add_schedule(periodic.define(**{**_arguments(locals()), "stream": name_of_stream(stream)}))
         return self.schedules[-1].spec.name
 
     def _add_schedule(self, schedule: Schedule) -> None:
@@ -267,6 +270,8 @@ class Declarations:
             raise ConfigurationError(
                 f"An app has at most {MAX_SCHEDULES:,} schedules. Publish messages with deliver_at=… for more."
             )
+        if schedule.spec.stream in self._formats:
+            periodic.check_format(schedule, self._formats[schedule.spec.stream])
         self.schedules.append(schedule)
 
     def consumer(

@@ -7,7 +7,7 @@ a process that dies, freezes or loses its database delays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import anyio
@@ -18,6 +18,7 @@ from headrace.app.periodic.schedule import Schedule
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable, StreamFull
 from headrace.model.log import Log
 from headrace.runtime.execution.failure_handler import failed_inside
+from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.pipeline.shared import Shared
 from headrace.store import PolledSchedule, ScheduleRun
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
@@ -85,9 +86,11 @@ class Periodic:
 
     Args:
         schedules: what this process declares.
+        formats: how payloads are stored, by stream. Of other streams they are stored as JSON.
     """
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
+    def __init__(self, schedules: Sequence[Schedule], formats: Mapping[str, StreamFormat] | None = None) -> None:
+        self._formats = {} if formats is None else formats
         self._schedules = {schedule.spec.name: schedule for schedule in schedules}
         self._digests = {schedule.spec.name: schedule.spec.digest() for schedule in schedules}
         self._aside: dict[str, datetime] = {}  # those that have other settings, and since when it watches them
@@ -226,7 +229,8 @@ class Periodic:
         times = due_now(schedule, polled)
         later = schedule.due.after(polled.now)
         then = later if polled.requested_at is None or polled.next_at is None else polled.next_at
-        texts = [await schedule.message(due, self._threads) for due in times]
+        stored_as = self._formats.get(schedule.spec.stream)
+        texts = [await schedule.message(due, self._threads, stored_as) for due in times]
         return ScheduleRun(
             due_at=times[-1] if times else None,
             keys=[text.key for text in texts],

@@ -17,6 +17,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.schedules import Missed, ScheduleSpec
+from headrace.runtime.formats.format import StreamFormat
 
 SCHEDULE_HEADER, DUE_HEADER = "headrace-schedule", "headrace-due-at"
 """The headers of a periodic message: the name of its schedule, and its due time."""
@@ -51,8 +52,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     key: Made | None = None
     data: Made | None = None
 
-    async def message(self, due: datetime, threads: anyio.CapacityLimiter) -> MessageTexts:
+    async def message(
+        self, due: datetime, threads: anyio.CapacityLimiter, stored_as: StreamFormat | None = None
+    ) -> MessageTexts:
         """Make the message of a due time. Plain functions run in threads, whose number is limited.
+
+        Args:
+            stored_as: how the stream's payloads are stored. None for JSON.
 
         Raises:
             InvalidInput: a key or data that can't be stored.
@@ -62,10 +68,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         local = due.astimezone(zone_of(spec.zone))
         with anyio.fail_after(TIME_LIMIT):
             key = spec.key if self.key is None else await _call(self.key, local, threads)
-            data = spec.data if self.data is None else await _call(self.data, local, threads)
+            data = self._fixed_data() if self.data is None else await _call(self.data, local, threads)
         check_key(key)  # type: ignore[arg-type]
-        headers = {**spec.headers, SCHEDULE_HEADER: spec.name, DUE_HEADER: due}
+        headers: Mapping[str, Any] | None = {**spec.headers, SCHEDULE_HEADER: spec.name, DUE_HEADER: due}
+        if stored_as is not None:
+            data, headers = stored_as.outgoing(str(key), data, headers)
         return MessageTexts(str(key), payloads.encode(data), payloads.encode(headers))
+
+    def _fixed_data(self) -> Any:
+        """The fixed data as JSON, which a typed stream takes for a value of its type."""
+        return None if self.spec.data is None else msgspec.Raw(msgspec.json.encode(self.spec.data))
 
 
 async def _call(function: Made, due: datetime, threads: anyio.CapacityLimiter) -> Any:
@@ -100,6 +112,15 @@ def define(
     if spec.key is not None:
         _check_key(spec)
     return Schedule(spec=spec, due=due, key=made.get("key"), data=made.get("data"))
+
+
+def check_format(schedule: Schedule, stored_as: StreamFormat) -> None:
+    """Raise `ConfigurationError` if data that the stream's codec should hide would be stored with the schedule."""
+    if stored_as.codec is not None and schedule.spec.data is not None:
+        raise ConfigurationError(
+            f"The schedule {schedule.spec.name!r} has fixed data, which is stored as it is, and {stored_as.stream!r} has a codec: pass a"
+            " function that makes the data."
+        )
 
 
 def _plain(value: Any, what: str) -> Any:
