@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ from headrace import store
 from headrace.admin import configuration
 from headrace.cli.errors import CannotCreate
 from headrace.cli.main import call
-from headrace.model.errors import InUse
+from headrace.model.errors import ConfigurationError, InUse
 from tests.cli.conftest import Operator
 from tests.configuration.conftest import Write
 
@@ -160,6 +161,49 @@ def test_a_token_is_shown_once_or_written_to_a_new_file(operator: Operator, writ
     assert operator.json("apply", more)["new_tokens"]["b"].startswith("hr_")
     operator.call("token", "revoke", "b")
     assert "was revoked" in operator.refused(78, "plan", more)
+
+
+def test_tokens_are_shown_although_a_deletion_fails(
+    operator: Operator, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.call("apply", write("name: x\nstreams: {a: , b: }"))
+    more = write("name: x\ntokens: {t: {scopes: [admin]}}")
+
+    async def fail(*_: object) -> None:
+        raise InUse("Workers use it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(configuration.applying.removal, "delete", fail)
+        ended = operator.call("apply", more, "--prune", "--yes", code=75)
+    assert ended.out.startswith("t=hr_")
+    assert "Save the secrets" in ended.err
+    assert "2 objects deleted" in operator.out("apply", more, "--prune", "--yes")
+
+
+def test_a_secret_file_that_cannot_be_written_leaves_no_part(
+    operator: Operator, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, secrets = write("tokens: {a: {scopes: [admin]}}"), tmp_path / "tokens.env"
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert "No space left" in operator.call("apply", file, "--tokens-out", secrets, code=73).err
+    assert not secrets.exists()
+    operator.call("apply", file, "--tokens-out", secrets)
+
+
+@pytest.mark.asyncio
+async def test_what_lives_in_a_further_database_is_said_in_the_plan(database: store.Database) -> None:
+    await store.add_database(database, "eu", "env:EU")
+    for kind in ("stream", "source"):
+        await database.fetchval("select headrace_internal.place_name($1, 'visits', 'eu')", kind)
+    for text in ("streams: {visits: }", "streams: {a: }\nsources: {visits: {kind: webhook, stream: a}}"):
+        declared = configuration.declared(configuration.read_documents(text, "a", {}, configuration.Problems()))
+        with pytest.raises(ConfigurationError, match="'visits' lives in the database 'eu'"):
+            await configuration.plan(database, declared)
 
 
 FORBIDDEN = [
