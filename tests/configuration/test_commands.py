@@ -33,11 +33,14 @@ SHOP = """
           us_orders: {filter: orders.us.>, where: data.total > 100, ack_wait: 1m, backoff: [1s, 10s], deliver_policy: new}
           hook:
             push: {url: "https://example.com/${HOOK}", headers: {authorization: "Bearer ${HOOK}"}, timeout: 5s}
-      latest: {one_message_per_key: true, tombstones: true}
+      latest:
+        one_message_per_key: true
+        tombstones: true
+        consumers: {fragment: {push: {url: "https://example.com#hunter2"}}}
       payments:
     sources:
       stripe: {kind: webhook, stream: payments, signature: stripe, secrets: ["${STRIPE}"], max_body: 1MB}
-      rows: {kind: postgres, stream: latest, tables: [public.items], mode: rows, where: data.record.id > 1}
+      rows: {kind: postgres, stream: latest, tables: [public.items], mode: rows, database: "postgresql://u:hunter2@h/d", where: data.record.id > 1}
     tokens:
       shop: {scopes: [publish:orders], expires_in: 30d}
     """
@@ -57,8 +60,8 @@ def changed(operator: Operator, *words: object, code: int = 0) -> list[tuple[str
 
 def test_a_second_apply_has_nothing_to_do_and_writes_nothing(operator: Operator, write: Write) -> None:
     file = write(SHOP)
-    assert len(changed(operator, file, "--detailed-exitcode", code=2)) == 8
-    assert "8 objects created" in operator.out("apply", file)
+    assert len(changed(operator, file, "--detailed-exitcode", code=2)) == 9
+    assert "9 objects created" in operator.out("apply", file)
     before = _transactions(operator)
     assert operator.out("apply", file) == "Nothing to do.\n"
     assert _transactions(operator) == before
@@ -82,6 +85,7 @@ def test_an_export_applied_elsewhere_makes_the_same(
     text = operator.out("export", "--name", "shop", "--secrets-out", secrets)
     assert "whsec secret" not in text
     assert "Bearer" not in text
+    assert "hunter2" not in text
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     for line in shlex.split(secrets.read_text()):
         monkeypatch.setenv(*line.split("=", 1))

@@ -112,6 +112,7 @@ def test_merged_mappings_give_way_to_own_keys() -> None:
         ("sources: {a: {kind: postgres, stream: x}}", "needs `tables`"),
         ("tokens: {a: {scopes: publish}}", "must be a list"),
         ("grants: {r: {publish: orders}}", "must be a list of streams, or all"),
+        ("grants: {r: {publish: ['']}}", "has a stream without a name"),
         ("name: a\n---\nname: b", "has the name 'a' already"),
         ("streams: {o: {dedupe_window: 1m}}\n---\nstreams: {o: {dedupe_window: 2m}}", "is set already, in a.yaml:1:30"),
         ("tokens: {a: {scopes: [admin]}}\n---\ntokens: {a: {scopes: [admin]}}", "is declared already"),
