@@ -13,7 +13,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
-from headrace import App
+from headrace import AesGcm, App
 from tests.docs.tutorial import blocks
 from tests.drivers.test_drivers import url
 
@@ -55,7 +55,9 @@ def statements(name: str, *, starting: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_its_declarations_are_accepted(name: str) -> None:
+def test_its_declarations_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("PATIENTS_KEY", "PATIENTS_KEY_2"):
+        monkeypatch.setenv(variable, AesGcm.new_key())
     for names in namespaces(name):
         assert isinstance(names.get("app", App()), App)
 

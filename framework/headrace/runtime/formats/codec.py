@@ -39,6 +39,11 @@ class Codec(Protocol):
     def decode(self, data: bytes, about: Mapping[str, Any], associated: bytes) -> bytes:
         """Decode what `encode` has returned.
 
+        Args:
+            data: the bytes.
+            about: the JSON values that `encode` returned beside them.
+            associated: the same as for `encode`. A codec that encrypts checks it.
+
         Returns:
             The payload as JSON.
 
