@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ from headrace import store
 from headrace.admin import configuration
 from headrace.cli.errors import CannotCreate
 from headrace.cli.main import call
-from headrace.model.errors import InUse
+from headrace.model.errors import ConfigurationError, InUse
 from tests.cli.conftest import Operator
 from tests.configuration.conftest import Write
 
@@ -32,11 +33,14 @@ SHOP = """
           us_orders: {filter: orders.us.>, where: data.total > 100, ack_wait: 1m, backoff: [1s, 10s], deliver_policy: new}
           hook:
             push: {url: "https://example.com/${HOOK}", headers: {authorization: "Bearer ${HOOK}"}, timeout: 5s}
-      latest: {one_message_per_key: true, tombstones: true}
+      latest:
+        one_message_per_key: true
+        tombstones: true
+        consumers: {fragment: {push: {url: "https://example.com#hunter2"}}}
       payments:
     sources:
       stripe: {kind: webhook, stream: payments, signature: stripe, secrets: ["${STRIPE}"], max_body: 1MB}
-      rows: {kind: postgres, stream: latest, tables: [public.items], mode: rows, where: data.record.id > 1}
+      rows: {kind: postgres, stream: latest, tables: [public.items], mode: rows, database: "postgresql://u:hunter2@h/d", where: data.record.id > 1}
     tokens:
       shop: {scopes: [publish:orders], expires_in: 30d}
     """
@@ -56,8 +60,8 @@ def changed(operator: Operator, *words: object, code: int = 0) -> list[tuple[str
 
 def test_a_second_apply_has_nothing_to_do_and_writes_nothing(operator: Operator, write: Write) -> None:
     file = write(SHOP)
-    assert len(changed(operator, file, "--detailed-exitcode", code=2)) == 8
-    assert "8 objects created" in operator.out("apply", file)
+    assert len(changed(operator, file, "--detailed-exitcode", code=2)) == 9
+    assert "9 objects created" in operator.out("apply", file)
     before = _transactions(operator)
     assert operator.out("apply", file) == "Nothing to do.\n"
     assert _transactions(operator) == before
@@ -81,6 +85,7 @@ def test_an_export_applied_elsewhere_makes_the_same(
     text = operator.out("export", "--name", "shop", "--secrets-out", secrets)
     assert "whsec secret" not in text
     assert "Bearer" not in text
+    assert "hunter2" not in text
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     for line in shlex.split(secrets.read_text()):
         monkeypatch.setenv(*line.split("=", 1))
@@ -160,6 +165,49 @@ def test_a_token_is_shown_once_or_written_to_a_new_file(operator: Operator, writ
     assert operator.json("apply", more)["new_tokens"]["b"].startswith("hr_")
     operator.call("token", "revoke", "b")
     assert "was revoked" in operator.refused(78, "plan", more)
+
+
+def test_tokens_are_shown_although_a_deletion_fails(
+    operator: Operator, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.call("apply", write("name: x\nstreams: {a: , b: }"))
+    more = write("name: x\ntokens: {t: {scopes: [admin]}}")
+
+    async def fail(*_: object) -> None:
+        raise InUse("Workers use it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(configuration.applying.removal, "delete", fail)
+        ended = operator.call("apply", more, "--prune", "--yes", code=75)
+    assert ended.out.startswith("t=hr_")
+    assert "Save the secrets" in ended.err
+    assert "2 objects deleted" in operator.out("apply", more, "--prune", "--yes")
+
+
+def test_a_secret_file_that_cannot_be_written_leaves_no_part(
+    operator: Operator, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, secrets = write("tokens: {a: {scopes: [admin]}}"), tmp_path / "tokens.env"
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert "No space left" in operator.call("apply", file, "--tokens-out", secrets, code=73).err
+    assert not secrets.exists()
+    operator.call("apply", file, "--tokens-out", secrets)
+
+
+@pytest.mark.asyncio
+async def test_what_lives_in_a_further_database_is_said_in_the_plan(database: store.Database) -> None:
+    await store.add_database(database, "eu", "env:EU")
+    for kind in ("stream", "source"):
+        await database.fetchval("select headrace_internal.place_name($1, 'visits', 'eu')", kind)
+    for text in ("streams: {visits: }", "streams: {a: }\nsources: {visits: {kind: webhook, stream: a}}"):
+        declared = configuration.declared(configuration.read_documents(text, "a", {}, configuration.Problems()))
+        with pytest.raises(ConfigurationError, match="'visits' lives in the database 'eu'"):
+            await configuration.plan(database, declared)
 
 
 FORBIDDEN = [

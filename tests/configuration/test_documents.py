@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.admin.configuration import Problems, declared, read_documents
+from headrace.admin.configuration import MAX_BYTES, Problems, declared, documents, read_documents
 from headrace.admin.configuration.documents import write_document
 from headrace.admin.configuration.exporting import escaped
 from headrace.model.errors import ConfigurationError
@@ -112,6 +112,7 @@ def test_merged_mappings_give_way_to_own_keys() -> None:
         ("sources: {a: {kind: postgres, stream: x}}", "needs `tables`"),
         ("tokens: {a: {scopes: publish}}", "must be a list"),
         ("grants: {r: {publish: orders}}", "must be a list of streams, or all"),
+        ("grants: {r: {publish: ['']}}", "has a stream without a name"),
         ("name: a\n---\nname: b", "has the name 'a' already"),
         ("streams: {o: {dedupe_window: 1m}}\n---\nstreams: {o: {dedupe_window: 2m}}", "is set already, in a.yaml:1:30"),
         ("tokens: {a: {scopes: [admin]}}\n---\ntokens: {a: {scopes: [admin]}}", "is declared already"),
@@ -124,6 +125,21 @@ def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
 def test_aliases_that_multiply_are_refused() -> None:
     lines = ["a0: &a0 [1,1,1,1,1,1,1,1,1]"] + [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     assert "more than 100,000 values" in refused("\n".join(lines))
+
+
+def test_a_long_text_that_aliases_repeat_is_refused() -> None:
+    assert "more than 8,000,000 characters" in refused(f"a: &a {'é' * 100_000}\nb: [{'*a,' * 100}]")
+
+
+def test_a_large_file_is_refused_before_all_of_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_VALUES", 10)
+    assert "has more than 10 values" in refused(f"[{'1,' * 30}" + "{")
+
+
+@pytest.mark.parametrize("start", ["é", "\ufeff", " "])
+def test_a_file_that_was_cut_at_the_limit_is_refused(start: str) -> None:
+    with pytest.raises(ConfigurationError, match="larger than 4,000,000 bytes"):
+        documents.decoded((start + " " * MAX_BYTES).encode()[: MAX_BYTES + 1], "a.yaml")
 
 
 def test_files_say_together_what_a_stream_is() -> None:

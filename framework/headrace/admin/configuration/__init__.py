@@ -8,7 +8,7 @@ The `fields` of objects follow from the settings of the specs. `objects` has one
 
 from headrace.admin.configuration.applying import DeletionRefused, PlanChanged, apply, require_allowed
 from headrace.admin.configuration.declared import Declared, declared, read
-from headrace.admin.configuration.documents import MAX_BYTES, Problems, read_documents
+from headrace.admin.configuration.documents import MAX_BYTES, Problems, decoded, read_documents
 from headrace.admin.configuration.exporting import Exported, export
 from headrace.admin.configuration.plans import Plan, plan
 from headrace.admin.configuration.schema import json_schema
@@ -26,6 +26,7 @@ __all__ = [
     "Problems",
     "apply",
     "declared",
+    "decoded",
     "export",
     "json_schema",
     "plan",

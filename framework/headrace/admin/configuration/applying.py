@@ -18,7 +18,7 @@ class PlanChanged(InUse):
 
 
 class DeletionRefused(InUse):
-    """A deletion would lose messages or a position, and `allow_delete` is not given. Nothing was done."""
+    """A deletion would lose messages or a position, and `allow_delete` is not given."""
 
 
 async def apply(
@@ -29,6 +29,7 @@ async def apply(
     prune: bool = False,
     allow_delete: bool = False,
     save_tokens: Callable[[Sequence[NewToken]], None] = lambda _: None,
+    committed: Callable[[Sequence[NewToken]], None] = lambda _: None,
 ) -> tuple[Plan, list[NewToken]]:
     """Make the database as files declare it. What they don't mention stays as it is.
 
@@ -40,6 +41,7 @@ async def apply(
         prune: delete what the configuration manages and the files no longer mention.
         allow_delete: also delete streams with messages, and consumers and captures with a position.
         save_tokens: keeps the secrets of new tokens. It is called before the transaction commits, so that none is lost.
+        committed: is called with the new tokens after the transaction, before the deletions, which may fail.
 
     Returns:
         What was done, and the new tokens.
@@ -64,18 +66,21 @@ async def apply(
             await _record(connection, declared.name, declared, todo)
         if tokens:
             save_tokens(tokens)
+    committed(tokens)
     for one in todo.deletions:
         await _delete(database, declared.name or "", one, allow_delete=allow_delete)
     return todo.plan, tokens
 
 
-def require_allowed(plan: Plan, *, allow_delete: bool) -> None:
-    """Raise `DeletionRefused` if a deletion would lose messages or a position, and `allow_delete` is not given."""
+def require_allowed(plan: Plan, *, allow_delete: bool, done: str = "Nothing was done.") -> None:
+    """Raise `DeletionRefused` if a deletion would lose messages or a position, and `allow_delete` is not given. Its message
+    says what was `done`.
+    """
     if plan.guarded and not allow_delete:
         first, *others = plan.guarded
         more = f" There are {len(others)} more like it." if others else ""
         raise DeletionRefused(
-            f"The {first.kind} {'/'.join(first.object)!r} is not deleted. {first.guarded}{more} Nothing was done. To delete it, give"
+            f"The {first.kind} {'/'.join(first.object)!r} is not deleted. {first.guarded}{more} {done} To delete it, give"
             " --allow-delete. To keep it, leave out --prune, or mention it in the file."
         )
 
@@ -97,7 +102,8 @@ async def _delete(database: Database, name: str, one: Managed, *, allow_delete: 
     """Delete an object, unless it changed meanwhile into one that must not be deleted."""
     async with database.transaction() as connection:
         if await removal.identity(connection, one.kind, one.object) == one.identity:
-            require_allowed(Plan((await removal.deletion(connection, one),)), allow_delete=allow_delete)
+            change = await removal.deletion(connection, one)
+            require_allowed(Plan((change,)), allow_delete=allow_delete, done="What the files declare was applied.")
             exists = True
         else:
             exists = False

@@ -15,6 +15,7 @@ from headrace.admin.configuration.documents import Mark, Node, Problems
 from headrace.admin.configuration.fields import SPECS, Fields, fields_of, read_setting
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.push import Push
+from headrace.model.settings import settings_of
 from headrace.model.tokens import NAME as TOKEN_NAME
 from headrace.store import PRIVILEGES, Kind
 
@@ -162,6 +163,11 @@ class _Reader:
                 isinstance(streams, list) and all(isinstance(stream, str) for stream in streams)
             ):
                 self._problems.add(one.mark, f"`{privilege}` of the role {role!r} must be a list of streams, or {ALL}.")
+            elif streams != ALL and "" in streams:  # such as an empty variable. A right without a stream is one on all
+                self._problems.add(
+                    one.mark,
+                    f"`{privilege}` of the role {role!r} has a stream without a name. For all streams write {ALL}.",
+                )
             elif privilege in PRIVILEGES:
                 for stream in [""] if streams == ALL else streams:
                     self._put(Desired("grant", (role, privilege, stream), {}, {}, one.mark))
@@ -237,6 +243,4 @@ class _Reader:
 
 def settings_stream(kind: str) -> Any:
     """The setting with the stream of a source."""
-    from headrace.model.settings import settings_of
-
     return settings_of(SPECS[kind])["stream"]

@@ -20,6 +20,9 @@ MAX_BYTES = 4_000_000
 MAX_VALUES = 100_000
 """The number of values in a file, with those that aliases repeat."""
 
+MAX_CHARACTERS = 8_000_000
+"""The length of all texts in a file together, with those that aliases repeat and the values of variables."""
+
 MAX_DEPTH = 32
 MAX_PROBLEMS = 20
 
@@ -102,7 +105,7 @@ def read_documents(text: str, file: str, environment: Mapping[str, str], problem
         environment: the variables that `${NAME}` may stand for.
 
     Raises:
-        ConfigurationError: it is not YAML, or too large, or PyYAML is not installed.
+        ConfigurationError: it is not YAML, or has too many values, or PyYAML is not installed.
     """
     try:
         import yaml
@@ -110,12 +113,21 @@ def read_documents(text: str, file: str, environment: Mapping[str, str], problem
         raise ConfigurationError(
             "Configuration files need PyYAML, which is not installed. Install it with: pip install 'headrace[config]'"
         ) from None
-    if len(text) > MAX_BYTES:
-        raise ConfigurationError(f"{file} is larger than {MAX_BYTES:,} bytes. Divide it into several files.")
+
+    class Loader(yaml.SafeLoader):
+        nodes = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.nodes += 1  # here, since the tree of a large file takes minutes
+            if self.nodes > 2 * MAX_VALUES:  # with the keys
+                place = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise _too_many(Mark(file, place.line + 1, place.column + 1))
+            return super().compose_node(parent, index)
+
     if text.lstrip().startswith(("{", "[")):
         text = text.translate(_OF_JSON)
     try:
-        roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if root is not None]
+        roots = [root for root in yaml.compose_all(text, Loader=Loader) if root is not None]
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
         where = file if place is None else Mark(file, place.line + 1, place.column + 1)
@@ -126,6 +138,20 @@ def read_documents(text: str, file: str, environment: Mapping[str, str], problem
         raise ConfigurationError(f"{file}: Values are nested too deeply.") from None
     reader = _Reader(file, environment, problems)
     return [reader.read(root, 0) for root in roots]
+
+
+def decoded(raw: bytes, file: str) -> str:
+    """The text of a file, of which at least one byte more than `MAX_BYTES` was read, if it has as many.
+
+    Raises:
+        ConfigurationError: it is too large, or not UTF-8.
+    """
+    if len(raw) > MAX_BYTES:
+        raise ConfigurationError(f"{file} is larger than {MAX_BYTES:,} bytes. Divide it into several files.")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file} is not text in UTF-8: byte {error.start:,} is invalid.") from None
 
 
 def write_document(value: Any) -> str:
@@ -144,27 +170,35 @@ def write_document(value: Any) -> str:
     return yaml.dump(value, Dumper=Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False)
 
 
+def _too_many(mark: Mark) -> ConfigurationError:
+    return ConfigurationError(f"{mark}: The file has more than {MAX_VALUES:,} values, with those that aliases repeat.")
+
+
 class _Reader:
     """Makes nodes of PyYAML's nodes."""
 
     def __init__(self, file: str, environment: Mapping[str, str], problems: Problems) -> None:
         self._file, self._environment, self._problems = file, environment, problems
-        self._values = 0
+        self._values = self._characters = 0
 
     def read(self, node: Any, depth: int) -> Node:
         self._values += 1
         mark = self._mark(node)
         if self._values > MAX_VALUES:
-            raise ConfigurationError(
-                f"{mark}: The file has more than {MAX_VALUES:,} values, with those that aliases repeat."
-            )
+            raise _too_many(mark)
         if depth > MAX_DEPTH:
             raise ConfigurationError(f"{mark}: Values are nested more than {MAX_DEPTH} deep.")
         if node.id == "mapping":
             return self._mapping(node, mark, depth)
         if node.id == "sequence":
             return Node([self.read(one, depth + 1) for one in node.value], mark)
-        return Node(self._scalar(node, mark), mark)
+        value = self._scalar(node, mark)
+        self._characters += len(value) if isinstance(value, str) else 0
+        if self._characters > MAX_CHARACTERS:
+            raise ConfigurationError(
+                f"{mark}: The texts of the file have more than {MAX_CHARACTERS:,} characters, with those that aliases repeat."
+            )
+        return Node(value, mark)
 
     def _mapping(self, node: Any, mark: Mark, depth: int) -> Node:
         values: dict[str, Node] = {}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,7 +17,7 @@ from headrace.admin.configuration.objects import consumers, streams
 from headrace.admin.source_settings import stored_spec
 from headrace.model.settings import Setting, settings_of
 from headrace.model.specs import ConsumerSpec
-from headrace.model.text.masking import HIDDEN, masked
+from headrace.model.text.masking import HIDDEN, masked, masked_push_url
 from headrace.store import Database, Executor
 
 
@@ -97,8 +96,7 @@ def _consumer(spec: ConsumerSpec, secrets: _Secrets) -> dict[str, Any]:
         return found
     push = _given(fields_of("push"), {name: getattr(spec.push, name) for name in spec.push.__struct_fields__})
     words = (spec.stream, spec.name, "push")
-    parts = urlsplit(spec.push.url)
-    if parts.path not in ("", "/") or parts.query:  # a path often contains a token
+    if masked_push_url(spec.push.url) != spec.push.url:  # a path often contains a token
         push["url"] = secrets.reference(spec.push.url, *words, "url")
     if spec.push.headers:
         push["headers"] = {key: secrets.reference(value, *words, key) for key, value in spec.push.headers.items()}

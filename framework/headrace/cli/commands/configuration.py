@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -87,15 +87,27 @@ def apply(
         print_json(configuration.json_schema())
         return 0
     declared = _declared(files)
-    done = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes)
-    if done is None:
+    made: list[NewToken] = []
+    try:
+        found = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes, made.extend)
+    except BaseException:  # of a deletion, or Ctrl-C: the tokens exist already
+        if made:
+            _print_tokens(made, tokens_out, {} if json else None)
+        raise
+    if found is None:
         return NOT_DONE
-    found, tokens = done
+    if not json:
+        print(summary(found, done=True))
+    _print_tokens(made, tokens_out, plan_as_json(found) if json else None)
+    return 0
+
+
+def _print_tokens(tokens: Sequence[NewToken], tokens_out: Path | None, document: dict[str, Any] | None) -> None:
+    """Print the secrets of new tokens unless they are in a file, as a part of a JSON document if there is one."""
     shown = tokens if tokens_out is None else []
-    if json:
-        print_json({**plan_as_json(found), "new_tokens": {token.name: token.token for token in shown}})
-        return 0
-    print(summary(found, done=True))
+    if document is not None:
+        print_json({**document, "new_tokens": {token.name: token.token for token in shown}})
+        return
     for token in shown:
         print(f"{token.name}={token.token}")
     if tokens:
@@ -104,7 +116,6 @@ def apply(
             if shown
             else f"The secrets of new tokens are in {tokens_out}."
         )
-    return 0
 
 
 def export(
@@ -187,11 +198,10 @@ def _text(path: str) -> tuple[str, str]:
         else:
             with Path(path).open("rb") as file:
                 raw = file.read(limit)
-        return raw.decode("utf-8-sig"), "standard input" if path == _STDIN else path
     except OSError as error:
         raise UnreadableInput(f"{path} can't be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UnreadableInput(f"{path} is not text in UTF-8: byte {error.start:,} is invalid.") from None
+    name = "standard input" if path == _STDIN else path
+    return configuration.decoded(raw, name), name
 
 
 async def _plan(url: str | None, declared: Declared, prune: bool) -> Plan:
@@ -200,8 +210,9 @@ async def _plan(url: str | None, declared: Declared, prune: bool) -> Plan:
 
 
 async def _apply(
-    url: str | None, declared: Declared, prune: bool, allow_delete: bool, tokens_out: Path | None, yes: bool
-) -> tuple[Plan, list[NewToken]] | None:
+    url: str | None, declared: Declared, prune: bool, allow_delete: bool, tokens_out: Path | None, yes: bool,
+    committed: Callable[[Sequence[NewToken]], None],
+) -> Plan | None:  # fmt: skip
     """Apply. Returns None if the plan was not confirmed."""
 
     def save(tokens: Sequence[NewToken]) -> None:
@@ -219,9 +230,16 @@ async def _apply(
             and not await confirm("Messages, positions or access may be lost. Apply this?")
         ):
             return None
-        return await configuration.apply(
-            database, declared, expected=found, prune=prune, allow_delete=allow_delete, save_tokens=save
+        done, _ = await configuration.apply(
+            database,
+            declared,
+            expected=found,
+            prune=prune,
+            allow_delete=allow_delete,
+            save_tokens=save,
+            committed=committed,
         )
+        return done
 
 
 async def _export(url: str | None, name: str | None) -> Exported:
@@ -232,10 +250,15 @@ async def _export(url: str | None, name: str | None) -> Exported:
 def _write_secret(path: Path, text: str) -> None:
     """Write a new file that only its owner can read. Raises `CannotCreate` if it exists."""
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink()  # otherwise the next attempt would find a part of it
+            raise
     except FileExistsError:
         raise CannotCreate(f"{path} exists. Nothing was changed. Name a new file, or move this one.") from None
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from headrace import store
@@ -72,18 +73,23 @@ async def _loss(executor: Executor, one: Managed) -> tuple[str, str | None]:
 
 
 async def delete(database: Database, one: Managed) -> None:
-    """Delete an object, in a transaction of its own.
+    """Delete an object, in a transaction of its own. One that somebody else deleted meanwhile is no error.
 
     Raises:
         InUse: workers use it.
     """
+    with suppress(*_GONE):
+        await _delete(database, one)
+
+
+async def _delete(database: Database, one: Managed) -> None:
     admin: Any = Admin(database)
     if one.kind == "stream":
         await admin.delete_stream(one.object[0])
     elif one.kind == "consumer":
         await admin.delete_consumer(*one.object)
     elif one.kind == "source":
-        await admin.delete_source(one.object[0])
+        await admin.delete_source(one.identity)
     elif one.kind == "token":
         await admin.revoke_token(one.identity)
     else:

@@ -43,6 +43,7 @@ async def step(executor: Executor, desired: Desired, declared: Declared) -> Step
     before = await present(executor, name)
     if before is not None:
         return _change(before, kind, stream, settings)
+    await streams.require_unplaced(executor, "source", name)
     if kind == "webhook" and not declared.has_stream(stream) and await streams.present(executor, stream) is None:
         raise InvalidInput(f"The stream {stream!r} does not exist, and the files don't declare it.", field="stream")
     spec = _new(kind, name, stream, settings)

@@ -14,7 +14,7 @@ from headrace.admin.validation import changed
 from headrace.model.errors import InvalidInput, UnknownStream
 from headrace.model.sources import NAME
 from headrace.model.specs import StreamSpec
-from headrace.store import Executor
+from headrace.store import Executor, PlaceKind
 
 
 async def present(executor: Executor, name: str) -> StreamSpec | None:
@@ -41,6 +41,7 @@ async def step(executor: Executor, desired: Desired) -> Step | None:
     before = await present(executor, name)
     after = changed(before or StreamSpec(name=name), desired.settings)
     if before is None:
+        await require_unplaced(executor, "stream", name)
         given = {setting: written(getattr(after, setting)) for setting in desired.settings}
         return creation("stream", desired.object, given, lambda connection: _create(connection, after))
     if after.one_message_per_key != before.one_message_per_key:
@@ -52,6 +53,16 @@ async def step(executor: Executor, desired: Desired) -> Step | None:
     return alteration(
         "stream", desired.object, _differing(before, after), lambda connection: store.edit_stream(connection, after)
     )
+
+
+async def require_unplaced(executor: Executor, kind: PlaceKind, name: str) -> None:
+    """Raise `InvalidInput` if a server keeps the stream or source of this name in a further database."""
+    place = await store.place_of(executor, kind, name)
+    if place is not None:
+        raise InvalidInput(
+            f"The {kind} {name!r} lives in the database {place.database!r}. Declare it in a file of its own, and apply that"
+            " with the URL of the database as --database."
+        )
 
 
 async def _create(connection: Executor, spec: StreamSpec) -> None:
