@@ -25,7 +25,7 @@ async def claimed(engine: Engine, kind: store.PlaceKind, name: str) -> AsyncIter
         await _refuse_placed(engine, kind, name)
         yield
         return
-    if not NAME.fullmatch(name):  # what can't be a name is refused by the database of the engine
+    if not NAME.fullmatch(name):  # the database refuses it
         yield
         return
     await engine.names.claim(kind, name)
