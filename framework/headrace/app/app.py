@@ -31,6 +31,7 @@ from headrace.model.errors import ConfigurationError, ConsumersDeleted, NotConne
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
 from headrace.runtime.calls import Witness
+from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
@@ -138,11 +139,7 @@ class App(Declared, Publishing):
         return self._publisher
 
     async def _connect(self) -> None:
-        for stored_as in self._formats.values():
-            stored_as.upcasters.check()
-        for schedule in self.schedules:
-            if schedule.spec.stream in self._formats:
-                schedule.check_format(self._formats[schedule.spec.stream])
+        self._check_formats()
         self._settings = found = settings.read(
             {"database": self.dsn or None, "migrate": self.migrate, **self._arguments}
         )
@@ -170,6 +167,17 @@ class App(Declared, Publishing):
             await store.create_stream(self._database, spec or name)
             if spec is not None:
                 await store.edit_stream(self._database, spec)
+
+    def _check_formats(self) -> None:
+        """Check what is published to streams with a format, once everything is declared. Raises `ConfigurationError`."""
+        for stored_as in self._formats.values():
+            stored_as.upcasters.check()
+        for schedule in self.schedules:
+            if schedule.spec.stream in self._formats:
+                schedule.check_format(self._formats[schedule.spec.stream])
+        for spec in self.captures:
+            if spec.stream in self._formats:
+                check_capture(self._formats[spec.stream], spec.name)
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):
