@@ -219,6 +219,19 @@ def test_an_error_of_decoding_does_not_quote_the_payload(kind: Any, data: Any) -
     ) as caught:
         app._formats["patients"]._decode(json.dumps(data))
     assert SECRET not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_rows_are_not_captured_into_a_stream_whose_handlers_would_refuse_them() -> None:
+    for allow_plain in (False, True):
+        app = App()
+        app.capture("public.patients", into="patients")
+        app.stream("patients", Patient, codec=AesGcm({"k1": KEY}), allow_plain=allow_plain)
+        if allow_plain:
+            app._check_formats()
+        else:
+            with pytest.raises(ConfigurationError, match="allow_plain=True, or capture into another stream"):
+                app._check_formats()
 
 
 @pytest.mark.asyncio

@@ -31,6 +31,7 @@ from headrace.model.errors import ConfigurationError, ConsumersDeleted, NotConne
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
 from headrace.runtime.calls import Witness
+from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
@@ -138,8 +139,7 @@ class App(Declared, Publishing):
         return self._publisher
 
     async def _connect(self) -> None:
-        for stored_as in self._formats.values():
-            stored_as.upcasters.check()
+        self._check_formats()
         self._settings = found = settings.read(
             {"database": self.dsn or None, "migrate": self.migrate, **self._arguments}
         )
@@ -167,6 +167,14 @@ class App(Declared, Publishing):
             await store.create_stream(self._database, spec or name)
             if spec is not None:
                 await store.edit_stream(self._database, spec)
+
+    def _check_formats(self) -> None:
+        """Check what is published to streams with a format, once everything is declared. Raises `ConfigurationError`."""
+        for stored_as in self._formats.values():
+            stored_as.upcasters.check()
+        for spec in self.captures:
+            if spec.stream in self._formats:
+                check_capture(self._formats[spec.stream], spec.name)
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):

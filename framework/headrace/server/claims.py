@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from headrace import store
-from headrace.model.errors import ConfigurationError, InvalidInput, UnknownSource, UnknownStream
+from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput, UnknownSource, UnknownStream
 from headrace.model.sources import NAME
 from headrace.server.engine import Engine
 
@@ -21,9 +21,11 @@ async def claimed(engine: Engine, kind: store.PlaceKind, name: str) -> AsyncIter
     Raises:
         AlreadyExists: another database has the name.
     """
-    if engine.names is None or not NAME.fullmatch(
-        name
-    ):  # what can't be a name is refused by the database of the engine
+    if engine.names is None:
+        await _refuse_placed(engine, kind, name)
+        yield
+        return
+    if not NAME.fullmatch(name):  # the database refuses it
         yield
         return
     await engine.names.claim(kind, name)
@@ -36,6 +38,22 @@ async def claimed(engine: Engine, kind: store.PlaceKind, name: str) -> AsyncIter
     uid = await _id_of(engine, kind, name)
     if uid is not None:
         await engine.names.confirm(kind, name, uid)
+
+
+def exists_elsewhere(kind: store.PlaceKind, name: str, where: str) -> AlreadyExists:
+    """Return the error for a name that another database has."""
+    return AlreadyExists(
+        f"The {kind} {name!r} exists {where}. Names are unique among all databases. Choose another name."
+    )
+
+
+async def _refuse_placed(engine: Engine, kind: store.PlaceKind, name: str) -> None:
+    """Raise `AlreadyExists` if a further database has a name. One that is placed a moment later is refused by the
+    configuration database itself."""
+    if engine.further is not None and engine.further.exist:
+        place = await store.place_of(engine.app.database, kind, name)
+        if place is not None and place.name == name:
+            raise exists_elsewhere(kind, name, f"in the database {place.database!r}")
 
 
 async def _id_of(engine: Engine, kind: store.PlaceKind, name: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from headrace import store
@@ -80,3 +82,21 @@ async def test_connections_to_all_databases_are_bounded(dsn: str, eu_dsn: str) -
         refused = await api.refused("POST", "/streams", {"name": "x", "database": "zz"}, status=503)
         assert "'zz'" in refused["summary"]
         assert "max_data_connections" in api.server.databases.away["zz"]
+
+
+async def test_a_database_that_was_removed_and_still_drains_is_stopped_with_the_others(
+    dsn: str, eu_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _listed(dsn)
+    async with serving_here(dsn) as api:
+        await opened(api, "eu")
+        databases = api.server.databases
+        app = databases.open["eu"].app
+        stop, stops = app.stop, []
+        monkeypatch.setattr(app, "stop", lambda: stops.append("eu"))  # as if a handler took its time
+        await api.client.delete("/v1/databases/eu")
+        while databases.away or databases.open:
+            await anyio.lowlevel.checkpoint()
+        databases.hurry()
+        stop()
+        assert stops == ["eu", "eu"]

@@ -91,7 +91,7 @@ async def test_webhooks_are_published_to_the_database_of_their_stream(two: Api, 
     await two.post("/webhook/shop", {"id": 7})
     assert await _count(eu_dsn, "hooked") == 1
     assert [one["name"] for one in (await two.get("/sources"))["data"]] == ["shop"]
-    await two.refused("POST", "/sources", {"name": "shop", "kind": "webhook", "stream": "orders"}, status=422)
+    await two.refused("POST", "/sources", {"name": "shop", "kind": "webhook", "stream": "orders"}, status=409)
     await two.call("DELETE", "/sources/shop")
     await two.post("/sources", {"name": "shop", "kind": "webhook", "stream": "orders"}, 201)
 
@@ -124,7 +124,7 @@ async def test_lists_cover_all_databases_in_pages(two: Api) -> None:
 async def test_a_name_is_in_one_database_only(two: Api) -> None:
     await two.stream("unique", database="eu")
     assert (await two.refused("POST", "/streams", {"name": "orders", "database": "eu"}, status=409))["code"] == "exists"
-    await two.refused("POST", "/streams", {"name": "unique"}, status=422)
+    await two.refused("POST", "/streams", {"name": "unique"}, status=409)
     await two.refused("POST", "/streams", {"name": "unique", "database": "eu"}, status=409)
     refused = await two.refused("POST", "/streams", {"name": "x", "database": "nope"}, status=404)
     assert refused["code"] == "unknown_database"
@@ -143,7 +143,7 @@ async def test_a_refused_creation_leaves_the_name_free(two: Api) -> None:
 async def test_the_next_creation_finishes_one_that_crashed(two: Api) -> None:
     home = two.server.app.database
     assert await store.place_name(home, "stream", "half", "eu") == "eu"  # the server crashed after this
-    await two.refused("POST", "/streams", {"name": "half"}, status=422)
+    await two.refused("POST", "/streams", {"name": "half"}, status=409)
     await two.stream("half", database="eu")
     await two.publish(("a", 1), stream="half")
 
@@ -193,6 +193,10 @@ async def test_a_name_that_no_database_takes_is_refused_by_its_sentence(two: Api
     for name in ("Bad Name", "x" * 400_000):
         refused = await two.refused("POST", "/streams", {"name": name, "database": "eu"}, status=422)
         assert "1 to 48 lower-case letters" in refused["summary"]
+
+
+async def test_an_id_in_digits_of_another_script_is_no_defect(two: Api) -> None:
+    await two.refused("GET", f"/streams/{chr(0x660) * 32}", status=404)
 
 
 async def test_what_is_longer_than_a_name_is_neither_looked_up_nor_kept(two: Api) -> None:

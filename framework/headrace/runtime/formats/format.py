@@ -18,6 +18,7 @@ from headrace.model.keys import check_key
 from headrace.model.outcomes import Reject, Unfit
 from headrace.model.payloads import CODEC_HEADER, VERSION_HEADER
 from headrace.model.specs import ConsumerSpec
+from headrace.model.text.error_text import text_of
 from headrace.runtime.formats.codec import Codec, UnreadablePayload
 from headrace.runtime.formats.upcasting import MAX_VERSION, Upcasters
 from headrace.runtime.handlers.handler import Decode, decoder_of
@@ -39,6 +40,7 @@ class StreamFormat:
 
     Attributes:
         upcasters: the upcasters from older versions.
+        type, codec, allow_plain: as given.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class StreamFormat:
         self.type = type
         self.codec = codec
         self.upcasters = Upcasters(stream)
-        self._allow_plain = allow_plain
+        self.allow_plain = allow_plain
         self._tombstones = tombstones
         self._classes = _classes(type)
         self._decode = self.guarded(decoder_of(type, f"The stream {stream!r} carries"))
@@ -157,7 +159,7 @@ class StreamFormat:
                 f"The payload is encoded ({about!r:.80}), and this process declares {self.stream!r} without a codec: pass codec=…."
             )
         if about is None:
-            if self._allow_plain:
+            if self.allow_plain:
                 return raw
             raise Unfit(
                 f"The payload is not encoded, and {self.stream!r} has a codec: publish with an app that declares it, or pass"
@@ -182,10 +184,11 @@ class StreamFormat:
             except Reject:
                 raise
             except Exception as error:
-                place = _PATH.search(str(error))
-                raise msgspec.ValidationError(
+                place = _PATH.search(text_of(error))
+                hidden = msgspec.ValidationError(
                     f"{type(error).__name__}, without its text, since payloads of {self.stream!r} are encoded{place.group() if place else ''}"
-                ) from None
+                )
+            raise hidden  # out here it doesn't have the other error as its context, which hooks and reporters of errors print
 
         return guarded
 
@@ -219,6 +222,15 @@ def check_conditions(stored_as: StreamFormat, spec: ConsumerSpec) -> None:
         raise ConfigurationError(
             f"Consumer {spec.name!r}: the database can't look into the payloads of {spec.stream!r}, which are encoded by a codec. Let"
             " where=… look at the key or the headers, which are not."
+        )
+
+
+def check_capture(stored_as: StreamFormat, source: str) -> None:
+    """Raise `ConfigurationError` if handlers would refuse what a source captures into the stream."""
+    if stored_as.codec is not None and not stored_as.allow_plain:
+        raise ConfigurationError(
+            f"The source {source!r} captures into {stored_as.stream!r}, whose payloads are encoded, and captured rows are not: pass"
+            " allow_plain=True, or capture into another stream."
         )
 
 

@@ -222,6 +222,7 @@ class DataDatabases:
         self._most = most // connections
         self._clock = clock
         self._entries: dict[str, DataDatabase] = {}
+        self._closing: set[DataDatabase] = set()  # no longer in the list, and still draining
         self._looked = anyio.Event()
         self._changed = anyio.Event()
         self._wake = anyio.Event()
@@ -287,7 +288,7 @@ class DataDatabases:
     def hurry(self) -> None:
         """Stop what still drains."""
         self._draining.set()
-        for entry in list(self._entries.values()):
+        for entry in (*self._entries.values(), *self._closing):
             entry.stop()
 
     def notified(self, stream_id: int) -> None:
@@ -335,6 +336,8 @@ class DataDatabases:
             if listed.get(name) != entry.info or entry.moved():
                 log.info("database closed", database=name)
                 entry.stop()
+                if not entry.refused:
+                    self._closing.add(entry)
                 del self._entries[name]
                 self.on_changed()
         opened = sum(not entry.refused for entry in self._entries.values())
@@ -347,11 +350,17 @@ class DataDatabases:
             if opened < self._most:
                 opened += 1
                 entry.refused = False
-                group.start_soon(entry.keep, lambda: list(self._entries.values()))
+                group.start_soon(self._keep, entry)
             else:
                 entry.refuse(
                     f"This server opens {self._most} further databases at most. Raise its option max_data_connections."
                 )
+
+    async def _keep(self, entry: DataDatabase) -> None:
+        try:
+            await entry.keep(lambda: list(self._entries.values()))
+        finally:
+            self._closing.discard(entry)
 
     async def _reconcile(self) -> None:
         if self._clock() - self._reconciled_at < RECONCILE_INTERVAL:

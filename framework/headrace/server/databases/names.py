@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace import store
-from headrace.model.errors import AlreadyExists
+from headrace.server.claims import exists_elsewhere
 
 
 class DataNames:
@@ -27,9 +27,7 @@ class DataNames:
         found = await store.place_name(self._home(), kind, name, self.database)
         if found != self.database:
             where = f"in the database {found!r}" if found else "in the server's own database"
-            raise AlreadyExists(
-                f"The {kind} {name!r} exists {where}. Names are unique among all databases. Choose another name."
-            )
+            raise exists_elsewhere(kind, name, where)
 
     async def confirm(self, kind: store.PlaceKind, name: str, uid: str) -> None:
         """Note the id of what was created. After a crash it is noted when the names are reconciled."""

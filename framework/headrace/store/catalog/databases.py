@@ -149,7 +149,8 @@ async def reconcile_places(
 
 def _as_uuid(text: str) -> UUID:
     """An id in any spelling, see `looks_like_id`."""
-    return UUID("".join(digit for digit in text.lower().replace("urn:", "").replace("uuid:", "") if digit in _DIGITS))
+    digits = "".join(digit for digit in text.lower().replace("urn:", "").replace("uuid:", "") if digit in _DIGITS)
+    return UUID(digits) if len(digits) == 32 else UUID(text)  # Python reads the digits of other scripts, too
 
 
 _DIGITS = frozenset("0123456789abcdef")
