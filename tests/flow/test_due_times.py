@@ -49,6 +49,15 @@ def test_every_hour_goes_on_by_the_time_that_passes() -> None:
     assert times("0 * * * *", BERLIN, "2026-03-29 00:30", 2) == ["03-29 01:00+0100", "03-29 03:00+0200"]
 
 
+def test_a_change_of_the_clocks_within_an_hour_makes_no_walk_endless() -> None:
+    every, zone = "15 */2 * * *", "Pacific/Chatham"
+    found = times(every, zone, "2026-04-05 00:20", 3)
+    assert found == ["04-05 02:15+1345", "04-05 04:15+1245", "04-05 06:15+1245"]
+    start, end = datetime(2026, 4, 4, 12, tzinfo=UTC), datetime(2026, 4, 5, 1, 55, tzinfo=UTC)
+    backwards = due_times(every, zone).latest(start, end, 500)
+    assert [f"{at.astimezone(ZoneInfo(zone)):%m-%d %H:%M%z}" for at in backwards[:3]] == found
+
+
 @pytest.mark.parametrize(
     ("name", "at"), [("@daily", "01-02 00:00+0000"), ("@Hourly", "01-01 01:00+0000"), ("@yearly", "01-01 00:00+0000")]
 )

@@ -10,8 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from headrace import App, Message, Reject, Router
+from headrace import App, Message, Reject, Router, StoreUnavailable, store
 from headrace.model.errors import ConfigurationError
+from headrace.model.outcomes import Settlement
 from headrace.model.text.error_text import error_type
 from headrace.runtime import log_burst
 from headrace.runtime.settling import dead_letters as hooks
@@ -190,6 +191,33 @@ async def test_a_flood_of_dead_letters_does_not_flood_the_log(
 
 async def _refuse_all(numbers: list[int]) -> Reject:
     return Reject("no")
+
+
+@pytest.mark.asyncio
+async def test_an_outcome_that_came_too_late_after_an_outage_is_no_dead_letter(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, calls = store.settle, [0]
+
+    async def after_an_outage(database: Any, consumer: int, settlement: Settlement, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise StoreUnavailable("the database is away, until the lease is over")
+        await database.fetchval("delete from headrace_internal.leases where lease_id = any ($1)", settlement.leases)
+        return await settle(database, consumer, settlement, **more)
+
+    monkeypatch.setattr(store, "settle", after_an_outage)
+    called: list[int] = []
+
+    @app.on_dead_letter
+    async def note(message: Message, error: BaseException) -> None:
+        called.append(message.seq)
+
+    app.consumer("orders", name="ship", max_deliver=1)(refused)
+    await work_off(app, ("a", 1))
+    assert calls[0] >= 2
+    assert called == []
+    assert not logged(caplog, "message dead-lettered", consumer="ship")
 
 
 @pytest.mark.asyncio

@@ -97,9 +97,9 @@ class Cron:
         return list(islice(takewhile(lambda due: due >= start, newest_first), limit))[::-1]
 
     def _times(self, at: datetime, *, reverse: bool = False) -> Iterator[datetime]:
-        from cronsim import CronSim  # imported late, because most processes have no schedule
+        from headrace.flow.cron_walk import CronWalk  # imported late, because most processes have no schedule
 
-        return (due.astimezone(UTC) for due in CronSim(self._expression, at.astimezone(self._zone), reverse=reverse))
+        return (due.astimezone(UTC) for due in CronWalk(self._expression, at.astimezone(self._zone), reverse=reverse))
 
 
 def due_times(every: Duration, zone: str | None = None) -> DueTimes:

@@ -102,6 +102,7 @@ class Settler:
                 doubtful = True
                 await database_retry.wait_after(error)
         database_retry.cleared()
+        without_effect = lost
         if doubtful:
             # The first try may have settled it and only the answer was lost. Then the next try
             # reports its messages as lost, although the lease may still hold other messages. The
@@ -112,7 +113,7 @@ class Settler:
         self._in_flight.settled(parcel, lost)
         self._report(lost)
         if stored and parcel.failures:
-            self._report_failures(parcel, lost)
+            self._report_failures(parcel, without_effect)
         self._lanes.confirm(parcel.keys)
         self._lanes.settled(parcel.outcomes)
         self.on_settled()
@@ -131,7 +132,7 @@ class Settler:
             )
 
     def _report_failures(self, parcel: Parcel, lost: list[Lost]) -> None:
-        """Report the failures that had an effect."""
+        """Report the failures that had an effect for certain: one in doubt may belong to another process by now."""
         without_effect = {(item.lease_id, item.seq) for item in lost}
         for message, failure in parcel.failures:
             if not message.lease.lost and (message.lease.id, message.seq) not in without_effect:
