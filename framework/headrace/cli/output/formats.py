@@ -41,7 +41,8 @@ def indented_data(message: HasData) -> str:
 
 def encoding_of(message: HasData) -> str | None:
     """Describe a payload that a codec has encoded: `(encrypted with A256GCM, key "2026-11")`. None for others."""
-    about = (message.headers or {}).get(CODEC_HEADER)
+    headers = message.headers if isinstance(message.headers, Mapping) else {}  # text if JSON can't be decoded
+    about = headers.get(CODEC_HEADER)
     if about is None:
         return None
     algorithm, key = (about.get("alg"), about.get("kid")) if isinstance(about, Mapping) else (None, None)
