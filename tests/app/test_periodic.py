@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from headrace import App, ConfigurationError, Router, store
 from headrace.app.periodic.runner import Periodic
 from headrace.model.errors import InvalidInput
+from headrace.runtime.messages.publisher import Publisher
 from tests.support.logs import logged
 
 START = datetime(2026, 3, 2, 8, 30, tzinfo=UTC)  # a Monday
@@ -25,7 +27,11 @@ class Processes:
     def __init__(self, database: store.Database) -> None:
         self.database = database
         self.now = START
-        self.shared: Any = SimpleNamespace(database=database, publisher=SimpleNamespace(committed=lambda *_: None))
+        self.shared: Any = SimpleNamespace(database=database, publisher=self.publisher({}))
+
+    def publisher(self, formats: Any) -> Publisher:
+        """The publisher of an app with these formats."""
+        return Publisher(lambda: self.database, lambda *_: None, lambda: self.now, formats)
 
     async def start(self, declare: Callable[[App], Any]) -> Periodic:
         """Start a process: it declares its schedules, and computes the first due times."""
@@ -329,3 +335,58 @@ def test_the_number_of_schedules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     app.every("@daily", "a")
     with pytest.raises(ConfigurationError, match="at most 1 schedules"):
         app.every("@daily", "b")
+
+
+class Report(msgspec.Struct):
+    kind: str
+
+
+class Reversed:
+    """A codec that doesn't hide much."""
+
+    def encode(self, data: bytes, associated: bytes) -> tuple[bytes, dict[str, str]]:
+        return data[::-1], {"alg": "reversed"}
+
+    def decode(self, data: bytes, about: Any, associated: bytes) -> bytes:
+        return data[::-1]
+
+
+@pytest.mark.asyncio
+async def test_periodic_data_is_stored_as_its_stream_stores_all_data(processes: Processes) -> None:
+    app = App()
+    reports = app.stream("reports", Report, codec=Reversed())
+    reports.upcaster(from_version=1)(lambda data: data)
+    processes.shared.publisher = processes.publisher(app._formats)
+    process = await processes.start(lambda app: hourly(app, data=lambda due: Report("secret")))
+    await processes.at(1, process)
+    (message,) = await store.messages(processes.database, "reports")
+    assert message.headers is not None
+    assert message.headers["headrace-version"] == 2
+    assert message.data != {"kind": "secret"}
+    assert reports.decoded(message) == Report("secret")
+
+
+@pytest.mark.asyncio
+async def test_fixed_periodic_data_of_a_typed_stream_is_checked_and_published(processes: Processes) -> None:
+    app = App()
+    reports = app.stream("reports", Report)
+    app.every("@hourly", reports, data=Report("daily"))
+    app.schedules[0].check_format(app._formats["reports"])
+    processes.shared.publisher = processes.publisher(app._formats)
+    await processes.at(1, await processes.start(lambda app: hourly(app, data={"kind": "daily"})))
+    (message,) = await store.messages(processes.database, "reports")
+    assert reports.decoded(message) == Report("daily")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("codec", "data", "why"),
+    [(Reversed(), {"kind": "secret"}, "pass a function of the due time"), (None, {"size": 1}, "does not fit"), (None, None, "does not fit")],
+)  # fmt: skip
+async def test_fixed_data_that_a_stream_cannot_take_is_refused_at_start(codec: Any, data: Any, why: str) -> None:
+    app = App("postgresql://nowhere")
+    app.every("@hourly", "reports", data=data)
+    app.stream("reports", Report, codec=codec)
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        await app._connect()
+    assert "secret" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from headrace import App, store
 from headrace.app.periodic import runner
 from headrace.app.periodic.runner import Periodic
 from headrace.model.errors import NotGranted
+from headrace.runtime.messages.publisher import Publisher
 from tests.support.roles import Login, login
 
 __all__ = ["login"]
@@ -23,7 +25,9 @@ def declared(stream: str, **settings: Any) -> App:
 
 
 def shared(database: store.Database) -> Any:
-    return SimpleNamespace(database=database, publisher=SimpleNamespace(committed=lambda *_: None))
+    return SimpleNamespace(
+        database=database, publisher=Publisher(lambda: database, lambda *_: None, lambda: datetime.now(UTC))
+    )
 
 
 @pytest.mark.asyncio

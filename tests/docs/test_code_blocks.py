@@ -48,6 +48,9 @@ RUN_BY = {
 
 CHECKED = {"python", "sh", "bash", "sql", "yaml", "toml", "json"}
 """Languages whose blocks the tests of this file run or parse."""
+_ENVIRONMENT = re.compile(r"^(?:[A-Z_]+=\S* )+")
+"""Variables before a command."""
+_REDIRECTION = re.compile(r" > [\w./-]+$")
 _SHELL = re.compile(r"^(?:\$ )?(?:headrace|pip|curl|make|python3?|psql|docker) ", re.MULTILINE)
 
 
@@ -70,7 +73,9 @@ def each(*languages: str) -> pytest.MarkDecorator:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_says_what_it_is(page: Path) -> None:
     for block in blocks(page):
-        assert block.language in CHECKED | {"", "text"}, f"{block.page}: no test knows blocks of {block.language!r}"
+        assert block.language in CHECKED | {"", "text", "dockerfile"}, (
+            f"{block.page}: no test knows blocks of {block.language!r}"
+        )
         assert block.language or not _SHELL.search(block.text), f"{block.page} has commands in a block without `sh`"
 
 
@@ -129,6 +134,7 @@ def _lines(block: Block) -> Iterator[list[str]]:
     for line in block.text.replace("\\\n", " ").splitlines():
         command = line.removeprefix("$ ").partition(" && ")[0]
         command = command.partition(" | ")[2] if command.startswith("echo ") else command
+        command = _REDIRECTION.sub("", _ENVIRONMENT.sub("", command))
         if words := shlex.split(command, comments=True):
             yield words
 
@@ -152,10 +158,22 @@ def made(words: list[str]) -> None:
 
 
 def requested(words: list[str]) -> None:
-    (url,) = (word for word in words if word.startswith("http"))
-    path = "/" + url.split("/", 3)[3].partition("?")[0]
+    (url,) = (word for word in words if re.match(r"http|\$HEADRACE", word))
+    path = re.sub(r"^(?:https?://[^/]+|\$HEADRACE)", "", url).partition("?")[0]
     templates = (re.escape(one).replace(r"\{", "{").replace(r"\}", "}") for one in http.description()["paths"])
     assert any(re.fullmatch(re.sub(r"{\w+}", "[^/]+", one), path) for one in templates), path
+
+
+def compiled(words: list[str]) -> None:
+    assert words[0] == "-c"
+    compile(words[1], "command line", "exec")
+
+
+def about_files(words: list[str]) -> None:
+    """Check that the files of ours exist that a command names."""
+    for word in words:
+        if word.startswith("deploy/"):
+            assert list(ROOT.glob(word)), word
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
@@ -165,6 +183,12 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "git": lambda words: None,
     "cd": lambda words: None,
     "curl": requested,
+    "python": compiled,
+    "docker": about_files,
+    "cp": about_files,
+    "install": about_files,
+    "kubectl": about_files,
+    "systemctl": about_files,
 }
 
 

@@ -17,7 +17,7 @@ from headrace.model.errors import ERROR_CODES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-REFERS = re.compile(r"`\w+\.\w+`|[Ss]ee (?:asyncpg|`)")
+REFERS = re.compile(r"`\w+\.\w+`|(?:are those of|selected as for)\s+`|[Ss]ee (?:asyncpg|`)")
 """A docstring that refers to that of another method."""
 INDEX = pages.contents(pages.read_index())
 

@@ -155,3 +155,19 @@ def test_the_command_prints_the_document_of_the_page(tmp_path: Path, capfd: pyte
     VALIDATOR.validate(document)
     assert document["info"] == {"title": "asyncapi_page", "version": "2.1.0"}
     assert document["operations"]["orders.ship"]["summary"] == "Ship orders to the United States."
+
+
+def test_schedules_are_operations_that_send() -> None:
+    app = App()
+    app.every("0 9 * * *", "reports", zone="Europe/Berlin", name="daily", data={"password": "secret"})
+    document = valid(app)
+    assert document["channels"]["reports"]["address"] == "reports"
+    assert document["operations"] == {
+        "reports.daily.every": {
+            "action": "send",
+            "channel": {"$ref": "#/channels/reports"},
+            "title": "daily",
+            "x-headrace-every": "0 9 * * *",
+            "x-headrace-zone": "Europe/Berlin",
+        }
+    }

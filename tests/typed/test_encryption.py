@@ -27,7 +27,9 @@ from headrace import (
     field,
 )
 from headrace.cli.main import call
+from headrace.model.errors import InvalidInput
 from headrace.runtime.formats.format import StreamFormat
+from headrace.runtime.handlers.transactional import _outgoing
 from headrace.testing import Harness
 from tests.typed.pages import page_module
 
@@ -122,6 +124,16 @@ def test_plain_data_is_taken_only_where_it_is_allowed() -> None:
     app.stream("patients", Patient)
     with pytest.raises(UnreadablePayload, match="declares 'patients' without a codec"):
         app._formats["patients"].read("p.1", *stored(format_of()))
+
+
+def test_a_tombstone_does_not_claim_to_be_encoded() -> None:
+    stored_as = format_of(one_message_per_key=True, tombstones=True)
+    _, headers = stored_as.outgoing(
+        "p.1", Patient(SECRET), {"kind": "visit"}
+    )  # of a message that was read from the store
+    data, headers = stored_as.outgoing("p.1", None, headers)
+    assert (data, headers) == (None, {"kind": "visit"})
+    assert stored_as.read("p.1", "null", json.dumps(headers)) == "null"
 
 
 @pytest.mark.parametrize(
@@ -309,3 +321,13 @@ async def test_the_examples_of_the_page_run(
         [scan] = await harness.published("scans")
         assert len(scan.data) < 100
         assert [m.data for m in await harness.published(page.scans)] == [{"left": "x" * 1000}]
+
+
+@pytest.mark.parametrize("result", [Patient(SECRET), (SECRET,), [("p.1", Patient(SECRET)), SECRET]])
+def test_an_error_of_publishing_does_not_quote_the_payload(result: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        _outgoing(result, "patients")
+    assert SECRET not in str(caught.value)
+    with pytest.raises(InvalidInput) as caught:
+        list(format_of().outgoing_many([result]))
+    assert SECRET not in str(caught.value)

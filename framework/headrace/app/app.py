@@ -140,6 +140,9 @@ class App(Declared, Publishing):
     async def _connect(self) -> None:
         for stored_as in self._formats.values():
             stored_as.upcasters.check()
+        for schedule in self.schedules:
+            if schedule.spec.stream in self._formats:
+                schedule.check_format(self._formats[schedule.spec.stream])
         self._settings = found = settings.read(
             {"database": self.dsn or None, "migrate": self.migrate, **self._arguments}
         )
@@ -367,8 +370,9 @@ class App(Declared, Publishing):
         from headrace.app.asyncapi.document import Described, document  # not imported by workers
 
         declared = Described(
-            streams=self._streams, formats=self._formats, consumers=self.consumers, captures=self.captures
-        )
+            streams=self._streams, formats=self._formats, consumers=self.consumers, captures=self.captures,
+            schedules=[schedule.spec for schedule in self.schedules],
+        )  # fmt: skip
         return document(declared, title, version)
 
     def attach(self, attached: Attached) -> None:

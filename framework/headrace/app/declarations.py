@@ -13,7 +13,7 @@ from headrace.app.consumer import Consumer, check_together, define
 from headrace.app.periodic import schedule as periodic
 from headrace.app.periodic.schedule import Made, Schedule
 from headrace.app.streams.signatures import StreamOptions
-from headrace.app.streams.stream import Stream
+from headrace.app.streams.stream import Stream, name_of_stream
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
@@ -218,7 +218,7 @@ class Declarations:
     def every(
         self,
         every: Duration,
-        stream: str,
+        stream: str | Stream[Any],
         *,
         zone: str | None = None,
         name: str | None = None,
@@ -244,7 +244,8 @@ class Declarations:
             key: the key of the messages, or a function of the due time that returns it. The schedule's name by
                 default.
             data: the data of the messages, or a function of the due time that returns it. Several processes may call
-                a function for a due time, and the result of one of them is published.
+                a function for a due time, and the result of one of them is published. A stream with a codec
+                needs a function, since the settings of a schedule are stored as they are.
             headers: more headers.
             missed: what happens to due times that passed while no process ran. `skip` publishes one message, for the
                 latest of them. `catch_up` publishes one for each, the oldest first.
@@ -255,7 +256,8 @@ class Declarations:
             The schedule's name. Raises `ConfigurationError` for settings that can't be used, or a name that is
             taken.
         """
-        self._add_schedule(periodic.define(**_arguments(locals())))
+        given = _arguments(locals())
+        self._add_schedule(periodic.define(**{**given, "stream": name_of_stream(stream)}))
         return self.schedules[-1].spec.name
 
     def _add_schedule(self, schedule: Schedule) -> None:

@@ -266,12 +266,12 @@ class Calls:
     # --- further databases
 
     databases = Call("GET", "/v1/databases", answer=records(DatabaseInfo))
-    database = Call("GET", DATABASE, answer=record(Data[DatabaseInfo]))
+    database = Call("GET", DATABASE, answer=record(DatabaseInfo))
     add_database = Call(
         "POST", "/v1/databases", Argument("name"), Argument("url_from"), Argument("unchecked", False),
-        answer=record(Data[DatabaseInfo]),
+        answer=record(DatabaseInfo),
     )  # fmt: skip
-    check_database = Call("POST", DATABASE + "/check", answer=record(Data[DatabaseCheck]))
+    check_database = Call("POST", DATABASE + "/check", answer=record(DatabaseCheck))
     remove_database = Call("DELETE", DATABASE)
 
     # --- overview and tokens

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownSource, UnknownStream
+from headrace.model.sources import NAME
 from headrace.server.engine import Engine
 
 
@@ -20,7 +21,9 @@ async def claimed(engine: Engine, kind: store.PlaceKind, name: str) -> AsyncIter
     Raises:
         AlreadyExists: another database has the name.
     """
-    if engine.names is None:
+    if engine.names is None or not NAME.fullmatch(
+        name
+    ):  # what can't be a name is refused by the database of the engine
         yield
         return
     await engine.names.claim(kind, name)

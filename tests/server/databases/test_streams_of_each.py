@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
 
 from headrace import store
+from headrace.model.errors import StoreUnavailable
+from headrace.server.databases import data_databases
+from headrace.server.engine import Engine
+from headrace.server.monitoring import endpoints
 from tests.server.calling import Api
 from tests.server.databases.conftest import opened, serving_here
 from tests.support import servers
@@ -182,3 +187,45 @@ async def test_metrics_and_readiness_cover_all_databases(two: Api) -> None:
     assert "headrace_server_messages_published_total 0" not in metrics
     ready = (await two.client.get("/ready")).json()
     assert (ready["ready"], ready["databases"]) == (True, [{"name": "eu", "ready": True, "reasons": []}])
+
+
+async def test_a_name_that_no_database_takes_is_refused_by_its_sentence(two: Api) -> None:
+    for name in ("Bad Name", "x" * 400_000):
+        refused = await two.refused("POST", "/streams", {"name": name, "database": "eu"}, status=422)
+        assert "1 to 48 lower-case letters" in refused["summary"]
+
+
+async def test_what_is_longer_than_a_name_is_neither_looked_up_nor_kept(two: Api) -> None:
+    known = set(two.server._router._known)
+    await two.refused("GET", f"/streams/{'x' * 1_000}", status=404)
+    answer = await two.client.post(f"/v1/webhook/{'x' * 1_000}", content=b"{}")
+    assert answer.status_code == 404
+    assert {one for one in set(two.server._router._known) - known if len(one.ref) > 100} == set()
+
+
+async def test_a_database_that_answers_too_slowly_is_away_and_no_defect(
+    two: Api, home_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_databases, "RECONCILE_TIMEOUT", 0.0)
+    entry = await two.server.databases.entry("eu")
+    async with servers.opened(home_dsn) as home:
+        with pytest.raises(StoreUnavailable, match="'eu' were not read within 0 s"):
+            await entry.reconcile(home)
+
+
+async def test_the_metrics_do_not_wait_for_a_database_that_does_not_answer(
+    two: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two.stream("measured")
+    await two.consumer("ship", "measured")
+    monitoring, read = two.server.monitoring, two.server.monitoring._read_sources
+
+    async def frozen(engine: Engine) -> Any:
+        if engine is not two.server.engine:
+            await asyncio.Event().wait()
+        return await read(engine)
+
+    monkeypatch.setattr(endpoints, "FURTHER_TIMEOUT", 0.0)
+    monkeypatch.setattr(monitoring, "_read_sources", frozen)
+    monkeypatch.setattr(monitoring, "_until", float("-inf"))
+    assert 'stream="measured"' in (await two.client.get("/metrics")).text

@@ -1,7 +1,7 @@
 """Builds the AsyncAPI 3.0 document of an app.
 
 Streams are channels, and each type that a stream carries is a message. A consumer is an operation that receives,
-and one with `publishes` is another that sends. What AsyncAPI has no field for begins with `x-headrace-`.
+and one with `publishes` is another that sends, as is a schedule. What AsyncAPI has no field for begins with `x-headrace-`.
 
 See https://www.asyncapi.com/docs/reference/specification/v3.0.0.
 """
@@ -20,6 +20,7 @@ from headrace.app.asyncapi.schemas import Schema, schemas_of
 from headrace.app.consumer import Consumer
 from headrace.model.conditions import describe
 from headrace.model.payloads import CODEC_HEADER, VERSION_HEADER
+from headrace.model.schedules import ScheduleSpec
 from headrace.model.specs import StreamSpec
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.handlers.signature import name_of_type
@@ -38,6 +39,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     formats: typing.Mapping[str, StreamFormat]
     consumers: Sequence[Consumer]
     captures: Sequence[PostgresSpec]
+    schedules: Sequence[ScheduleSpec]
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -61,6 +63,7 @@ def document(app: Described, title: str, version: str) -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for consumer in app.consumers:
         operations.update(_operations(consumer))
+    operations.update(map(_periodic, app.schedules))
     return {
         "asyncapi": VERSION,
         "info": {"title": title, "version": version},
@@ -72,10 +75,11 @@ def document(app: Described, title: str, version: str) -> dict[str, Any]:
 
 
 def _stream_names(app: Described) -> list[str]:
-    """The names of all streams that the app declares, reads, captures into or publishes to."""
+    """The names of all streams that the app declares, reads, captures into or publishes to, also periodically."""
     named = [
         *app.streams,
         *(capture.stream for capture in app.captures),
+        *(schedule.stream for schedule in app.schedules),
         *(consumer.spec.stream for consumer in app.consumers),
         *(consumer.handling.publishes for consumer in app.consumers if consumer.handling.publishes is not None),
     ]
@@ -180,6 +184,18 @@ def _operations(consumer: Consumer) -> Iterator[tuple[str, dict[str, Any]]]:
                 "x-headrace-consumer": name,
             },
         )
+
+
+def _periodic(schedule: ScheduleSpec) -> tuple[str, dict[str, Any]]:
+    operation: dict[str, Any] = {
+        "action": "send",
+        "channel": _reference("channels", schedule.stream),
+        "title": schedule.name,
+        "x-headrace-every": schedule.every,
+    }
+    if schedule.zone is not None:
+        operation["x-headrace-zone"] = schedule.zone
+    return f"{schedule.stream}.{schedule.name}.every", operation
 
 
 def _plain(value: Any) -> Any:

@@ -194,7 +194,7 @@ class Periodic:
         """Publish what is due of one schedule. A failure is logged, and the schedule is tried again later."""
         schedule = self._schedules[polled.name]
         try:
-            run = await self._messages(schedule, polled)
+            run = await self._messages(shared, schedule, polled)
             digest = self._digests[polled.name]
             async with self._publishing:
                 published = await store.run_schedule(shared.database, schedule.spec, digest, polled, run, now)
@@ -208,12 +208,12 @@ class Periodic:
             shared.publisher.committed(schedule.spec.stream, None)
         return published or 0
 
-    async def _messages(self, schedule: Schedule, polled: PolledSchedule) -> ScheduleRun:
+    async def _messages(self, shared: Shared, schedule: Schedule, polled: PolledSchedule) -> ScheduleRun:
         """Make the messages that are due now."""
         times = due_now(schedule, polled)
         later = schedule.due.after(polled.now)
         then = later if polled.requested_at is None or polled.next_at is None else polled.next_at
-        texts = [await schedule.message(due, self._threads) for due in times]
+        texts = [await schedule.message(due, self._threads, shared.publisher.stored) for due in times]
         return ScheduleRun(
             due_at=times[-1] if times else None,
             keys=[text.key for text in texts],

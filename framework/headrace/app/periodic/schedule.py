@@ -18,6 +18,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.schedules import Missed, ScheduleSpec
+from headrace.runtime.formats.format import StreamFormat
 
 SCHEDULE_HEADER, DUE_HEADER = "headrace-schedule", "headrace-due-at"
 """The headers of a periodic message: the name of its schedule, and its due time."""
@@ -28,13 +29,16 @@ TIME_LIMIT = 60.0
 Made = Callable[[datetime], Any | Awaitable[Any]]
 """A function of the due time, in the time zone of the schedule."""
 
+Stored = Callable[[str, str, Any, Mapping[str, Any]], tuple[str, str | None]]
+"""Encodes data and headers as a stream stores them, see `Publisher.stored`."""
+
 
 class MessageTexts(NamedTuple):
     """The key of a message, and its data and headers as JSON."""
 
     key: str
     data: str
-    headers: str
+    headers: str | None
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +56,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     key: Made | None = None
     data: Made | None = None
 
-    async def message(self, due: datetime, threads: anyio.CapacityLimiter) -> MessageTexts:
+    async def message(self, due: datetime, threads: anyio.CapacityLimiter, stored: Stored) -> MessageTexts:
         """Make the message of a due time. Plain functions run in threads, whose number is limited.
+
+        Args:
+            due: the due time.
+            threads: limits the threads.
+            stored: encodes the data and the headers.
 
         Raises:
             InvalidInput: a key or data that can't be stored.
@@ -63,10 +72,31 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         local = due.astimezone(ZoneInfo(spec.zone or "UTC"))
         with anyio.fail_after(TIME_LIMIT):
             key = spec.key if self.key is None else await _call(self.key, local, threads)
-            data = spec.data if self.data is None else await _call(self.data, local, threads)
+            data = self._fixed() if self.data is None else await _call(self.data, local, threads)
         check_key(key)  # type: ignore[arg-type]
         headers = {**spec.headers, SCHEDULE_HEADER: spec.name, DUE_HEADER: due}
-        return MessageTexts(str(key), payloads.encode(data), payloads.encode(headers))
+        return MessageTexts(str(key), *stored(spec.stream, str(key), data, headers))
+
+    def _fixed(self) -> Any:
+        """The fixed data. It was checked against the type of the stream, so it is published as JSON."""
+        return None if self.spec.data is None else msgspec.Raw(payloads.encode(self.spec.data).encode())
+
+    def check_format(self, stored_as: StreamFormat) -> None:
+        """Raise `ConfigurationError` if the fixed data can't be published to a stream with this format."""
+        if self.data is not None:
+            return
+        spec = self.spec
+        if stored_as.codec is not None and spec.data is not None:
+            raise ConfigurationError(
+                f"The payloads of the stream {spec.stream!r} are encoded, but the settings of the schedule {spec.name!r} are stored"
+                " as they are: pass a function of the due time that returns the data."
+            )
+        try:
+            stored_as.check(spec.data)
+        except Exception as error:  # code of users in a type may raise anything
+            raise ConfigurationError(
+                f"The data of the schedule {spec.name!r} does not fit the stream {spec.stream!r}: {error}"
+            ) from error
 
 
 async def _call(function: Made, due: datetime, threads: anyio.CapacityLimiter) -> Any:

@@ -40,9 +40,9 @@ class Codec(Protocol):
         """Decode what `encode` has returned.
 
         Args:
-            data: the bytes.
+            data: the stored bytes.
             about: the JSON values that `encode` returned beside them.
-            associated: the same as for `encode`. A codec that encrypts checks it.
+            associated: as in `encode`.
 
         Returns:
             The payload as JSON.

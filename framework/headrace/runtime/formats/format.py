@@ -62,9 +62,8 @@ class StreamFormat:
 
     def outgoing(self, key: str, data: Any, headers: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
         """Return the data and the headers that are stored for a message. Raises `InvalidData`."""
-        if data is None and self._tombstones:
-            return data, headers
-        if self._classes is not None and not isinstance(data, self._classes):
+        tombstone = data is None and self._tombstones
+        if self._classes is not None and not tombstone and not isinstance(data, self._classes):
             raise InvalidData(
                 f"The stream {self.stream!r} carries {_name(self.type)}, not {_name(data.__class__)}: publish a value of that type,"
                 " or JSON as msgspec.Raw."
@@ -72,7 +71,7 @@ class StreamFormat:
         if not isinstance(headers or {}, Mapping):  # refused when they are encoded
             return data, headers
         headers = _without_ours(headers)
-        if self.plain:
+        if self.plain or tombstone:
             return data, headers
         version = self.upcasters.version
         added: dict[str, Any] = {VERSION_HEADER: version} if version > 1 else {}
@@ -82,14 +81,25 @@ class StreamFormat:
             data = b64encode(stored).decode()
         return data, {**(headers or {}), **added}
 
+    def check(self, data: Any) -> None:
+        """Raise if data, given as plain values of JSON, are none of the stream's type: `msgspec.ValidationError`, or
+        what the type's own code raises."""
+        if not (data is None and self._tombstones):
+            self._decode(payloads.encode(data))
+
     def outgoing_many(self, messages: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Do the same for tuples of `publish_many`. What is no such tuple is yielded unchanged."""
+        """Do the same for tuples of `publish_many`. What is no such tuple is yielded unchanged, or raises
+        `InvalidData` if its text must not be quoted."""
         for message in messages:
             if isinstance(message, (tuple, list)) and 2 <= len(message) <= 3:
                 key, data, *headers = message
                 yield key, *self.outgoing(key, data, headers[0] if headers else None)
-            else:
+            elif self.codec is None:
                 yield message
+            else:  # the general error would quote it, in logs and dead letters
+                raise InvalidData(
+                    f"Messages for {self.stream!r} must be (key, data) or (key, data, headers) tuples, not {_name(message.__class__)}."
+                )
 
     def _associated(self, key: str, version: int) -> bytes:
         check_key(key)

@@ -178,6 +178,14 @@ def _outgoing(result: Any, stream: str | None) -> Sequence[tuple[Any, ...]]:
     ):
         return result
     raise InvalidInput(
-        f"A handler with publishes={stream!r} returned {result!r:.80}. Return (key, data), (key, data, headers), a list of these,"
-        " or None."
+        f"A handler with publishes={stream!r} returned {_described(result)}. Return (key, data), (key, data, headers), a list of"
+        " these, or None."
     )
+
+
+def _described(result: Any) -> str:
+    """What was returned, without its values: they may be secret, and the error is stored with the message."""
+    if isinstance(result, (list, tuple)):
+        kinds = [type(one).__name__ for one in result[:4]]
+        return f"a {type(result).__name__} of {', '.join(kinds)}{', …' if len(result) > 4 else ''}"
+    return type(result).__name__

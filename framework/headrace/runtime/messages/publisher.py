@@ -75,9 +75,7 @@ class Publisher:
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
         due = when(delay, deliver_at, self._date())
-        if (stored_as := self._formats.get(stream)) is not None:
-            data, headers = stored_as.outgoing(key, data, headers)
-        text, header_text = payloads.encode(data), payloads.encode_headers(headers)
+        text, header_text = self.stored(stream, key, data, headers)
         check_key(key)
         with self._span(stream, [header_text]) as sending, self._translated(tx):
             where = self._database() if tx is None else drivers.executor(tx)
@@ -86,6 +84,14 @@ class Publisher:
             )
         self._notify(stream, due, tx)
         return seq
+
+    def stored(
+        self, stream: str, key: str, data: Any, headers: Mapping[str, Any] | None
+    ) -> tuple[str, str | None]:  # fmt: skip
+        """Return the JSON of the data and of the headers, as a stream stores them. Raises `InvalidInput`."""
+        if (stored_as := self._formats.get(stream)) is not None:
+            data, headers = stored_as.outgoing(key, data, headers)
+        return payloads.encode(data), payloads.encode_headers(headers)
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,

@@ -19,6 +19,7 @@ from headrace.model.records import DatabaseInfo
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.databases.data_app import DataApp
 from headrace.server.databases.plane import Plane
+from headrace.server.errors import unavailable
 from headrace.store.database.references import resolve
 
 log = Log("headrace")
@@ -152,11 +153,11 @@ class DataDatabase:
 
     async def reconcile(self, database: store.Database) -> bool:
         """Place the streams and sources that the database has, and forget those that it no longer has. Returns
-        whether anything changed."""
+        whether anything changed. Raises `StoreUnavailable` if that takes too long."""
         conflicts: list[str] = []
         any_change = False
         kinds: tuple[Literal["stream", "source"], ...] = ("stream", "source")
-        with anyio.fail_after(RECONCILE_TIMEOUT):
+        with anyio.move_on_after(RECONCILE_TIMEOUT) as limit:
             for kind in kinds:
                 after: str | None = None
                 while True:
@@ -167,6 +168,8 @@ class DataDatabase:
                     if len(found) < store.PLACES_PAGE:
                         break
                     after = found[-1][0]
+        if limit.cancelled_caught:
+            raise unavailable(f"The names of the database {self.name!r} were not read within {RECONCILE_TIMEOUT:g} s.")
         if tuple(conflicts) != self.conflicts and conflicts:
             log.warning(
                 "names taken by another database", database=self.name, names=", ".join(conflicts[:10]), count=len(conflicts),
@@ -363,5 +366,5 @@ class DataDatabases:
         try:
             if await entry.reconcile(plane.app.database):
                 self.on_changed()
-        except (HeadraceError, TimeoutError) as error:
+        except HeadraceError as error:
             log.debug("names not reconciled", database=entry.name, error=error)

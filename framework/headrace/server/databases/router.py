@@ -33,6 +33,9 @@ MAX_AGE_IN_OUTAGE = 60.0
 MAX_KNOWN = 10_000
 """Largest number of places that are kept for such an outage."""
 
+MAX_REF = 64
+"""More characters than any name or id of a stream or source has. Webhooks come without a token, so what is longer is
+neither looked up nor kept."""
 
 _SLOW = f"The database did not answer within {FIND_TIMEOUT:g} s. Try again."
 
@@ -106,6 +109,8 @@ class Router:
     async def _place(self, target: Target) -> store.Place | None:
         assert target.kind != "consumer"
         kind = target.kind
+        if len(target.ref) > MAX_REF:
+            return None
 
         async def find() -> store.Place | None:
             found = await store.place_of(self._home.app.database, kind, target.ref)
@@ -169,7 +174,7 @@ class Router:
                 group.start_soon(find, name, engine)
         if failures:
             raise failures[0]
-        hits = {name: consumers for name, consumers in found.items() if consumers}
+        hits = {name: found[name] for name in engines if found.get(name)}  # in one order, whichever answered first
         if not hits:
             if away and (streams is None or await self._lives_in(streams, away)):
                 raise _away(away)

@@ -6,6 +6,7 @@ import time
 from asyncio import gather
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from urllib.parse import parse_qs
 
 import anyio
@@ -36,6 +37,10 @@ MAX_EXAMINED = 1000
 
 QUERY_TIMEOUT = 2.0
 """Time limit in seconds for counting consumers and for reading sources. Figures that take longer are left out."""
+
+FURTHER_TIMEOUT = 5.0
+"""Seconds that a further database has for its figures, also to connect. Otherwise one that is frozen would hold up the
+metrics of all."""
 
 CACHE_TTL = 5.0
 """Cache TTL of these figures in seconds."""
@@ -213,13 +218,15 @@ class Monitoring:
         return [] if self._databases is None else [plane.engine for plane in self._databases.open.values()]
 
     async def _figures_of(self, engine: Engine) -> DatabaseFigures:
-        try:
-            sources, backfills = await self._read_sources(engine)
-            consumers = await self._read_consumers(engine)
-        except HeadraceError:
-            if engine is self._engine:
-                raise
-            return DatabaseFigures()  # a further database is closing, or refuses
+        if engine is self._engine:
+            return await self._read_figures(engine)
+        with anyio.move_on_after(FURTHER_TIMEOUT), suppress(HeadraceError):  # it may be closing, or refuse
+            return await self._read_figures(engine)
+        return DatabaseFigures()
+
+    async def _read_figures(self, engine: Engine) -> DatabaseFigures:
+        sources, backfills = await self._read_sources(engine)
+        consumers = await self._read_consumers(engine)
         return DatabaseFigures(consumers=consumers, sources=sources, backfills=backfills)
 
     async def _read_sources(self, engine: Engine) -> tuple[list[SourceInfo], list[BackfillInfo]]:

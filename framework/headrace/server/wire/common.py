@@ -53,12 +53,6 @@ class Listed(Struct, Generic[T], omit_defaults=True):
     ] = []
 
 
-class Data(Struct, Generic[T]):
-    """One object."""
-
-    data: T
-
-
 class Error(Struct, kw_only=True, omit_defaults=True):
     """An error: what is wrong, and how to correct it."""
 

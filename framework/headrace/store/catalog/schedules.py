@@ -69,7 +69,7 @@ class ScheduleRun(NamedTuple):
     due_at: datetime | None
     keys: list[str]
     data: list[str]
-    headers: list[str]
+    headers: list[str | None]
     then: datetime
 
 

@@ -26,6 +26,7 @@ from headrace.model.errors import (
     StoreUnavailable,
     StreamFull,
     UnknownConsumer,
+    UnknownDatabase,
     UnknownSource,
     UnknownStream,
 )
@@ -231,6 +232,8 @@ def _deleted_meanwhile(error: asyncpg.PostgresError) -> HeadraceError:
         return UnknownStream("The stream was just deleted. Create it again, or check its name.")
     if "source_id" in constraint:
         return UnknownSource("The source was just deleted. Create it again, or check its name.")
+    if getattr(error, "table_name", None) == "places":
+        return UnknownDatabase("The database was just removed. `headrace database ls` lists the others.")
     return UnknownConsumer("The consumer no longer exists. Declare it again.")
 
 

@@ -18,7 +18,7 @@ from headrace.server.engine import Engine
 from headrace.server.options import Options
 from headrace.server.routes.context import AnyRequest, RouteContext
 from headrace.server.slashes import unmarked
-from headrace.server.wire.common import Data, Listed
+from headrace.server.wire.common import Listed
 from headrace.store.database.references import MAX_REFERENCE, REFERENCE, check_reference, is_allowed
 
 DatabaseRef = Annotated[str, PathParameter(description="Name of a further database.")]
@@ -60,7 +60,7 @@ def routes(engine: Engine, access: Access, options: Options) -> Sequence[HTTPRou
         return Listed(await context.admin.databases())
 
     @post("/databases", summary="Add a database", tags=["Databases"])
-    async def add_database(request: AnyRequest, data: JSONBody[NewDatabase]) -> Data[DatabaseInfo]:
+    async def add_database(request: AnyRequest, data: JSONBody[NewDatabase]) -> DatabaseInfo:
         """Adds a database, in which streams can then be created. 403 unless the operator allows the reference. 409 if the
         name is taken."""
         await context.check_all_streams(request, "admin")
@@ -72,19 +72,19 @@ def routes(engine: Engine, access: Access, options: Options) -> Sequence[HTTPRou
             )
         found = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
         _changed(engine)
-        return Data(found)
+        return found
 
     @get("/databases/{database:str}", summary="Read a database", tags=["Databases"])
-    async def read_database(request: AnyRequest, database: DatabaseRef) -> Data[DatabaseInfo]:
+    async def read_database(request: AnyRequest, database: DatabaseRef) -> DatabaseInfo:
         """Returns where the server finds the database's URL."""
         await context.check_all_streams(request, "admin")
-        return Data(await context.admin.database(unmarked(database)))
+        return await context.admin.database(unmarked(database))
 
     @post("/databases/{database:str}/check", summary="Check a database", tags=["Databases"], status_code=200)
-    async def check_database(request: AnyRequest, database: DatabaseRef) -> Data[DatabaseCheck]:
+    async def check_database(request: AnyRequest, database: DatabaseRef) -> DatabaseCheck:
         """Connects to the database, and checks its schema and the rights of its role."""
         await context.check_all_streams(request, "admin")
-        return Data(await context.admin.check_database(unmarked(database)))
+        return await context.admin.check_database(unmarked(database))
 
     @delete("/databases/{database:str}", summary="Remove a database", tags=["Databases"], status_code=200)
     async def remove_database(request: AnyRequest, database: DatabaseRef) -> RemovedDatabase:
