@@ -12,8 +12,8 @@ import anyio
 import msgspec
 import pytest
 
-from headrace import App, ConfigurationError, Router, store
-from headrace.app.periodic.runner import Periodic
+from headrace import AesGcm, App, ConfigurationError, Router, store
+from headrace.app.periodic.runner import Periodic, declare
 from headrace.model.errors import InvalidInput
 from headrace.runtime.messages.publisher import Publisher
 from tests.support.logs import logged
@@ -264,6 +264,35 @@ async def test_a_schedule_goes_with_its_stream_and_keeps_to_it(processes: Proces
 
 
 @pytest.mark.asyncio
+async def test_a_start_refuses_a_schedule_that_has_moved_to_another_stream(processes: Processes) -> None:
+    async def start(stream: str) -> None:
+        app = App()
+        app.every("@hourly", stream, name="daily")
+        await declare(processes.database, app.schedules)
+
+    await start("reports")
+    with pytest.raises(InvalidInput, match="can't be changed"):
+        await start("others")
+
+
+@pytest.mark.asyncio
+async def test_a_schedule_that_cannot_be_taken_over_holds_up_no_other(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def declared(app: App, stream: str) -> None:
+        app.every("@hourly", stream, name="moved")
+        app.every("@hourly", "others")
+
+    process = await processes.start(lambda app: declared(app, "reports"))
+    await store.delete_schedule(processes.database, "moved")
+    await processes.start(lambda app: declared(app, "elsewhere"))  # and then gone
+    await processes.through(4, process)
+    assert len(logged(caplog, "schedule not taken over")) == 3, "each minute from 1:30 on"
+    assert await processes.at(0.5, process) == 1
+    assert await processes.due("others") == ["02 09:00"]
+
+
+@pytest.mark.asyncio
 async def test_a_stale_claim_publishes_nothing(processes: Processes) -> None:
     """A process that froze between its look and its publish."""
     frozen, other = [await processes.start(hourly) for _ in range(2)]
@@ -290,6 +319,52 @@ async def test_an_app_runs_its_schedules_beside_its_consumers(dsn: str) -> None:
         async with app.running():
             await done.wait()
     assert seen[0] == {"n": 1}
+
+
+class Tick(msgspec.Struct):
+    number: int
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_schedule_are_stored_as_the_format_of_their_stream_says(dsn: str) -> None:
+    app, seen, done = App(dsn), list[Tick](), anyio.Event()
+    secret = app.stream("secret", Tick, codec=AesGcm({"k1": AesGcm.new_key()}))
+    versioned = app.stream("versioned", Tick)
+    app.every("1s", secret, data=lambda _: Tick(1))
+    app.every("1s", versioned, data=Tick(2))
+
+    @versioned.upcaster(from_version=1)
+    def upcast(data: dict[str, int]) -> dict[str, int]:
+        raise AssertionError("it has the present version")
+
+    async def note(tick: Tick) -> None:
+        seen.append(tick)
+        if {one.number for one in seen} == {1, 2}:
+            done.set()
+
+    secret.consumer(name="a", max_deliver=1)(note)
+    versioned.consumer(name="b", max_deliver=1)(note)
+    with anyio.fail_after(30):
+        async with app.running():
+            await done.wait()
+            assert (
+                await app.database.fetchval(
+                    "select count(*) from headrace_streams.secret where data::text like '%number%'"
+                )
+                == 0
+            )
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_fixed_data_would_be_stored_as_it_is_beside_a_stream_with_a_codec(last: int) -> None:
+    app, codec = App(), AesGcm({"k1": AesGcm.new_key()})
+    declare = [
+        lambda: app.every("@daily", "secret", data={"number": 1}),
+        lambda: app.stream("secret", Tick, codec=codec),
+    ]
+    declare[1 - last]()
+    with pytest.raises(ConfigurationError, match="pass a function"):
+        declare[last]()
 
 
 @pytest.mark.asyncio
@@ -378,15 +453,13 @@ async def test_fixed_periodic_data_of_a_typed_stream_is_checked_and_published(pr
     assert reports.decoded(message) == Report("daily")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("codec", "data", "why"),
     [(Reversed(), {"kind": "secret"}, "pass a function of the due time"), (None, {"size": 1}, "does not fit"), (None, None, "does not fit")],
 )  # fmt: skip
-async def test_fixed_data_that_a_stream_cannot_take_is_refused_at_start(codec: Any, data: Any, why: str) -> None:
-    app = App("postgresql://nowhere")
+def test_fixed_data_that_a_stream_cannot_take_is_refused_when_it_is_declared(codec: Any, data: Any, why: str) -> None:
+    app = App()
     app.every("@hourly", "reports", data=data)
-    app.stream("reports", Report, codec=codec)
     with pytest.raises(ConfigurationError, match=why) as caught:
-        await app._connect()
+        app.stream("reports", Report, codec=codec)
     assert "secret" not in str(caught.value)

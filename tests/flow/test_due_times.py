@@ -61,6 +61,24 @@ def test_an_interval_is_due_at_its_multiples_since_1970() -> None:
     assert times("15m", None, "2026-01-01 00:15", 1) == ["01-01 00:30+0000"]
 
 
+def test_utc_needs_no_data_of_time_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.flow.due_times.ZoneInfo", lambda _: 1 / 0)
+    assert (
+        first_of_the_second("@daily", None) == first_of_the_second("@daily", "UTC") == datetime(2026, 1, 2, tzinfo=UTC)
+    )
+
+
+def first_of_the_second(every: str, zone: str | None) -> datetime:
+    return due_times(every, zone).after(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("length", "text"), [(90, "90s"), (timedelta(days=366), "31622400s"), (1234567, "1234567s"), (1.25, "1.25s"), (100, "100s")]
+)  # fmt: skip
+def test_the_text_of_an_interval_is_its_length(length: float | timedelta, text: str) -> None:
+    assert due_times(length).text == text
+
+
 @given(
     every=st.sampled_from([*FIELDS, "15m", "90s", "7d"]),
     zone=st.sampled_from([None, BERLIN, "America/St_Johns", "Australia/Lord_Howe"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any, cast
 
 import anyio
@@ -11,6 +12,8 @@ import pytest
 
 from headrace import App, Message, Reject, Router
 from headrace.model.errors import ConfigurationError
+from headrace.model.text.error_text import error_type
+from headrace.runtime import log_burst
 from headrace.runtime.settling import dead_letters as hooks
 from headrace.runtime.user_code import leave_out_our_frames
 from tests.runtime.running import dead_letters, running, work_off
@@ -66,6 +69,28 @@ async def test_frames_of_headrace_are_in_no_traceback(app: App) -> None:
         files = [line for line in letter.traceback.splitlines() if line.startswith("  File ")]
         assert len(files) == 2, "the middleware and the handler"
         assert all(__file__ in line for line in files)
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    number: int
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_a_frozen_class_is_a_failure_like_any_other(app: App) -> None:
+    @app.consumer("orders", name="ship", max_deliver=1)
+    async def ship(number: int) -> None:
+        raise Frozen(number)
+
+    await work_off(app, ("a", 1))
+    async with running(app):
+        (letter,) = await dead_letters(app, "ship")
+    assert letter.error_type == f"{__name__}.Frozen"
+
+
+def test_the_type_of_an_error_fits_into_an_index_whatever_its_class_says() -> None:
+    odd = type("\U0001f4a5" * 3000, (Exception,), {"__module__": None})
+    assert len(error_type(odd()).encode()) <= 2000
 
 
 def test_a_traceback_of_nothing_but_headrace_stays() -> None:
@@ -145,6 +170,22 @@ async def test_more_dead_letters_than_may_wait_are_logged_without_their_hooks(
     skipped = logged(caplog, "dead letter without its hooks", consumer="ship")
     assert len(called) + len(skipped) == 10
     assert len(skipped) > 0
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_dead_letters_does_not_flood_the_log(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "MAX_WAITING", 0)
+    monkeypatch.setattr(log_burst, "BURST", 3)
+
+    @app.on_dead_letter
+    async def note(message: Message, error: BaseException) -> None:
+        raise AssertionError
+
+    app.consumer("orders", name="ship", max_deliver=1, batch=10, batch_timeout=5)(_refuse_all)
+    await work_off(app, *((str(number), number) for number in range(10)))
+    assert 3 <= len(logged(caplog, "dead letter without its hooks", consumer="ship")) < 10
 
 
 async def _refuse_all(numbers: list[int]) -> Reject:

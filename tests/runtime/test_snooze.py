@@ -103,6 +103,7 @@ def test_a_snooze_crosses_processes_as_it_is() -> None:
     assert (type(copy), copy.after, str(copy)) == (Snooze, 30.0, "too early")
 
 
-def test_a_delay_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize("delay", ["later", None, -1, float("nan")])
+def test_a_delay_that_is_none_is_refused(delay: Any) -> None:
     with pytest.raises(ConfigurationError, match="after"):
-        Snooze("later")
+        Snooze(delay)

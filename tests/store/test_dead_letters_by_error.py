@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import store
+from headrace.admin import Admin
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import GroupedBy
+from headrace.model.specs import ConsumerSpec
 from tests.conftest import Declare
 from tests.support.readers import Reader, publish
 
@@ -55,6 +57,20 @@ async def test_one_whose_process_died_says_so_by_its_type(database: store.Databa
     reader.clock.advance(3600)
     await reader.lease()
     assert [letter.error_type for letter in await reader.dead_letters()] == ["LeaseExpired"]
+
+
+async def test_an_error_that_a_client_gave_selects_its_dead_letters(database: store.Database) -> None:
+    admin = Admin(database)
+    await admin.create_stream("orders")
+    await admin.create_consumer(ConsumerSpec(stream="orders", name="ship", max_deliver=1))
+    for error in ("x" * 5000, ""):
+        await admin.send("orders", "a", "1")
+        (received,) = await admin.receive("orders", "ship")
+        await admin.nack("orders", "ship", [received.ack_id], error=error)
+    groups = await admin.dead_letter_groups("orders", "ship", "error")
+    assert sorted(len(group.value or "") for group in groups) == [0, 2000]
+    for group in groups:
+        assert await admin.redrive("orders", "ship", error=group.value or "") == 1
 
 
 @pytest.mark.parametrize("verb", ["list", "redrive", "discard"])

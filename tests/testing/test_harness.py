@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace import App, Message, Reject, Retry
+from headrace import App, Message, Reject, Retry, Snooze
 from headrace.testing import Harness
 
 pytestmark = pytest.mark.asyncio
@@ -142,6 +142,25 @@ async def test_rejected_exhausted_and_undecodable_messages_are_dead_letters(app:
         dead = await h.dead_letters(ship)
         assert [(d.key, d.attempts) for d in dead] == [("a", 1), ("b", 2), ("c", 1)]
         assert dead[0].error == "no such order"
+
+
+async def test_a_snooze_is_an_outcome_with_its_delay(app: App, harness: Start) -> None:
+    ready = [False]
+
+    @app.consumer("orders", max_deliver=1)
+    async def ship(order: int) -> None:
+        if not ready[0]:
+            raise Snooze("10m")
+
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await h.drain()
+        (outcome,) = h.outcomes(ship)
+        assert (outcome.kind, outcome.after, outcome.error) == ("snoozed", 600.0, None)
+        ready[0] = True
+        await h.advance("10m")
+        await h.drain()
+        h.assert_outcomes(ship, "snoozed", "acked")
 
 
 async def test_messages_behind_a_failed_one_are_released(app: App, harness: Start) -> None:

@@ -284,7 +284,7 @@ class Consumers(Base):
             by: what those of a group have in common: the `type` of their error, its whole text (`error`), the `reason`, the
                 `key`, or the `hour` or `day` of their death in UTC. Values are compared as they are stored.
 
-        The other arguments are those of `Consumers.dead_letters`.
+        The other arguments select dead letters, see `dead_letters`.
         """
         selection = dead_letters_of(
             key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
@@ -310,7 +310,7 @@ class Consumers(Base):
     ) -> int:  # fmt: skip
         """Deliver dead letters again, with their attempts reset to zero. Their keys are unblocked.
 
-        Dead letters of one key are delivered in order. A dead letter must match all arguments, which are those of
+        Dead letters of one key are delivered in order. A dead letter must match all arguments, see
         `dead_letters`. Without arguments, all match. If retention has removed its message, a dead letter stays and
         is not counted. You can publish its data again. `dry_run` only counts.
 
@@ -328,7 +328,7 @@ class Consumers(Base):
         filter: Filter = None, where: Where = None, dry_run: bool = False, reason: str | None = None,  # noqa: A002
         error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
     ) -> int:  # fmt: skip
-        """Delete dead letters, selected as for `redrive`. Their keys are unblocked.
+        """Delete dead letters. They are selected as for redriving, see `redrive`. Their keys are unblocked.
 
         Returns:
             The number of dead letters.

@@ -16,6 +16,7 @@ from headrace.model.errors import FilterTooSlow, InvalidInput
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch, Received
 from headrace.model.specs import ConsumerSpec
+from headrace.model.text.error_text import given_error
 from headrace.runtime.leasing.lease_calls import LeaseCalls
 from headrace.runtime.leasing.timings import LeaseTimings
 from headrace.store.messages.peek import decoded
@@ -90,7 +91,7 @@ class ManualAcks(Base):
         pause = None if delay is None else seconds(delay, "delay")
         if snooze and (pause is None or error is not None):
             raise InvalidInput("A snooze needs a delay and has no error. Leave out snooze to count a failure.")
-        failure = Failure("release", pause) if snooze else Failure("retry", pause, error)
+        failure = Failure("release", pause) if snooze else Failure("retry", pause, given_error(error))
         return await self._settle(stream, name, ack_ids, failure)
 
     async def _settle(self, stream: str, name: str, ack_ids: Sequence[str], failure: Failure | None) -> list[str]:

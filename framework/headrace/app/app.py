@@ -140,9 +140,6 @@ class App(Declared, Publishing):
     async def _connect(self) -> None:
         for stored_as in self._formats.values():
             stored_as.upcasters.check()
-        for schedule in self.schedules:
-            if schedule.spec.stream in self._formats:
-                schedule.check_format(self._formats[schedule.spec.stream])
         self._settings = found = settings.read(
             {"database": self.dsn or None, "migrate": self.migrate, **self._arguments}
         )

@@ -134,6 +134,9 @@ class Declarations:
         for consumer in self.consumers:
             if consumer.spec.stream == name:
                 check_conditions(stored_as, consumer.spec)
+        for schedule in self.schedules:
+            if schedule.spec.stream == name:
+                schedule.check_format(stored_as)
         self._formats[name] = stored_as
 
     def _publishes(self, stream: str) -> Publisher:
@@ -237,7 +240,7 @@ class Declarations:
         Args:
             every: a cron expression of five fields, a name such as `@daily`, or an interval such as "15m", whose
                 multiples count from 1970-01-01 00:00 UTC.
-            stream: where the messages go. It is created at start unless it exists.
+            stream: where the messages go, a name or a typed stream. It is created at start unless it exists.
             zone: the IANA name of the time zone of a cron expression. UTC by default. The rules at the changes of the
                 clocks are those of Debian's cron, see `headrace.flow.due_times`.
             name: the schedule's name, unique in the database. The stream's name by default.
@@ -269,6 +272,8 @@ class Declarations:
             raise ConfigurationError(
                 f"An app has at most {MAX_SCHEDULES:,} schedules. Publish messages with deliver_at=… for more."
             )
+        if schedule.spec.stream in self._formats:
+            schedule.check_format(self._formats[schedule.spec.stream])
         self.schedules.append(schedule)
 
     def consumer(

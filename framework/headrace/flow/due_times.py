@@ -9,9 +9,9 @@ change to summer time leaves out is due at the change. One that comes twice is d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
-from typing import Any, Protocol
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from headrace.model.durations import Duration, seconds
@@ -71,7 +71,7 @@ class Interval:
 class Cron:
     """Due by a cron expression of five fields, in a time zone."""
 
-    def __init__(self, expression: str, zone: ZoneInfo, text: str) -> None:
+    def __init__(self, expression: str, zone: tzinfo, text: str) -> None:
         self.text = text
         self._expression = expression
         self._zone = zone
@@ -99,8 +99,7 @@ class Cron:
     def _times(self, at: datetime, *, reverse: bool = False) -> Iterator[datetime]:
         from cronsim import CronSim  # imported late, because most processes have no schedule
 
-        zone: Any = UTC if self._zone.key == "UTC" else self._zone
-        return (due.astimezone(UTC) for due in CronSim(self._expression, at.astimezone(zone), reverse=reverse))
+        return (due.astimezone(UTC) for due in CronSim(self._expression, at.astimezone(self._zone), reverse=reverse))
 
 
 def due_times(every: Duration, zone: str | None = None) -> DueTimes:
@@ -115,19 +114,22 @@ def due_times(every: Duration, zone: str | None = None) -> DueTimes:
     """
     expression = NAMES.get(every.strip().lower()) if isinstance(every, str) else None
     if isinstance(every, str) and (expression or every.strip().startswith("@") or len(every.split()) > 1):
-        return Cron(expression or " ".join(every.split()), _zone(zone), every.strip())
+        return Cron(expression or " ".join(every.split()), zone_of(zone), every.strip())
     if zone is not None:
         raise ConfigurationError(f"zone={zone!r} is only for a cron expression. The interval {every!r} needs none.")
     try:
         length = seconds(every, "every")
     except ConfigurationError as error:
         raise _invalid(every, str(error)) from None
-    return Interval(length, every.strip() if isinstance(every, str) else f"{length:g}s")
+    return Interval(length, every.strip() if isinstance(every, str) else f"{length:.6f}".rstrip("0").rstrip(".") + "s")
 
 
-def _zone(name: str | None) -> ZoneInfo:
+def zone_of(name: str | None) -> tzinfo:
+    """Return a time zone by its IANA name, or UTC, which needs no data of time zones. Raises `ConfigurationError`."""
+    if name is None or name == "UTC":
+        return UTC
     try:
-        return ZoneInfo(name or "UTC")
+        return ZoneInfo(name)
     except Exception as error:  # ValueError, OSError or ZoneInfoNotFoundError, by what is wrong with the name
         raise ConfigurationError(
             f"zone={name!r} is not a time zone of this machine. Give an IANA name such as 'Europe/Berlin'. If it is one,"

@@ -39,7 +39,7 @@ class Snooze(Retry):
     """
 
     def __init__(self, after: Duration, reason: str = "the handler snoozed the message") -> None:
-        super().__init__(reason, after=after)
+        super().__init__(reason, after=seconds(after, "after"))  # None would mean at once, again and again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.after, str(self))

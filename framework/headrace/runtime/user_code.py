@@ -30,7 +30,7 @@ def leave_out_our_frames(error: BaseException) -> None:
     known: set[int] = set()
     while id(error) not in known:
         known.add(id(error))
-        error.__traceback__ = _yours(error.__traceback__)
+        BaseException.with_traceback(error, _yours(error.__traceback__))  # an error of a frozen class refuses to be set
         following = error.__context__ if error.__cause__ is None else error.__cause__
         if following is None:
             return

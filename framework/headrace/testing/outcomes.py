@@ -14,13 +14,14 @@ from headrace.model.records import Lost
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.messages.message import Message
 
-Kind = Literal["acked", "retried", "exhausted", "rejected", "released", "lost", "crashed"]
+Kind = Literal["acked", "retried", "exhausted", "rejected", "snoozed", "released", "lost", "crashed"]
 """The kind of an outcome.
 
 - `acked`: handled.
 - `retried`: failed, and delivered again later.
 - `exhausted`: failed for the last time.
 - `rejected`: rejected by the handler, or the payload has the wrong type.
+- `snoozed`: put off by the handler, without counting the attempt.
 - `released`: returned unhandled, without counting the attempt.
 - `lost`: the lease was lost, and the outcome had no effect.
 - `crashed`: the worker died during the delivery, because of it or of another one.
@@ -37,7 +38,7 @@ class Outcome(msgspec.Struct):
         seq: its sequence number.
         attempt: which delivery this is, from 1.
         kind: see `Kind`.
-        after: seconds until the message is delivered again, if it was retried.
+        after: seconds until the message is delivered again, if it was retried or snoozed.
         error: the error, if the delivery failed.
     """
 
@@ -68,7 +69,7 @@ class Record:
         outcome = Outcome(message.stream, message.consumer, message.key, message.seq, message.attempt, kind)
         if failure is not None:
             outcome.error = failure.error
-            outcome.after = (failure.delay or 0.0) if kind == "retried" else None
+            outcome.after = (failure.delay or 0.0) if kind in ("retried", "snoozed") else None
         self.outcomes.append(outcome)
         return outcome
 
@@ -120,7 +121,7 @@ class WatchedTracker(InFlightTracker[Message]):
     def _kind(self, message: Message, failure: Failure) -> Kind:
         match failure.kind:
             case "release":
-                return "released"
+                return "released" if failure.delay is None or failure.error is not None else "snoozed"
             case "retry":
                 return "exhausted" if 0 < self._spec.max_deliver <= message.attempt else "retried"
         return "rejected"

@@ -181,7 +181,20 @@ class Periodic:
                 hint="they have declared it later, with other settings",
             )  # fmt: skip
         elif polled.abandoned and polled.now - self._aside[polled.name] >= ALONE:
+            await self._take_over(database, polled)
+
+    async def _take_over(self, database: store.Database, polled: PolledSchedule) -> None:
+        """Declare a schedule that no other process runs. If that is refused, the other schedules go on."""
+        try:
             await _declare(database, self._schedules[polled.name])
+        except HeadraceError as error:
+            if _is_outage(error):
+                raise
+            self._aside[polled.name] = polled.now
+            log.error(
+                "schedule not taken over", schedule=polled.name, error=error,
+                hint=f"no process runs it, it is tried again in {ALONE.total_seconds():g} s",
+            )  # fmt: skip
 
     async def _run_and_wake(self, shared: Shared, polled: PolledSchedule) -> None:
         try:
@@ -224,7 +237,7 @@ class Periodic:
 
     def _failed(self, polled: PolledSchedule, error: BaseException) -> None:
         """Put a schedule off after a failure, and log it. An outage is short, and reported by the next poll."""
-        outage = isinstance(error, StoreUnavailable) and not isinstance(error, (StoreError, StreamFull))
+        outage = _is_outage(error)
         self._not_before[polled.name] = polled.now + (AFTER_OUTAGE if outage else RETRY)
         if not outage:
             log.error(
@@ -251,6 +264,10 @@ class Periodic:
 
     def set_polling(self, *, polling: bool) -> None:
         """Nothing to do."""
+
+
+def _is_outage(error: BaseException) -> bool:
+    return isinstance(error, StoreUnavailable) and not isinstance(error, (StoreError, StreamFull))
 
 
 def due_now(schedule: Schedule, polled: PolledSchedule) -> list[datetime]:

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 import anyio
 import anyio.to_thread
 import msgspec
 
-from headrace.flow.due_times import DueTimes, due_times
+from headrace.flow.due_times import DueTimes, due_times, zone_of
 from headrace.model import payloads
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, InvalidInput
@@ -69,7 +68,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             Errors of its functions are raised unchanged, and `TimeoutError` if they take too long.
         """
         spec = self.spec
-        local = due.astimezone(ZoneInfo(spec.zone or "UTC"))
+        local = due.astimezone(zone_of(spec.zone))
         with anyio.fail_after(TIME_LIMIT):
             key = spec.key if self.key is None else await _call(self.key, local, threads)
             data = self._fixed() if self.data is None else await _call(self.data, local, threads)

@@ -86,5 +86,5 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
 
     def digest(self) -> str:
-        """The digest by which processes find out whether they have the same settings."""
-        return hashlib.sha256(self.settings().encode()).hexdigest()
+        """The digest by which processes find out whether they have the same stream and settings."""
+        return hashlib.sha256(f"{self.stream} {self.settings()}".encode()).hexdigest()

@@ -11,6 +11,9 @@ MAX_ERROR = 2_000
 MAX_TRACEBACK = 16_000
 """Largest number of characters kept of an error and of its traceback."""
 
+MAX_TYPE = 500
+"""Largest number of characters kept of an error's type. An index of Postgres takes no text above 2,700 bytes."""
+
 
 def error_text(error: BaseException) -> tuple[str, str | None]:
     """Return the error as text, and its traceback if it has one, both bounded and storable."""
@@ -23,13 +26,19 @@ def error_text(error: BaseException) -> tuple[str, str | None]:
     return storable(text), storable(trace[-MAX_TRACEBACK:], MAX_TRACEBACK)
 
 
+def given_error(text: str | None) -> str | None:
+    """The error that a client gives, as it is stored, so that dead letters can be selected by it. None if it is empty."""
+    return text[:MAX_ERROR] if text else None
+
+
 def error_type(error: BaseException) -> str:
     """The qualified name of an exception's class, with the module unless the class is built in. Headrace's own are named
     as they are imported: `headrace.Reject`."""
     kind = type(error)
-    ours = kind.__module__.startswith("headrace.") and kind.__name__ in getattr(sys.modules["headrace"], "__all__", ())
-    package = "headrace" if ours else kind.__module__
-    return storable(kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}")
+    package = str(kind.__module__)  # code of users may set anything
+    if package.startswith("headrace.") and kind.__name__ in getattr(sys.modules["headrace"], "__all__", ()):
+        package = "headrace"
+    return storable(kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}", MAX_TYPE)
 
 
 def text_of(thing: object) -> str:

@@ -40,9 +40,9 @@ class Codec(Protocol):
         """Decode what `encode` has returned.
 
         Args:
-            data: the stored bytes.
+            data: the bytes.
             about: the JSON values that `encode` returned beside them.
-            associated: as in `encode`.
+            associated: the same as for `encode`. A codec that encrypts checks it.
 
         Returns:
             The payload as JSON.

@@ -54,6 +54,7 @@ class DeadLetters:
         self._hooks = hooks
         self._instruments = instruments
         self._burst = Burst(clock)
+        self._overflow = Burst(clock)
         self._waiting: deque[tuple[Message, BaseException]] = deque()
         self._news = anyio.Event()
         self._done: anyio.Event | None = None  # set when no dead letter waits for hooks any more
@@ -91,10 +92,11 @@ class DeadLetters:
 
     def _enqueue(self, message: Message, error: BaseException) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            log.error(
-                "dead letter without its hooks", stream=message.stream, consumer=message.consumer, key=message.key,
-                seq=message.seq, hint=f"{MAX_WAITING} wait for them already",
-            )  # fmt: skip
+            if self._overflow.admits():
+                log.error(
+                    "dead letter without its hooks", stream=message.stream, consumer=message.consumer, key=message.key,
+                    seq=message.seq, hint=f"{MAX_WAITING} wait for them already",
+                )  # fmt: skip
             return
         self._waiting.append((message, error))
         if self._done is None:

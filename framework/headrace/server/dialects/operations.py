@@ -11,6 +11,7 @@ from headrace.admin.validation import argument
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
+from headrace.model.text.error_text import given_error
 from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Access, Need
 from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_field, ack_ids_of, delay_in_seconds
@@ -109,7 +110,7 @@ class Operations:
                 return settled(body, await self._snooze(consumer, ack_ids, body, delay))
             if delay is None and consumer.spec.backoff != Backoff():
                 return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
-            failure = Failure("retry", delay, body.error)
+            failure = Failure("retry", delay, given_error(body.error))
             return settled(body, await self.engine.settle(consumer, ack_ids, failure, strict=body.strict))
 
     async def extend(self, request: Request, find: Find) -> Response:
@@ -160,7 +161,7 @@ class Operations:
             by_attempt.setdefault(codec.open(ack_id).attempt, []).append(ack_id)
         stale: list[str] = []
         for attempt, ids in by_attempt.items():
-            failure = Failure("retry", consumer.spec.backoff.delay(attempt, random.random()), body.error)
+            failure = Failure("retry", consumer.spec.backoff.delay(attempt, random.random()), given_error(body.error))
             stale += await self.engine.settle(consumer, ids, failure, strict=body.strict)
         return stale
 

@@ -194,7 +194,7 @@ class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
             extra_json_schema=_DELAY,
         ),
     ] = None
-    error: Annotated[str | None, Meta(description="Why, for people.")] = None
+    error: Annotated[str | None, Meta(description="Why, for people. The first 2,000 characters are kept.")] = None
     snooze: Annotated[
         bool,
         Meta(description="Nothing has failed, and the attempt doesn't count. It needs `delay_ms`, and has no `error`."),
