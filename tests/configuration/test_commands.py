@@ -145,7 +145,7 @@ def test_prune_deletes_only_what_the_configuration_manages(operator: Operator, w
     operator.send("two", ("k", 1))
     file = write("name: a\nstreams: {one: }", "less.yaml")
     refused = operator.call("apply", file, "--prune", "--yes", code=75).err
-    assert "It has 1 messages." in refused
+    assert "It has 1 message." in refused
     assert "--allow-delete" in refused
     operator.call("apply", file, "--prune", "--yes", "--allow-delete")
     assert sorted(one["name"] for one in operator.json("stream", "ls")) == ["again", "byhand", "one", "shared", "three"]
@@ -182,6 +182,22 @@ def test_tokens_are_shown_although_a_deletion_fails(
     assert ended.out.startswith("t=hr_")
     assert "Save the secrets" in ended.err
     assert "2 objects deleted" in operator.out("apply", more, "--prune", "--yes")
+
+
+def test_json_has_the_tokens_although_a_deletion_fails(
+    operator: Operator, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.call("apply", write("name: x\nstreams: {a: }"))
+    operator.send("a", ("a", 1))
+
+    async def fail(*_: object) -> None:
+        raise InUse("Workers use it.")
+
+    monkeypatch.setattr(configuration.applying.removal, "delete", fail)
+    more = write("name: x\ntokens: {t: {scopes: [admin]}}")
+    assert "It has 1 message. Nothing was done." in operator.call("apply", more, "--prune", "--yes", code=75).err
+    ended = operator.call("apply", more, "--prune", "--yes", "--allow-delete", "--json", code=75)
+    assert json.loads(ended.out)["new_tokens"]["t"].startswith("hr_")
 
 
 def test_a_secret_file_that_cannot_be_written_leaves_no_part(

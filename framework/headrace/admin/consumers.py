@@ -310,9 +310,9 @@ class Consumers(Base):
     ) -> int:  # fmt: skip
         """Deliver dead letters again, with their attempts reset to zero. Their keys are unblocked.
 
-        Dead letters of one key are delivered in order. A dead letter must match all arguments, see
-        `dead_letters`. Without arguments, all match. If retention has removed its message, a dead letter stays and
-        is not counted. You can publish its data again. `dry_run` only counts.
+        Dead letters of one key are delivered in order. A dead letter must match all arguments, which select as in
+        `Consumers.dead_letters`. Without arguments, all match. If retention has removed its message, a dead letter stays
+        and is not counted. You can publish its data again. `dry_run` only counts.
 
         Returns:
             The number of dead letters.

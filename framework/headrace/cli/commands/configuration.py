@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -88,32 +88,37 @@ def apply(
         return 0
     declared = _declared(files)
     made: list[NewToken] = []
+
+    def committed(tokens: Sequence[NewToken]) -> None:
+        made.extend(tokens)
+        if not json:  # at once, since the tokens exist, and the deletions may fail
+            _print_tokens(tokens, tokens_out)
+
+    secrets = made if tokens_out is None else []
     try:
-        found = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes, made.extend)
-    except BaseException:  # of a deletion, or Ctrl-C: the tokens exist already
-        if made:
-            _print_tokens(made, tokens_out, {} if json else None)
+        found = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes, committed)
+    except BaseException:
+        if json and secrets:
+            print_json({"new_tokens": {token.name: token.token for token in secrets}})
         raise
     if found is None:
         return NOT_DONE
-    if not json:
+    if json:
+        print_json({**plan_as_json(found), "new_tokens": {token.name: token.token for token in secrets}})
+    else:
         print(summary(found, done=True))
-    _print_tokens(made, tokens_out, plan_as_json(found) if json else None)
     return 0
 
 
-def _print_tokens(tokens: Sequence[NewToken], tokens_out: Path | None, document: dict[str, Any] | None) -> None:
-    """Print the secrets of new tokens unless they are in a file, as a part of a JSON document if there is one."""
-    shown = tokens if tokens_out is None else []
-    if document is not None:
-        print_json({**document, "new_tokens": {token.name: token.token for token in shown}})
-        return
-    for token in shown:
-        print(f"{token.name}={token.token}")
+def _print_tokens(tokens: Sequence[NewToken], tokens_out: Path | None) -> None:
+    """Print the secrets of new tokens, or where they are."""
+    if tokens_out is None:
+        for token in tokens:
+            print(f"{token.name}={token.token}", flush=True)
     if tokens:
         print_notice(
             "Save the secrets of new tokens. They can't be shown again."
-            if shown
+            if tokens_out is None
             else f"The secrets of new tokens are in {tokens_out}."
         )
 

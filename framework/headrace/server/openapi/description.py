@@ -57,9 +57,7 @@ _TAGS = {
     "Health": "Endpoints for probes and Prometheus.",
 }
 _REF = "#/components/schemas/{name}"
-_GENERIC = re.compile(rb"(List|Data)(?:ed)?_[\w.]*?\.?(\w+)_(?=\")")
-"""Litestar's names of `Listed` and `Data` of a type have its module."""
-
+_LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
     Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewSource, NewStream,
     Pause, Receive, Republish, Resume, Seek, Settle, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
@@ -124,7 +122,7 @@ def pages() -> Sequence[HTTPRouteHandler]:
 
 def completed(document: dict[str, Any]) -> dict[str, Any]:
     """Return the description with its errors, its examples, and the paths that Litestar doesn't serve."""
-    found: dict[str, Any] = _plain(msgspec.json.decode(_GENERIC.sub(rb"\1Of\2", msgspec.json.encode(document))))
+    found: dict[str, Any] = _plain(msgspec.json.decode(_LISTED.sub(rb"ListOf\1", msgspec.json.encode(document))))
     schemas = found["components"].setdefault("schemas", {})
     # Litestar leaves out the limits of parts of a union, and msgspec leaves out the formats of times.
     complete = msgspec.json.schema_components([Error, NewMessages, *REQUESTS], ref_template=_REF)[1]

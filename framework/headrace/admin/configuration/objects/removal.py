@@ -52,8 +52,8 @@ async def _loss(executor: Executor, one: Managed) -> tuple[str, str | None]:
     """What the deletion means, and what is lost that needs a permission of its own."""
     if one.kind == "stream":
         stream = await store.stream(executor, one.object[0])
-        held = [f"{count:,} {what}" for count, what in (
-            (stream.messages, "messages"), (stream.scheduled, "scheduled messages"), (stream.consumers, "consumers")) if count]  # fmt: skip
+        held = [f"{count:,} {what}{'s' * (count != 1)}" for count, what in (
+            (stream.messages, "message"), (stream.scheduled, "scheduled message"), (stream.consumers, "consumer")) if count]  # fmt: skip
         return "The stream is deleted with all that it has.", f"It has {' and '.join(held)}." if held else None
     if one.kind == "consumer":
         consumer = await store.consumer(executor, *one.object, look=0)

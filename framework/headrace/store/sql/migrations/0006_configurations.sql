@@ -1,4 +1,4 @@
--- What a named configuration manages, see docs/configuration-as-code.md. `headrace apply --prune` deletes nothing else.
+-- What a named configuration manages, see docs/how-to/configuration-as-code.md. `headrace apply --prune` deletes nothing else.
 --
 -- Locks: none
 
