@@ -20,6 +20,18 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.asyncio
 
+NAMES = {
+    "stream": "orders",
+    "consumer": "ship",
+    "key": "a",
+    "seq": "1",
+    "token": "x",
+    "source": "x",
+    "schedule": "x",
+    "database": "x",
+}
+"""What the parameters in paths are called here."""
+
 
 async def test_a_body_that_is_not_json_is_400(api: Api) -> None:
     await api.stream()
@@ -256,23 +268,13 @@ async def test_an_unknown_query_parameter_is_refused_and_the_known_ones_are_name
     await api.stream()
     await api.consumer()
     document = (await api.client.get("/openapi.json")).json()
-    names = {
-        "stream": "orders",
-        "consumer": "ship",
-        "key": "a",
-        "seq": "1",
-        "token": "x",
-        "source": "x",
-        "schedule": "x",
-        "database": "x",
-    }
     asked = 0
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if not path.startswith("/v1/") or operation["operationId"] == "deliver":
                 continue
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
-            answer = await api.client.request(method, path.format(**names) + "?limti=5", json=body)
+            answer = await api.client.request(method, path.format(**NAMES) + "?limti=5", json=body)
             assert answer.status_code == 422, (method, path, answer.text)
             found = answer.json()
             assert list(found["validation_errors"]) == ["limti"], (method, path)
@@ -330,16 +332,6 @@ async def test_a_nul_anywhere_is_an_error_in_our_own_words(api: Api) -> None:
     await api.stream()
     await api.consumer()
     document = (await api.client.get("/openapi.json")).json()
-    names = {
-        "stream": "orders",
-        "consumer": "ship",
-        "key": "a",
-        "seq": "1",
-        "token": "x",
-        "source": "x",
-        "schedule": "x",
-        "database": "x",
-    }
     asked = 0
 
     async def ask(method: str, path: str, body: Any, **query: str) -> None:
@@ -358,15 +350,15 @@ async def test_a_nul_anywhere_is_an_error_in_our_own_words(api: Api) -> None:
                 continue
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
             body = content.get("example")
-            for name in names:
+            for name in NAMES:
                 if f"{{{name}}}" in path and name != "seq":
-                    await ask(method, path.format(**{**names, name: "a%00b"}), body)
+                    await ask(method, path.format(**{**NAMES, name: "a%00b"}), body)
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "query":
-                    await ask(method, path.format(**names), body, **{parameter["name"]: "a\0"})
+                    await ask(method, path.format(**NAMES), body, **{parameter["name"]: "a\0"})
             for name in _fields_of(content.get("schema", {}), document):
-                await ask(method, path.format(**names), {**(body or {}), name: "a\0"})
-                await ask(method, path.format(**names), {**(body or {}), name: ["a\0"]})
+                await ask(method, path.format(**NAMES), {**(body or {}), name: "a\0"})
+                await ask(method, path.format(**NAMES), {**(body or {}), name: ["a\0"]})
     assert asked > 300
 
 
