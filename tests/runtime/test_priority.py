@@ -50,7 +50,7 @@ async def test_while_a_higher_consumer_has_waiting_lanes_a_lower_one_keeps_to_it
         await app.publish_many("alarms", numbered(keys(3)))
         await urgent.until(1)
         await until_actors(app, "orders:ship", 2)
-        assert app.statistics()["consumers"]["orders:ship"]["reason"] == "consumers of higher priority go first"
+        assert app.statistics()["consumers"]["orders:ship"]["reason"] == "higher priority goes first"
         urgent.open()
         await until_actors(app, "orders:ship", 8)
         usual.open()

@@ -14,7 +14,10 @@ from tests.server.raw import connected, listening, request
 
 pytestmark = pytest.mark.asyncio
 
-NAMES = {"stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "ops", "source": "hook"}
+NAMES = {
+    "stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "ops", "source": "hook", "schedule": "daily",
+    "database": "eu",
+}  # fmt: skip
 
 
 async def _check_all_routes(api: Api) -> int:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import looks_like_id
+from headrace.model.schedules import ScheduleSpec
 from headrace.model.specs import ConsumerSpec
 from tests.server.calling import Api
 
@@ -33,6 +35,8 @@ async def _two_tenants(api: Api) -> dict[str, Any]:
     secret = await api.consumer("secret", "theirs")
     await api.publish(("a", 1), stream="theirs")
     hook = await api.post("/sources", {"kind": "webhook", "name": "hookit", "stream": "theirs"}, 201)
+    daily = ScheduleSpec(name="daily", stream="theirs", every="@daily", key="daily")
+    await store.declare_schedule(api.server.app.database, daily)
     api.client.headers.update(await _as(api, "admin"))
     tenant = await _as(api, "admin:mine")
     return {"mine": mine, "theirs": theirs, "secret": secret, "hook": hook, "tenant": tenant}
@@ -53,14 +57,18 @@ async def test_what_exists_elsewhere_is_answered_like_what_does_not_exist(api: A
         "consumer": [("secret", "absent"), (found["secret"]["id"], str(uuid4())), ("theirs:secret", "absent:secret")],
         "source": [("hookit", "absent"), (found["hook"]["id"], str(uuid4()))],
         "token": [("nobody", "absent")],
+        "schedule": [("daily", "absent")],
+        "database": [("eu", "absent")],
     }
     compared = 0
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if operation["operationId"] in UNNAMED or "{" not in path:
                 continue
-            kind = next(one for one in ("stream", "source", "token", "consumer") if f"{{{one}}}" in path)
-            names = {"stream": "theirs", "consumer": "secret", "source": "hookit", "key": "a", "seq": "1", "token": "x"}
+            kind = next(
+                one for one in ("stream", "source", "token", "schedule", "database", "consumer") if f"{{{one}}}" in path
+            )
+            names = {"stream": "theirs", "consumer": "secret", "source": "hookit", "key": "a", "seq": "1"}
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
             for real, unreal in pairs[kind]:
                 answers = []
