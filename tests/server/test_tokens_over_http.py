@@ -13,6 +13,7 @@ import pytest_asyncio
 from headrace import App
 from headrace.model.specs import ConsumerSpec
 from headrace.server.asgi import Server
+from headrace.server.options import Options
 from tests.server.calling import Api
 
 pytestmark = pytest.mark.asyncio
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.asyncio
 # Request bodies by the end of the route's path. Without its body, a route may report that error before
 # the missing token.
 BODIES: dict[str, Any] = {
+    "POST /databases": {"name": "eu", "url_from": "env:HR_TEST_NONE"},
     "POST /streams": {"name": "orders2"},
     "POST /streams/{stream}/messages": {"key": "k", "data": 1},
     "POST /streams/{stream}/republish": {"target": "orders"},
@@ -30,7 +32,10 @@ BODIES: dict[str, Any] = {
     "POST /sources": {"kind": "webhook", "name": "shop2", "stream": "orders"},
     "POST /source-check": {"kind": "postgres", "name": "till", "stream": "orders", "tables": ["public.orders"]},
 }
-NAMES = {"stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "spare", "source": "shop"}
+NAMES = {
+    "stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "spare", "source": "shop", "schedule": "daily",
+    "database": "eu",
+}  # fmt: skip
 WANT_NONE = {"POST /webhook/{source}", "GET /health", "GET /ready"}
 
 
@@ -108,7 +113,7 @@ async def test_a_publisher_publishes_and_nothing_else(ops: Api) -> None:
 async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server that has one object of each kind except tokens."""
     app = App(dsn, streams=["orders", "parcels"])
-    server = Server(app)
+    server = Server(app, Options(database_references=("env:HR_TEST_NONE",)))
     async with app.running():
         await app.admin.create_consumer(ConsumerSpec(stream="orders", name="ship"))
         transport = httpx.ASGITransport(app=server)
