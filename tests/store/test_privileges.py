@@ -312,6 +312,7 @@ async def test_everything_that_the_store_calls_is_there_for_roles_with_grants(da
     owners = {
         "apply_grants", "grants", "remove_stale_grants",       # grants
         "features", "workers", "draft_of_a_view",              # upgrades
+        "managed",                                             # configuration as code
     }  # fmt: skip
     found = {
         row[0]

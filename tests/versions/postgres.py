@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from headrace.embedded.binaries import (
     OLDEST_MAJOR,
     SETTING,
-    WHEELS,
+    WHEEL,
     Installation,
     find_installation,
     installation_in,
@@ -63,7 +63,7 @@ def programs_of(major: int) -> Installation:
         WrongDigestError: what was fetched is not the pinned package.
     """
     local = [one for one in installations() if one.major == major]
-    if local and not set(WHEELS).isdisjoint(local[0].bin.parts):
+    if local and WHEEL in local[0].bin.parts:
         return local[0]
     try:
         found = installation_in(programs(package_for(major)))
