@@ -116,6 +116,7 @@ def test_filter_says_how_long_a_lease_call_took_and_what_others_noticed(url: str
     assert result["positions_that_consumer_info_showed"]
 
 
+@pytest.mark.torture  # half a minute or more
 def test_governor_says_what_the_best_fixed_setting_did_and_what_it_asked_of_the_downstream(
     url: str, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_capture_says_what_one_process_captures_how_soon_and_what_a_large_transa
     assert "2,000 messages are in the stream" in result["checks"]
 
 
+@pytest.mark.torture  # half a minute or more
 def test_spark_says_what_each_part_reached_and_what_the_worker_took(url: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     result = measure(url, tmp_path / "result.json", "spark", "--messages", "2000", "--repeats", "1")

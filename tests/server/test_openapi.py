@@ -16,7 +16,7 @@ from tests.server.described import ask, operations_of
 from tests.support import servers
 from tests.torture.http_servers import ServerProcess
 
-EXAMPLES = 5
+EXAMPLES = 3
 """Number of generated requests for each operation, valid and invalid ones each."""
 
 _METHODS = {"get", "post", "put", "patch", "delete"}
