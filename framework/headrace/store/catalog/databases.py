@@ -124,6 +124,21 @@ async def names_of(executor: Executor, kind: PlaceKind, after: str | None) -> li
     return [(row["name"], row["uid"]) for row in rows]
 
 
+async def names_elsewhere(
+    executor: Executor, kind: PlaceKind, database: str, names: Sequence[str], limit: int
+) -> list[str]:
+    """Those of these names that lead to another database than this one: to the configuration database, or a further one."""
+    table = {"stream": "streams", "source": "sources"}[kind]
+    rows = await executor.fetch(
+        f"""select name from unnest($3::text[]) as n (name)
+            where exists (select from headrace_internal.{table} as t where t.name = n.name)
+                or exists (select from headrace_internal.places as p where p.kind = $1 and p.name = n.name and p.database <> $2)
+            order by name limit $4""",
+        kind, database, list(names), limit,
+    )  # fmt: skip
+    return [row["name"] for row in rows]
+
+
 async def reconcile_places(
     executor: Executor, kind: PlaceKind, database: str, found: Sequence[tuple[str, UUID]], after: str | None, *,
     grace: float = GRACE,
