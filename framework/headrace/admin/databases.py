@@ -22,6 +22,8 @@ from headrace.store.database.references import check_reference, resolve
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a database."""
 
+NAME_RULE = "Take 1 to 48 lower-case letters, digits, '-' and '_', the first one a letter or digit."
+
 MAX_CONFLICTS = 100
 """The number of names of each kind that a check reports because another database has them."""
 
@@ -57,11 +59,7 @@ class Databases(Base):
             ConfigurationError, StoreUnavailable, SchemaError: as `check_database`.
         """
         if not NAME.fullmatch(name):
-            raise InvalidInput(
-                f"The name {name[:80]!r} can't be used for a database. Take 1 to 48 lower-case letters, digits, '-' and '_',"
-                " the first one a letter or digit.",
-                field="name",
-            )
+            raise InvalidInput(f"The name {name[:80]!r} can't be used for a database. {NAME_RULE}", field="name")
         check_reference(url_from)
         if any(one.name == name for one in await store.databases(self._database)):
             raise _exists(name)

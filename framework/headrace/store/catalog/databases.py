@@ -44,6 +44,11 @@ async def add_database(executor: Executor, name: str, url_from: str) -> bool:
     return bool(await executor.fetchval("select headrace_internal.add_database($1, $2)", name, url_from))
 
 
+async def edit_database(executor: Executor, name: str, url_from: str) -> None:
+    """Change where servers find the URL of a database."""
+    await executor.fetchval("update headrace_internal.databases set url_from = $2 where name = $1", name, url_from)
+
+
 async def remove_database(executor: Executor, name: str) -> bool:
     """Remove a database from the list. It keeps its streams. Returns False if there is none of this name."""
     return bool(await executor.fetchval("select headrace_internal.remove_database($1)", name))
@@ -124,8 +129,17 @@ async def names_of(executor: Executor, kind: PlaceKind, after: str | None) -> li
     return [(row["name"], row["uid"]) for row in rows]
 
 
+async def own_names(executor: Executor, kind: PlaceKind, names: Sequence[str]) -> list[str]:
+    """Those of these streams or sources that the database has itself."""
+    table = {"stream": "streams", "source": "sources"}[kind]
+    rows = await executor.fetch(
+        f"select name from headrace_internal.{table} where name = any($1::text[]) order by name", list(names)
+    )
+    return [row["name"] for row in rows]
+
+
 async def names_elsewhere(
-    executor: Executor, kind: PlaceKind, database: str, names: Sequence[str], limit: int
+    executor: Executor, kind: PlaceKind, database: str, names: Sequence[str], limit: int | None = None
 ) -> list[str]:
     """Those of these names that lead to another database than this one: to the configuration database, or a further one."""
     table = {"stream": "streams", "source": "sources"}[kind]
