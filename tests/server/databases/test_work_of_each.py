@@ -89,10 +89,10 @@ async def _killed_between(observer: store.Database, running: Running) -> None:
         holder = await eu.fetchval("select pg_backend_pid()")
         for name in ("half", "whole"):
             requests.append(asyncio.create_task(client.post("/v1/streams", json={"name": name, "database": "eu"})))
-            while len(blocked := await observer.fetch(_BLOCKED, holder)) < len(requests):
-                pass  # each query takes its time
+            await until(observer, f"select count(*) = $2 from ({_BLOCKED}) as b", holder, len(requests))
+        first = await observer.fetchval(f"{_BLOCKED} limit 1", holder)
         running.send(signal.SIGKILL)
         await asyncio.to_thread(running.end)
-        await observer.fetchval("select pg_terminate_backend($1, 5000)", blocked[0]["pid"])
+        await observer.fetchval("select pg_terminate_backend($1, 5000)", first)
     ended = await asyncio.gather(*requests, return_exceptions=True)
     assert all(isinstance(one, httpx.TransportError) for one in ended)
