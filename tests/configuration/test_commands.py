@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import stat
 from pathlib import Path
@@ -22,6 +23,8 @@ from headrace.cli.main import call
 from headrace.model.errors import InUse
 from tests.cli.conftest import Operator
 from tests.configuration.conftest import Write
+
+DATABASES_PAGE = Path(__file__).parents[2] / "docs" / "databases.md"
 
 SHOP = """
     name: shop
@@ -215,16 +218,20 @@ def test_a_secret_file_that_cannot_be_written_leaves_no_part(
     operator.call("apply", file, "--tokens-out", secrets)
 
 
-def test_a_plan_says_which_database_is_meant(eu_dsn: str, operator: Operator, write: Write) -> None:
-    text = 'name: shop\ndatabases: {eu: {url_from: "env:HR_TEST_EU"}}\nstreams: {orders: , visits: {database: eu}}'
+def test_a_plan_says_which_database_is_meant(
+    eu_dsn: str, operator: Operator, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EU_DATABASE", eu_dsn)
+    (text,) = re.findall(r"```yaml\n(.*?)```", DATABASES_PAGE.read_text(encoding="utf-8"), re.DOTALL)
     out = operator.out("plan", write(text))
     assert "+ stream visits in eu\n" in out
     assert "+ stream orders\n" in out
-    assert "3 objects created" in operator.out("apply", write(text))
+    assert "5 objects created" in operator.out("apply", write(text))
+    assert operator.out("plan", write(text)) == "Nothing to do.\n"
     assert "stream visits in eu is no longer mentioned" in operator.out("plan", write("name: shop"))
-    assert operator.out("export", "--name", "shop") == (
-        "name: shop\ndatabases:\n  eu:\n    url_from: env:HR_TEST_EU\nstreams:\n  orders: {}\n  visits:\n    database: eu\n"
-    )
+    exported = operator.out("export", "--name", "shop")
+    assert "  eu:\n    url_from: env:EU_DATABASE\n" in exported
+    assert operator.out("plan", write(exported), "--prune") == "Nothing to do.\n"
 
 
 FORBIDDEN = [
