@@ -195,6 +195,23 @@ async def test_the_database_itself_is_not_a_further_one(
         await configuration.plan(database, declared(SHOP))
 
 
+async def test_two_names_of_one_database_are_refused(database: store.Database, eu: store.Database) -> None:
+    text = SHOP.replace("streams:", '  us: {url_from: "env:HR_TEST_EU"}\nstreams:', 1)
+    with pytest.raises(ConfigurationError, match="'eu' and 'us' are the same one"):
+        await configuration.plan(database, declared(text))
+
+
+async def test_a_stream_that_servers_have_not_found_yet_is_not_created_again_elsewhere(
+    database: store.Database, eu: store.Database
+) -> None:
+    await store.create_stream(eu, "direct")
+    text = SHOP + "# \n---\nstreams: {direct: }"
+    with pytest.raises(ConfigurationError, match="'direct' exists in the database 'eu' already"):
+        await configuration.plan(database, declared(text))
+    found = await _planned(database, text.replace("direct: ", "direct: {database: eu}"))
+    assert "direct" not in [name for _, name, _ in found]
+
+
 async def test_another_place_of_the_url_is_a_change(
     database: store.Database, eu: store.Database, eu_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,10 @@ without a name, where it is. Consumers and sources follow their stream. Tokens a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
+from uuid import UUID
 
 import anyio
 import msgspec
@@ -20,6 +21,8 @@ from headrace.admin.databases import CONNECT_TIMEOUT, inspect
 from headrace.model.errors import ConfigurationError, HeadraceError, SchemaError
 from headrace.store import Database, PlaceKind
 from headrace.store.database.references import resolve
+
+_KINDS: tuple[PlaceKind, ...] = ("stream", "source")
 
 CONNECTIONS = 2
 """The number of connections to each further database: for the lock, and for the work."""
@@ -75,9 +78,11 @@ async def opened(home: Database, declared: Declared) -> AsyncIterator[Parts]:
         databases, failures = await _open(home, {name: references[name] for name in sorted(mentioned | others)}, stack)
         for name in sorted(mentioned & failures.keys()):
             raise failures[name]
+        await _require_distinct(databases)
         parts = [Part(None, home, Declared(declared.name, objects.get(None, {})))]
         for name, database in databases.items():
             parts.append(Part(name, database, Declared(declared.name, objects.get(name, {}))))
+        await _require_unused(parts)
         yield Parts(parts, urls, {name: str(error) for name, error in failures.items()})
 
 
@@ -130,6 +135,33 @@ async def _opened(home: Database, name: str, url: str) -> Database:
         await database.close()
         raise
     return database
+
+
+async def _require_distinct(databases: Mapping[str, Database]) -> None:
+    """Raise `ConfigurationError` if two names lead to the same database."""
+    names: dict[UUID, str] = {}
+    for name, database in databases.items():
+        first = names.setdefault(await store.database_identity(database), name)
+        if first != name:
+            raise ConfigurationError(f"The databases {first!r} and {name!r} are the same one. Remove one of them.")
+
+
+async def _require_unused(parts: Sequence[Part]) -> None:
+    """Raise `ConfigurationError` if a new stream or source exists in another database, which servers have not found yet."""
+    problems = Problems()
+    home = parts[0].database
+    for part in parts:
+        for kind in _KINDS:
+            declared = {one.object[0]: one for one in part.declared.of(kind)}
+            new = set(declared) - (await _present(home, kind, declared)).keys()
+            for other in parts[1:]:
+                for name in await store.own_names(other.database, kind, sorted(new)) if other is not part else ():
+                    problems.add(
+                        declared[name].mark,
+                        f"The {kind} {name!r} exists in {other} already. Write `database: {other.name}` for the stream, or choose another"
+                        " name.",
+                    )
+    problems.raise_any()
 
 
 async def _by_database(home: Database, declared: Declared, urls: Mapping[str, str]) -> dict[str | None, Objects]:

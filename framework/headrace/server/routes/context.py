@@ -127,7 +127,7 @@ class RouteContext:
                 "stream",
                 lambda info: info.stream,
                 lambda after, before: ConsumerPages.of(engine.admin).consumers(
-                    stream, limit=limit, after=after, before=before
+                    None, limit=limit, after=after, before=before
                 ),
                 lambda info: (info.stream, info.name),
                 after,
@@ -137,7 +137,8 @@ class RouteContext:
         if stream is None:
             pages, away = await read_all(self.engine, read)
         else:
-            pages, away = [await read(self.engine)], []
+            of_stream = ConsumerPages.of(self.admin).consumers(stream, limit=limit, after=after, before=before)
+            pages, away = [await of_stream], []
         found = (
             pages[0]
             if len(pages) == 1
