@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.cli.conftest import _nothing_of_the_users, headrace, operator  # noqa: F401 - fixtures
+from tests.support import servers
 
 Write = Callable[..., Path]
 
@@ -23,3 +24,11 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return to
+
+
+@pytest.fixture
+def eu_dsn(server_dsn: str, template: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a second database, which `env:HR_TEST_EU` names."""
+    with servers.clone(server_dsn, template) as dsn:
+        monkeypatch.setenv("HR_TEST_EU", dsn)
+        yield dsn

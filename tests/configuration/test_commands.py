@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import stat
 from pathlib import Path
@@ -19,9 +20,11 @@ from headrace import store
 from headrace.admin import configuration
 from headrace.cli.errors import CannotCreate
 from headrace.cli.main import call
-from headrace.model.errors import ConfigurationError, InUse
+from headrace.model.errors import InUse
 from tests.cli.conftest import Operator
 from tests.configuration.conftest import Write
+
+DATABASES_PAGE = Path(__file__).parents[2] / "docs" / "databases.md"
 
 SHOP = """
     name: shop
@@ -215,15 +218,20 @@ def test_a_secret_file_that_cannot_be_written_leaves_no_part(
     operator.call("apply", file, "--tokens-out", secrets)
 
 
-@pytest.mark.asyncio
-async def test_what_lives_in_a_further_database_is_said_in_the_plan(database: store.Database) -> None:
-    await store.add_database(database, "eu", "env:EU")
-    for kind in ("stream", "source"):
-        await database.fetchval("select headrace_internal.place_name($1, 'visits', 'eu')", kind)
-    for text in ("streams: {visits: }", "streams: {a: }\nsources: {visits: {kind: webhook, stream: a}}"):
-        declared = configuration.declared(configuration.read_documents(text, "a", {}, configuration.Problems()))
-        with pytest.raises(ConfigurationError, match="'visits' lives in the database 'eu'"):
-            await configuration.plan(database, declared)
+def test_a_plan_says_which_database_is_meant(
+    eu_dsn: str, operator: Operator, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EU_DATABASE", eu_dsn)
+    (text,) = re.findall(r"```yaml\n(.*?)```", DATABASES_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    out = operator.out("plan", write(text))
+    assert "+ stream visits in eu\n" in out
+    assert "+ stream orders\n" in out
+    assert "5 objects created" in operator.out("apply", write(text))
+    assert operator.out("plan", write(text)) == "Nothing to do.\n"
+    assert "stream visits in eu is no longer mentioned" in operator.out("plan", write("name: shop"))
+    exported = operator.out("export", "--name", "shop")
+    assert "  eu:\n    url_from: env:EU_DATABASE\n" in exported
+    assert operator.out("plan", write(exported), "--prune") == "Nothing to do.\n"
 
 
 FORBIDDEN = [

@@ -34,6 +34,8 @@ def test_fields_have_their_description_and_limits() -> None:
         ({"sources": {"s": {"kind": "webhook", "stream": "a", "secrets": ["${S}"], "signature": "stripe"}}}, True),
         ({"sources": {"s": {"kind": "postgres", "stream": "a", "tables": ["public.a"], "columns": {"public.a": ["id"]}}}}, True),
         ({"tokens": {"t": {"scopes": ["publish:a"]}}, "grants": {"r": {"publish": "all", "consume": ["a"]}}}, True),
+        ({"databases": {"eu": {"url_from": "env:EU", "grants": {"r": {"admin": "all"}}}}, "streams": {"a": {"database": "eu"}}}, True),
+        ({"databases": {"eu": {"url_from": "postgresql://h/d"}}}, False),
         ({"streams": {"a": {"retain_upto": "3d"}}}, False),
         ({"streams": {"a": {"retention": "never"}}}, False),
         ({"streams": {"a": {"consumers": {"c": {"max_deliver": 0}}}}}, False),

@@ -11,13 +11,9 @@ from headrace.server.asgi import Server
 from headrace.server.options import Options
 from tests.server.calling import Api
 from tests.server.raw import connected, listening, request
+from tests.support.paths import filled
 
 pytestmark = pytest.mark.asyncio
-
-NAMES = {
-    "stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "ops", "source": "hook", "schedule": "daily",
-    "database": "eu",
-}  # fmt: skip
 
 
 async def _check_all_routes(api: Api) -> int:
@@ -31,7 +27,7 @@ async def _check_all_routes(api: Api) -> int:
     ]:
         for method in [*methods, "options", "head", "trace"]:
             for body in (None, {}, "no object"):
-                answer = await api.client.request(method, path.format(**NAMES), json=body)
+                answer = await api.client.request(method, filled(path), json=body)
                 assert answer.headers.get_list("cache-control") == ["no-store"], (method, path, answer.status_code)
                 calls += 1
     return calls

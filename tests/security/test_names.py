@@ -16,6 +16,7 @@ from headrace.model.keys import looks_like_id
 from headrace.model.schedules import ScheduleSpec
 from headrace.model.specs import ConsumerSpec
 from tests.server.calling import Api
+from tests.support.paths import NAMES, filled
 
 UNNAMED = {"health", "ready", "metrics", "deliver"}
 """Operations that need no token, or one for all streams."""
@@ -65,15 +66,13 @@ async def test_what_exists_elsewhere_is_answered_like_what_does_not_exist(api: A
         for method, operation in item.items():
             if operation["operationId"] in UNNAMED or "{" not in path:
                 continue
-            kind = next(
-                one for one in ("stream", "source", "token", "schedule", "database", "consumer") if f"{{{one}}}" in path
-            )
-            names = {"stream": "theirs", "consumer": "secret", "source": "hookit", "key": "a", "seq": "1"}
+            kind = next(one for one in NAMES if f"{{{one}}}" in path)
+            names = {"stream": "theirs", "consumer": "secret", "source": "hookit"}
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
             for real, unreal in pairs[kind]:
                 answers = []
                 for name in (real, unreal):
-                    url = path.format(**{**names, kind: name})
+                    url = filled(path, **{**names, kind: name})
                     status, answer = await _answer(api, method, url, body, found["tenant"])
                     answers.append(
                         (status, answer["code"], answer["summary"].replace(name.partition(":")[0], "NAME"), set(answer))

@@ -15,22 +15,11 @@ import pytest
 from headrace.model.errors import ERROR_CODES, ConfigurationError, HeadraceError, codes_table
 from headrace.server.errors import problem_of
 from tests.server.calling import Api
+from tests.support.paths import NAMES, filled
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.asyncio
-
-NAMES = {
-    "stream": "orders",
-    "consumer": "ship",
-    "key": "a",
-    "seq": "1",
-    "token": "x",
-    "source": "x",
-    "schedule": "x",
-    "database": "x",
-}
-"""What the parameters in paths are called here."""
 
 
 async def test_a_body_that_is_not_json_is_400(api: Api) -> None:
@@ -274,7 +263,7 @@ async def test_an_unknown_query_parameter_is_refused_and_the_known_ones_are_name
             if not path.startswith("/v1/") or operation["operationId"] == "deliver":
                 continue
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
-            answer = await api.client.request(method, path.format(**NAMES) + "?limti=5", json=body)
+            answer = await api.client.request(method, filled(path) + "?limti=5", json=body)
             assert answer.status_code == 422, (method, path, answer.text)
             found = answer.json()
             assert list(found["validation_errors"]) == ["limti"], (method, path)
@@ -353,13 +342,13 @@ async def test_a_nul_anywhere_is_an_error_in_our_own_words(api: Api) -> None:
             body = content.get("example")
             for name in NAMES:
                 if f"{{{name}}}" in path and name != "seq":
-                    await ask(method, path.format(**{**NAMES, name: "a%00b"}), body)
+                    await ask(method, filled(path, **{name: "a%00b"}), body)
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "query":
-                    await ask(method, path.format(**NAMES), body, **{parameter["name"]: "a\0"})
+                    await ask(method, filled(path), body, **{parameter["name"]: "a\0"})
             for name in _fields_of(content.get("schema", {}), document):
-                await ask(method, path.format(**NAMES), {**(body or {}), name: "a\0"})
-                await ask(method, path.format(**NAMES), {**(body or {}), name: ["a\0"]})
+                await ask(method, filled(path), {**(body or {}), name: "a\0"})
+                await ask(method, filled(path), {**(body or {}), name: ["a\0"]})
     assert asked > 300
 
 

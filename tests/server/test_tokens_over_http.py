@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.server.asgi import Server
 from headrace.server.options import Options
 from tests.server.calling import Api
+from tests.support.paths import filled
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,10 +32,6 @@ BODIES: dict[str, Any] = {
     "POST /sources": {"kind": "webhook", "name": "shop2", "stream": "orders"},
     "POST /source-check": {"kind": "postgres", "name": "till", "stream": "orders", "tables": ["public.orders"]},
 }
-NAMES = {
-    "stream": "orders", "consumer": "ship", "key": "k", "seq": "1", "token": "spare", "source": "shop", "schedule": "daily",
-    "database": "eu",
-}  # fmt: skip
 WANT_NONE = {"POST /webhook/{source}", "GET /health", "GET /ready"}
 
 
@@ -118,7 +114,7 @@ async def client(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
         await app.admin.create_consumer(ConsumerSpec(stream="orders", name="ship"))
         transport = httpx.ASGITransport(app=server)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            created = await client.post("/v1/sources", json={"kind": "webhook", "name": "shop", "stream": "orders"})
+            created = await client.post("/v1/sources", json={"kind": "webhook", "name": "hook", "stream": "orders"})
             assert created.status_code == 201, created.text
             yield client
 
@@ -150,8 +146,7 @@ def _under_both(routes: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]
     for method, path in routes:
         word = f"{method} {path.removeprefix('/v1')}"
         for prefix in ("/v1", "/api") if path.startswith("/v1/") else ("",):
-            filled = re.sub(r"\{(\w+)\}", lambda place: NAMES[place[1]], path)
-            yield method, prefix + filled.removeprefix("/v1"), word
+            yield method, prefix + filled(path).removeprefix("/v1"), word
 
 
 async def _status(client: httpx.AsyncClient, method: str, path: str, word: str, token: str | None) -> int:

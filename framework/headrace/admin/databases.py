@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from headrace import store
 from headrace.admin.base import Base
 from headrace.model.errors import (
@@ -19,6 +21,11 @@ from headrace.store.database.references import check_reference, resolve
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a database."""
+
+NAME_RULE = "Take 1 to 48 lower-case letters, digits, '-' and '_', the first one a letter or digit."
+
+MAX_CONFLICTS = 100
+"""The number of names of each kind that a check reports because another database has them."""
 
 CONNECT_TIMEOUT = 5.0
 """Seconds that a checked database has to answer."""
@@ -52,11 +59,7 @@ class Databases(Base):
             ConfigurationError, StoreUnavailable, SchemaError: as `check_database`.
         """
         if not NAME.fullmatch(name):
-            raise InvalidInput(
-                f"The name {name[:80]!r} can't be used for a database. Take 1 to 48 lower-case letters, digits, '-' and '_',"
-                " the first one a letter or digit.",
-                field="name",
-            )
+            raise InvalidInput(f"The name {name[:80]!r} can't be used for a database. {NAME_RULE}", field="name")
         check_reference(url_from)
         if any(one.name == name for one in await store.databases(self._database)):
             raise _exists(name)
@@ -76,7 +79,8 @@ class Databases(Base):
             SchemaError: its schema does not fit this version.
             NotGranted: its role may not do what a server does.
         """
-        return await inspect(self._database, name, resolve((await self.database(name)).url_from))
+        url = resolve((await self.database(name)).url_from)
+        return await inspect(self._database, name, url, conflicts=True)
 
     async def remove_database(self, name: str) -> None:
         """Remove a database from the list. It keeps its streams, which servers reach no more.
@@ -88,9 +92,13 @@ class Databases(Base):
             raise UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
 
 
-async def inspect(home: store.Database, name: str, url: str) -> DatabaseCheck:
+async def inspect(home: store.Database, name: str, url: str, *, conflicts: bool = False) -> DatabaseCheck:
     """Check that a server whose configuration is in the database `home` can use the one at this URL. See
-    `Databases.check_database`."""
+    `Databases.check_database`.
+
+    Args:
+        conflicts: whether to look for names that another database has.
+    """
     database = store.Database(
         url, max_connections=1, application_name="headrace check", connect_timeout=CONNECT_TIMEOUT
     )
@@ -113,9 +121,27 @@ async def inspect(home: store.Database, name: str, url: str) -> DatabaseCheck:
                 f"The URL of the database {name!r} leads to the server's own database. Give the URL of another one.",
                 field="url_from",
             )
-        return DatabaseCheck(name=name, revision=state.revision, streams=await store.stream_count(database))
+        found = DatabaseCheck(name=name, revision=state.revision, streams=await store.stream_count(database))
+        return msgspec.structs.replace(found, conflicts=await _conflicts(home, name, database)) if conflicts else found
     finally:
         await database.close()
+
+
+async def _conflicts(home: store.Database, name: str, database: store.Database) -> list[str]:
+    """The streams and sources of a further database whose names lead to another one."""
+    found: list[str] = []
+    kinds: tuple[store.PlaceKind, ...] = ("stream", "source")
+    for kind in kinds:
+        after: str | None = None
+        of_kind: list[str] = []
+        while len(of_kind) < MAX_CONFLICTS:
+            names = [one for one, _ in await store.names_of(database, kind, after)]
+            of_kind += await store.names_elsewhere(home, kind, name, names, MAX_CONFLICTS - len(of_kind))
+            if len(names) < store.PLACES_PAGE:
+                break
+            after = names[-1]
+        found += [f"{kind} {one}" for one in of_kind]
+    return found
 
 
 def _exists(name: str) -> AlreadyExists:

@@ -355,6 +355,9 @@ class DatabaseCheck(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     """The revision of its schema. 0 for a database without one, which gets it from a server that may migrate."""
     streams: int
+    conflicts: list[str] = []
+    """Names of streams and sources, such as `stream orders`, that requests don't reach there, because another database has
+    the name. The first 100 of each kind."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ Concurrent requests share database calls. The engine keeps no state that another
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -63,6 +63,9 @@ class Names(Protocol):
     """
 
     database: str
+
+    async def reachable(self, kind: store.PlaceKind, names: Iterable[str]) -> frozenset[str]:
+        """Return those of these names that lead to this database."""
 
     async def claim(self, kind: store.PlaceKind, name: str) -> None:
         """Reserve a name before it is created. Raises `AlreadyExists` if another database has it."""

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 import anyio
 
+from headrace import store
 from headrace.model.errors import HeadraceError
 from headrace.model.pages import Page
 from headrace.server.engine import Engine
 
 T = TypeVar("T")
+Place = TypeVar("Place")
 
 READ_TIMEOUT = 5.0
 """Seconds that each further database has to return its part of a list."""
@@ -36,6 +38,42 @@ def merged(pages: Sequence[Page[T]], place: Callable[[T], Any], limit: int, *, b
         bounds = [place(page[-1]) for page in pages if page.more and page]
         kept = [item for item in items if not bounds or place(item) <= min(bounds)][:limit]
     return Page(kept, more=any(page.more for page in pages) or len(kept) < len(items))
+
+
+async def reachable(engine: Engine, kind: store.PlaceKind, items: Sequence[T], name: Callable[[T], str]) -> list[T]:
+    """Leave out what requests don't reach in a further database, because another database has the name.
+
+    Args:
+        engine: the engine of the database that the items are from.
+        kind: whether `name` returns the name of a stream or of a source.
+    """
+    if engine.names is None or not items:
+        return list(items)
+    names = await engine.names.reachable(kind, {name(item) for item in items})
+    return [item for item in items if name(item) in names]
+
+
+async def reachable_page(
+    engine: Engine,
+    kind: store.PlaceKind,
+    name: Callable[[T], str],
+    read: Callable[[Place | None, Place | None], Awaitable[Page[T]]],
+    place: Callable[[T], Place],
+    after: Place | None,
+    before: Place | None,
+) -> Page[T]:
+    """Read a page as `reachable`. It is empty at the end of the list only, where no more follows.
+
+    Args:
+        read: reads the page after or before a place.
+        place: returns the place of an item.
+    """
+    while True:
+        page = await read(after, before)
+        kept = Page(await reachable(engine, kind, page, name), more=page.more)
+        if kept or not page or not page.more:
+            return kept
+        after, before = (place(page[-1]), None) if before is None else (None, place(page[0]))
 
 
 async def read_all(engine: Engine, read: Callable[[Engine], Awaitable[T]]) -> tuple[list[T], list[str]]:

@@ -33,6 +33,7 @@ async def _is_away(api: Api) -> None:
         ("DELETE", "/streams/visits", None),
         ("POST", "/streams", {"name": "new", "database": "eu"}),
         ("POST", "/http_pull_consumers/unknown/receive", {}),
+        ("GET", "/schedules/unknown", None),
     ):
         refused = await api.refused(method, path, body, status=503)
         assert "'eu'" in refused["summary"]
@@ -40,7 +41,8 @@ async def _is_away(api: Api) -> None:
     await api.publish(("a", 1), stream="orders")
     listed = await api.get("/streams")
     assert ([one["name"] for one in listed["data"]], listed["unavailable"]) == (["orders"], ["eu"])
-    assert (await api.get("/overview"))["unavailable"] == ["eu"]
+    for path in ("/overview", "/schedules", "/sources"):
+        assert (await api.get(path))["unavailable"] == ["eu"], path
     answer = await api.client.get("/ready")
     assert (answer.status_code, answer.json()["databases"][0]["ready"]) == (200, False)
 

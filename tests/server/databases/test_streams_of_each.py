@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
 
 from headrace import store
+from headrace.admin import Admin
 from headrace.model.errors import StoreUnavailable
+from headrace.model.specs import ConsumerSpec
 from headrace.server.databases import data_databases
 from headrace.server.engine import Engine
 from headrace.server.monitoring import endpoints
+from headrace.sources.webhook import WebhookSpec
 from tests.server.calling import Api
 from tests.server.databases.conftest import opened, serving_here
 from tests.support import servers
@@ -168,6 +172,46 @@ async def test_streams_that_workers_create_directly_are_found(two: Api, home_dsn
         assert "database" not in await other.get("/streams/taken")  # names of the server's own database win
         (entry,) = (await other.server.databases.all()).values()
         assert entry.conflicts == ("stream taken",)
+
+
+async def test_a_name_that_two_databases_have_is_listed_once(
+    two: Api, eu_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that requests reach. The other one comes again when its name is free."""
+    await two.stream("twin")
+    await two.consumer("theirs", "twin")
+    await two.post("/sources", {"name": "twinned", "kind": "webhook", "stream": "twin"}, 201)
+    async with servers.opened(eu_dsn) as eu:
+        await store.create_stream(eu, "twin")
+        await Admin(eu).create_consumer(ConsumerSpec(stream="twin", name="hidden"))
+        await Admin(eu).create_source(WebhookSpec(name="twinned", stream="twin"))
+    for limit in (1, 2, 100):
+        rows = [one async for one in _listed(two, "/streams", limit) if one["name"] == "twin"]
+        assert [one.get("database") for one in rows] == [None]
+        assert [one["name"] async for one in _listed(two, "/sources", limit)].count("twinned") == 1
+        consumers = [one["info"] async for one in _listed(two, "/consumers", limit)]
+        assert [one["name"] for one in consumers if one["stream"] == "twin"] == ["theirs"]
+    overview = (await two.get("/overview"))["data"]
+    assert [one["name"] for one in overview["streams"]].count("twin") == 1
+    assert [one["name"] for one in overview["consumers"] if one["stream"] == "twin"] == ["theirs"]
+    monkeypatch.setattr(endpoints, "CACHE_TTL", 0.0)
+    monkeypatch.setattr(two.server.monitoring, "_until", float("-inf"))
+    assert 'consumer="hidden"' not in (await two.client.get("/metrics")).text
+    await two.refused("POST", "/http_pull_consumers/hidden/receive", {}, status=404)
+    checked = await two.post("/databases/eu/check")
+    assert {"stream twin", "source twinned"} <= set(checked["conflicts"])
+
+
+async def _listed(api: Api, path: str, limit: int) -> AsyncIterator[dict[str, Any]]:
+    """The entries of a list, page by page."""
+    place: dict[str, str] = {}
+    while True:
+        answer = await api.get(path, limit=limit, **place)
+        for one in answer["data"]:
+            yield one
+        if answer.get("next") is None:
+            return
+        place = {"after": answer["next"]}
 
 
 async def test_messages_are_republished_within_a_database_only(two: Api) -> None:

@@ -13,14 +13,20 @@ import msgspec
 
 from headrace.admin.configuration.documents import Mark, Node, Problems
 from headrace.admin.configuration.fields import SPECS, Fields, fields_of, read_setting
+from headrace.admin.databases import NAME as DATABASE_NAME
+from headrace.admin.databases import NAME_RULE
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
 from headrace.model.tokens import NAME as TOKEN_NAME
 from headrace.store import PRIVILEGES, Kind
+from headrace.store.database.references import check_reference
 
-SECTIONS = ("name", "streams", "sources", "tokens", "grants")
+SECTIONS = ("name", "databases", "streams", "sources", "tokens", "grants")
 ALL = "all"
+
+Objects = dict[tuple[str, tuple[str, ...]], "Desired"]
+"""Declared objects by kind and names."""
 
 
 class Desired(msgspec.Struct, frozen=True):
@@ -31,6 +37,8 @@ class Desired(msgspec.Struct, frozen=True):
         settings: those that the files mention, by the names of their fields.
         marks: the places of the settings.
         mark: the place of the object's name.
+        database: the database that the file names for a stream. None for the configuration database. Unset if the
+            file names none, so that an existing stream is where it is.
     """
 
     kind: Kind
@@ -38,17 +46,34 @@ class Desired(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     marks: dict[str, Mark]
     mark: Mark
+    database: str | msgspec.UnsetType | None = msgspec.UNSET
 
     def place(self, field: str | None) -> Mark:
         """The place of a setting, or of the object if the setting isn't mentioned."""
         return self.marks.get(field or "", self.mark)
 
 
+class Database(msgspec.Struct, frozen=True):
+    """A further database that is declared.
+
+    Attributes:
+        url_from: where its URL is found, `env:NAME` or `file:/path`.
+        grants: what roles may do there.
+        mark: the place of its name.
+    """
+
+    name: str
+    url_from: str
+    grants: Objects
+    mark: Mark
+
+
 class Declared(msgspec.Struct, frozen=True):
-    """What files declare: a name, if they have one, and the objects by kind and names."""
+    """What files declare: a name, if they have one, the further databases by name, and the objects by kind and names."""
 
     name: str | None
-    objects: dict[tuple[str, tuple[str, ...]], Desired]
+    objects: Objects
+    databases: dict[str, Database] = {}
 
     def of(self, kind: Kind) -> list[Desired]:
         """The objects of a kind."""
@@ -77,7 +102,7 @@ def read(documents: Iterable[Node], problems: Problems) -> Declared:
     reader = _Reader(problems)
     for document in documents:
         reader.document(document)
-    return Declared(None if reader.name is None else reader.name.value, reader.objects)
+    return Declared(None if reader.name is None else reader.name.value, reader.objects, reader.databases)
 
 
 class _Reader:
@@ -86,7 +111,8 @@ class _Reader:
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
         self.name: Node | None = None
-        self.objects: dict[tuple[str, tuple[str, ...]], Desired] = {}
+        self.objects: Objects = {}
+        self.databases: dict[str, Database] = {}
 
     def document(self, node: Node) -> None:
         if not self._is_mapping(node, "A configuration"):
@@ -94,6 +120,8 @@ class _Reader:
         self._check_keys(node, SECTIONS, "a configuration")
         if "name" in node.value:
             self._set_name(node.value["name"])
+        for database, one in self._entries(node, "databases"):
+            self._database(database, one, node.value["databases"].keys[database])
         for stream, one in self._entries(node, "streams"):
             self._stream(stream, one, node.value["streams"].keys[stream])
         for source, one in self._entries(node, "sources"):
@@ -101,7 +129,7 @@ class _Reader:
         for token, one in self._entries(node, "tokens"):
             self._token(token, one, node.value["tokens"].keys[token])
         for role, one in self._entries(node, "grants"):
-            self._grants(role, one)
+            self._grants(role, one, self.objects)
 
     def _set_name(self, node: Node) -> None:
         if not isinstance(node.value, str) or not TOKEN_NAME.fullmatch(node.value):
@@ -113,11 +141,34 @@ class _Reader:
         else:
             self.name = node
 
+    def _database(self, name: str, node: Node, mark: Mark) -> None:
+        if not self._is_mapping(node, f"The database {name!r}"):
+            return
+        self._check_keys(node, ("url_from", "grants"), f"the database {name!r}")
+        if not DATABASE_NAME.fullmatch(name):
+            self._problems.add(mark, f"The name {name!r:.80} can't be used for a database. {NAME_RULE}")
+        if name in self.databases:
+            self._problems.add(mark, f"The database {name!r} is declared already, in {self.databases[name].mark}.")
+        url_from = node.value.get("url_from", Node(None, mark))
+        try:
+            reference = check_reference(url_from.value if isinstance(url_from.value, str) else "")
+        except InvalidInput:  # its text may have a password
+            self._problems.add(
+                url_from.mark,
+                f"`url_from` of the database {name!r} must be env:NAME for an environment variable with its URL, or file:/path for"
+                " a file.",
+            )
+            return
+        grants: Objects = {}
+        for role, one in self._entries(node, "grants"):
+            self._grants(role, one, grants)
+        self.databases[name] = Database(name, reference, grants, mark)
+
     def _stream(self, name: str, node: Node, mark: Mark) -> None:
         known = fields_of("stream")
         if not self._is_mapping(node, f"The stream {name!r}", empty=True):
             return
-        self._add("stream", (name,), node, known, mark, besides=("consumers",))
+        self._add("stream", (name,), node, known, mark, besides=("database", "consumers"))
         for consumer, one in self._entries(node, "consumers"):
             if self._is_mapping(one, f"The consumer {consumer!r}", empty=True):
                 place = node.value["consumers"].keys[consumer]
@@ -153,7 +204,7 @@ class _Reader:
                 settings["expires_in"] = node.value["expires_in"].plain()
             self._put(Desired("token", (name,), settings, {key: one.mark for key, one in node.value.items()}, mark))
 
-    def _grants(self, role: str, node: Node) -> None:
+    def _grants(self, role: str, node: Node, objects: Objects) -> None:
         if not self._is_mapping(node, f"The grants of {role!r}"):
             return
         self._check_keys(node, PRIVILEGES, f"the grants of {role!r}")
@@ -170,7 +221,7 @@ class _Reader:
                 )
             elif privilege in PRIVILEGES:
                 for stream in [""] if streams == ALL else streams:
-                    self._put(Desired("grant", (role, privilege, stream), {}, {}, one.mark))
+                    self._put(Desired("grant", (role, privilege, stream), {}, {}, one.mark), objects)
 
     def _add(
         self, kind: Kind, names: tuple[str, ...], node: Node, known: Fields, mark: Mark, besides: tuple[str, ...] = ()
@@ -199,7 +250,17 @@ class _Reader:
                 settings[setting.name], marks[setting.name] = value, one.mark
             except (ConfigurationError, InvalidInput) as error:
                 self._problems.add(one.mark, error)
-        self._put(Desired(kind, names, settings, marks, mark))
+        database = self._database_of(values["database"]) if kind == "stream" and "database" in values else msgspec.UNSET
+        self._put(Desired(kind, names, settings, marks, mark, database))
+
+    def _database_of(self, node: Node) -> str | msgspec.UnsetType | None:
+        """The database of a stream."""
+        if node.value is None or (isinstance(node.value, str) and DATABASE_NAME.fullmatch(node.value)):
+            return node.value
+        self._problems.add(
+            node.mark, "`database` must be the name of a database, or null for the configuration database."
+        )
+        return msgspec.UNSET
 
     def _push(self, node: Node) -> dict[str, Any]:
         """The settings of `push`."""
@@ -207,10 +268,11 @@ class _Reader:
         self._check_keys(node, known, "`push`")
         return {known[key].name: read_setting(known[key], one) for key, one in node.value.items() if key in known}
 
-    def _put(self, one: Desired) -> None:
-        before = self.objects.get((one.kind, one.object))
+    def _put(self, one: Desired, objects: Objects | None = None) -> None:
+        objects = self.objects if objects is None else objects
+        before = objects.get((one.kind, one.object))
         if before is None:
-            self.objects[one.kind, one.object] = one
+            objects[one.kind, one.object] = one
             return
         if one.kind not in ("stream", "consumer"):
             self._problems.add(one.mark, f"The {one.kind} {one.object[0]!r} is declared already, in {before.mark}.")
@@ -219,6 +281,12 @@ class _Reader:
             if name in before.settings:
                 self._problems.add(one.marks[name], f"`{name}` is set already, in {before.marks[name]}.")
             before.settings[name], before.marks[name] = value, one.marks[name]
+        if one.database is not msgspec.UNSET:
+            if before.database not in (msgspec.UNSET, one.database):
+                self._problems.add(
+                    one.mark, f"The stream {one.object[0]!r} has another `database` already, in {before.mark}."
+                )
+            objects[one.kind, one.object] = msgspec.structs.replace(before, database=one.database)
 
     def _entries(self, node: Node, section: str) -> Iterable[tuple[str, Node]]:
         found = (node.value or {}).get(section)

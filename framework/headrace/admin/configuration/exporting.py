@@ -1,11 +1,11 @@
-"""Writes what exists in a database as a configuration file. Secrets become references to variables of the environment."""
+"""Writes what exists in the databases of a server as a configuration file. Secrets become references to variables of the environment."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,11 +14,14 @@ from headrace.admin.admin import Admin
 from headrace.admin.configuration.documents import write_document
 from headrace.admin.configuration.fields import duration, field_name, fields_of, readable
 from headrace.admin.configuration.objects import consumers, streams
+from headrace.admin.configuration.parts import opened_all
 from headrace.admin.source_settings import stored_spec
 from headrace.model.settings import Setting, settings_of
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.masking import HIDDEN, masked, masked_push_url
-from headrace.store import Database, Executor
+from headrace.store import Database, Executor, PlaceKind
+
+_NONE: Mapping[PlaceKind, Set[str]] = {"stream": frozenset(), "source": frozenset()}
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -27,10 +30,12 @@ class Exported(msgspec.Struct, frozen=True):
     Attributes:
         document: what the file says.
         variables: the values of the variables that it refers to, which are secret.
+        left_out: what is not in the file, because another database has the name.
     """
 
     document: dict[str, Any]
     variables: dict[str, str]
+    left_out: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -39,34 +44,85 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 async def export(database: Database, name: str | None = None, *, now: datetime | None = None) -> Exported:
-    """Read all streams, consumers, sources, valid tokens and grants. Settings that have their default are left out.
+    """Read all streams, consumers, sources, valid tokens and grants, also of further databases. Settings that have their
+    default are left out.
 
     Args:
+        database: the configuration database. Further ones are opened.
         name: the name of the configuration in the file.
 
     Raises:
-        NotGranted: the database's role is not a member of the schema's owner.
+        NotGranted: a database's role is not a member of the schema's owner.
+        StoreUnavailable: a database can't be reached. Without it the file would not be complete.
     """
     store.require_membership(database, "export configurations")
-    secrets = _Secrets()
     found: dict[str, Any] = {} if name is None else {"name": name}
-    found["streams"] = {}
-    admin = Admin(database)
-    for stream in await admin.streams():
-        found["streams"][stream.name] = await _stream(database, stream.name)
-    for consumer in await store.consumers(database, look=0):
-        of_stream = found["streams"].get(consumer.stream)
-        spec = await consumers.present(database, consumer.stream, consumer.name)
-        if of_stream is not None and spec is not None:
-            of_stream.setdefault("consumers", {})[consumer.name] = _consumer(spec, secrets)
-    found["sources"] = {one.name: await _source(database, one.name, secrets) for one in await admin.sources()}
+    found |= {"databases": {}, "streams": {}, "sources": {}}
+    export_into = _Export(found, _Secrets(), [])
+    await export_into.objects(database)
+    async with opened_all(database) as others:
+        references = {one.name: one.url_from for one in await store.databases(database)}
+        for other, opened in others.items():
+            streams = await export_into.objects(opened, await _elsewhere(database, opened, other), other)
+            grants = [one for one in await store.grants(opened) if one.stream is None or one.stream in streams]
+            found["databases"][other] = {"url_from": references[other]} | (
+                {"grants": _grants(grants)} if grants else {}
+            )
     time = now or datetime.now(UTC)
     found["tokens"] = {
-        token.name: _token(token) for token in await admin.tokens()
+        token.name: _token(token) for token in await Admin(database).tokens()
         if token.revoked_at is None and (token.expires_at is None or token.expires_at > time)
     }  # fmt: skip
     found["grants"] = _grants(await store.grants(database))
-    return Exported({section: value for section, value in found.items() if value}, secrets.variables)
+    return Exported(
+        {section: value for section, value in found.items() if value},
+        export_into.secrets.variables,
+        tuple(export_into.left_out),
+    )
+
+
+async def _elsewhere(home: Database, database: Database, name: str) -> dict[PlaceKind, set[str]]:
+    """The streams and sources of a further database whose names lead to another one."""
+    admin = Admin(database)
+    streams = [one.name for one in await admin.streams()]
+    sources = [one.name for one in await admin.sources()]
+    return {
+        "stream": set(await store.names_elsewhere(home, "stream", name, streams)),
+        "source": set(await store.names_elsewhere(home, "source", name, sources)),
+    }
+
+
+class _Export(NamedTuple):
+    """A file that is being written, with the objects of one database after the other."""
+
+    found: dict[str, Any]
+    secrets: _Secrets
+    left_out: list[str]
+
+    async def objects(
+        self, database: Database, elsewhere: Mapping[PlaceKind, Set[str]] = _NONE, name: str | None = None
+    ) -> dict[str, Any]:
+        """Add the streams, consumers and sources of a database. Returns its streams, as far as requests reach them."""
+        admin = Admin(database)
+        of_database = {} if name is None else {"database": name}
+        streams: dict[str, Any] = {}
+        for stream in await admin.streams():
+            if stream.name in elsewhere["stream"]:
+                self.left_out.append(f"stream {stream.name} of the database {name!r}")
+            else:
+                streams[stream.name] = {**of_database, **await _stream(database, stream.name)}
+        for consumer in await store.consumers(database, look=0):
+            of_stream = streams.get(consumer.stream)
+            spec = await consumers.present(database, consumer.stream, consumer.name)
+            if of_stream is not None and spec is not None:
+                of_stream.setdefault("consumers", {})[consumer.name] = _consumer(spec, self.secrets)
+        for source in await admin.sources():
+            if source.name in elsewhere["source"] or source.stream not in streams:
+                self.left_out.append(f"source {source.name} of the database {name!r}")
+            else:
+                self.found["sources"][source.name] = await _source(database, source.name, self.secrets)
+        self.found["streams"].update(streams)
+        return streams
 
 
 class _Secrets:

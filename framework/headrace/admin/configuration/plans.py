@@ -1,8 +1,8 @@
-"""Plans: what has to change in a database so that it is as files declare it."""
+"""Plans: what has to change in databases so that they are as files declare them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from headrace import store
 from headrace.admin.configuration.declared import Declared, Desired
 from headrace.admin.configuration.documents import Problems
-from headrace.admin.configuration.objects import consumers, grants, removal, sources, streams, tokens
+from headrace.admin.configuration.objects import consumers, databases, grants, removal, sources, streams, tokens
+from headrace.admin.configuration.parts import Part, Parts, opened
 from headrace.admin.configuration.steps import Change, Step
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.store import Database, Executor, Kind, Managed
@@ -19,16 +20,32 @@ ORDER: tuple[Kind, ...] = ("stream", "source", "consumer", "token", "grant")
 """The order in which objects are created and changed."""
 
 
+class Left(msgspec.Struct, frozen=True):
+    """An object that the configuration manages and the files no longer mention.
+
+    Attributes:
+        object: the names that lead to it.
+        database: the further database that has it. None for the configuration database.
+    """
+
+    kind: Kind
+    object: tuple[str, ...]
+    database: str | None = None
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What an apply would do.
 
     Attributes:
         changes: what is created and changed, and then what is deleted, in the order in which it is done.
         left: objects that the configuration manages and the files no longer mention, which stay without `prune`.
+        away: further databases that the files don't mention and that can't be opened, with the reasons. Objects there that
+            the configuration manages stay.
     """
 
     changes: tuple[Change, ...]
-    left: tuple[Managed, ...] = ()
+    left: tuple[Left, ...] = ()
+    away: Mapping[str, str] = {}
 
     @property
     def destructive(self) -> bool:
@@ -40,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True):
         return self._essence() == other._essence()
 
     def _essence(self) -> list[object]:
-        return [(change.action, change.kind, change.object, change.fields) for change in self.changes]
+        return [(one.database, one.action, one.kind, one.object, one.fields) for one in self.changes]
 
     @property
     def guarded(self) -> list[Change]:
@@ -50,44 +67,77 @@ class Plan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Work:
-    """A plan with what performs it.
+    """What is to be done in one database.
 
     Attributes:
+        left: objects that are recorded and no longer mentioned, and stay.
         steps: what is created and changed, in one transaction.
         deletions: what is deleted, each in a transaction of its own.
         gone: recorded objects that no longer exist, and with `prune` those that another configuration manages, too.
     """
 
-    plan: Plan
+    part: Part
     steps: Sequence[Step]
     deletions: Sequence[Managed]
     gone: Sequence[Managed]
+    left: Sequence[Managed]
+    losses: Sequence[Change]
+
+    @property
+    def plan(self) -> Plan:
+        """What is done, as a plan."""
+        name = self.part.name
+        changes = [step.change for step in self.steps] + list(self.losses)
+        return Plan(
+            tuple(msgspec.structs.replace(one, database=name) for one in changes),
+            tuple(Left(one.kind, one.object, name) for one in self.left),
+        )
+
+
+def joined(works: Sequence[Work], away: Mapping[str, str]) -> Plan:
+    """The plan of all databases: everything that is created and changed, and then what is deleted."""
+    plans = [one.plan for one in works]
+    changes = [change for one in plans for change in one.changes]
+    changes.sort(key=lambda change: change.action == "delete")
+    return Plan(tuple(changes), tuple(left for one in plans for left in one.left), away)
 
 
 async def plan(database: Database, declared: Declared, *, prune: bool = False) -> Plan:
     """Compare what is declared with what exists, and change nothing.
 
     Args:
+        database: the configuration database. Further ones are opened.
         prune: also delete what the configuration manages and the files no longer mention.
 
     Raises:
         ConfigurationError: a setting is invalid or can't be changed, or `prune` is given and the configuration has
             no name. Several are in an `ExceptionGroup`.
-        NotGranted: the database's role is not a member of the schema's owner.
+        NotGranted: a database's role is not a member of the schema's owner.
+        StoreUnavailable: a database that the files mention can't be reached.
     """
-    store.require_membership(database, "compare configurations")
-    async with database.transaction() as connection:
-        return (await work(connection, declared, prune=prune)).plan
+    require_plannable(database, declared, prune=prune)
+    async with opened(database, declared) as parts:
+        works = []
+        for part in parts.parts:
+            async with part.database.transaction() as connection:
+                works.append(await work(connection, part, parts, declared, prune=prune))
+        return joined(works, parts.away)
 
 
-async def work(executor: Executor, declared: Declared, *, prune: bool) -> Work:
-    """As `plan`, in a transaction."""
+def require_plannable(database: Database, declared: Declared, *, prune: bool) -> None:
+    """Raise `NotGranted` or `ConfigurationError` if no plan can be made."""
+    store.require_membership(database, "compare and apply configurations")
     if prune and declared.name is None:
         raise ConfigurationError(
             "Only a configuration with a name knows what it manages. To prune, give it one at the top of a file, such as `name: shop`."
         )
+
+
+async def work(executor: Executor, part: Part, parts: Parts, whole: Declared, *, prune: bool) -> Work:
+    """What is to be done in one database, in a transaction. `whole` is what is declared for all."""
+    declared = part.declared
     problems = Problems()
-    steps = []
+    steps = [] if part.name is not None else databases.steps(whole.databases, parts.urls)
     for kind in ORDER:
         for desired in declared.of(kind):
             try:
@@ -100,8 +150,8 @@ async def work(executor: Executor, declared: Declared, *, prune: bool) -> Work:
     left, gone = await _left(executor, declared)
     deletions = await _deletable(executor, declared, left) if prune else []
     gone += [one for one in left if prune and one not in deletions]
-    changes = [step.change for step in steps] + [await removal.deletion(executor, one) for one in deletions]
-    return Work(Plan(tuple(changes), () if prune else tuple(left)), steps, deletions, gone)
+    losses = [await removal.deletion(executor, one) for one in deletions]
+    return Work(part, steps, deletions, gone, () if prune else left, losses)
 
 
 async def _step(executor: Executor, desired: Desired, declared: Declared) -> Step | None:

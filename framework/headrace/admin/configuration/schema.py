@@ -11,6 +11,7 @@ from headrace.model.settings import Setting
 from headrace.model.specs import Backoff
 from headrace.model.tokens import SCOPE
 from headrace.store import PRIVILEGES
+from headrace.store.database.references import REFERENCE
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _TEXT_OR_TEXTS = {"anyOf": [{"type": "string"}, _TEXTS]}
@@ -20,7 +21,9 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 def json_schema() -> dict[str, Any]:
     """Return the schema, of draft 2020-12."""
     consumer = _mapping(_properties("consumer"))
-    stream = _mapping({**_properties("stream"), "consumers": _named(consumer, "The stream's consumers, by name.")})
+    stream = _mapping({
+        **_properties("stream"), "database": _DATABASE, "consumers": _named(consumer, "The stream's consumers, by name."),
+    })  # fmt: skip
     sources = [
         _mapping({"kind": {"const": kind}, **_stream_property(), **_properties(kind)}, ["kind", "stream", *required])
         for kind, required in (("webhook", []), ("postgres", ["tables"]))
@@ -30,12 +33,30 @@ def json_schema() -> dict[str, Any]:
         "title": "A configuration of Headrace",
         **_mapping({
             "name": {"type": "string", "description": "The name under which `apply` remembers what it manages, for `--prune`."},
+            "databases": _named(_database(), "Further databases behind the same servers, by name."),
             "streams": _named(stream, "Streams, by name."),
             "sources": _named({"oneOf": sources}, "Sources, by name."),
             "tokens": _named(_token(), "Access tokens, by name."),
             "grants": _named(_grants(), "What database roles may do, by role."),
         }),
     }  # fmt: skip
+
+
+_DATABASE = {
+    "type": ["string", "null"],
+    "description": "The database that the stream lives in. By default it is where the stream exists, or else the configuration database.",
+}
+
+
+def _database() -> dict[str, Any]:
+    place = {
+        "type": "string",
+        "description": "Where its URL is found: env:NAME or file:/path.",
+        "anyOf": [{"pattern": REFERENCE}, _REFERENCE],
+    }
+    return _mapping(
+        {"url_from": place, "grants": _named(_grants(), "What database roles may do there, by role.")}, ["url_from"]
+    )
 
 
 def _stream_property() -> dict[str, Any]:

@@ -38,15 +38,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         effect: what the change means as a whole.
         destructive: whether it removes data or access, so that it needs a confirmation.
         guarded: why it needs `allow_delete`. None if it doesn't.
+        database: the further database in which it happens. None for the configuration database.
     """
 
     action: Action
-    kind: Kind
+    kind: Kind | Literal["database"]
     object: tuple[str, ...]
     fields: tuple[FieldChange, ...] = ()
     effect: str = ""
     destructive: bool = False
     guarded: str | None = None
+    database: str | None = None
 
 
 Perform = Callable[[Executor], Awaitable[NewToken | None]]

@@ -81,7 +81,8 @@ def apply(
 
     What the files don't mention stays as it is. A second call has nothing to do.
     It asks for confirmation if messages or access would be lost. Everything is
-    created and changed in one transaction, and deleted after it, one by one.
+    created and changed in one transaction of each database, and deleted after it,
+    one by one.
     """
     if schema:
         print_json(configuration.json_schema())
@@ -136,7 +137,7 @@ def export(
     database: DatabaseOption = None,
     json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Print the present streams, consumers, sources, tokens and grants as a file for `headrace apply`.
+    """Print the present databases, streams, consumers, sources, tokens and grants as a file for `headrace apply`.
 
     Settings that have their default are left out. Secrets are references to
     variables of the environment.
@@ -150,6 +151,8 @@ def export(
         print(found.text, end="")
     if found.variables and secrets_out is None:
         print_notice(f"The file refers to {', '.join(found.variables)}. --secrets-out FILE writes their values.")
+    if found.left_out:
+        print_notice(f"Not in the file, since another database has the name: {', '.join(found.left_out)}.")
 
 
 def _target(database: str | None) -> str | None:

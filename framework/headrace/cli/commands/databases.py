@@ -13,7 +13,7 @@ from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.times import time_or_dash
 from headrace.cli.output.formats import count
 from headrace.cli.output.results import print_list, print_result
-from headrace.cli.output.stderr import confirm
+from headrace.cli.output.stderr import confirm, print_notice
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -65,10 +65,15 @@ def show(name: DatabaseName, /, *, backend: Backend = Backend(), json: JsonOptio
 
 
 def check(name: DatabaseName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
-    """Connect to a database, and check its schema and the rights of its role."""
+    """Connect to a database, and check its schema, its names and the rights of its role."""
     found = administer(backend, lambda admin: admin.check_database(name))
     schema = f"its schema has revision {found.revision}" if found.revision else "it has no schema yet"
     print_result(found, json, f"The database {name!r} can be used: {schema}, with {count(found.streams, 'stream')}.")
+    if found.conflicts:
+        print_notice(
+            f"Another database has the names of {len(found.conflicts)} of its objects, so servers don't reach them here:"
+            f" {', '.join(found.conflicts[:10])}{', …' if len(found.conflicts) > 10 else ''}. Rename or delete them."
+        )
 
 
 def rm(

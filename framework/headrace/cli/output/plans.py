@@ -21,7 +21,11 @@ def print_plan(plan: Plan, file: TextIO | None = None) -> None:
     """Print each change with its settings, and a summary."""
     lines = [line for change in plan.changes for line in _lines(change)]
     lines += [
-        f"  {name_of(one.kind, one.object)} is no longer mentioned, and stays. --prune deletes it." for one in plan.left
+        f"  {name_of(one.kind, one.object)}{_in(one.database)} is no longer mentioned, and stays. --prune deletes it."
+        for one in plan.left
+    ]
+    lines += [
+        f"  Nothing is compared or deleted in the database {name!r}. {reason}" for name, reason in plan.away.items()
     ]
     print("\n".join(printable_lines(line) for line in [*lines, summary(plan)]), file=file or sys.stdout)
 
@@ -39,7 +43,9 @@ def summary(plan: Plan, *, done: bool = False) -> str:
 
 def plan_as_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON prints it."""
-    return {"changes": msgspec.to_builtins(plan.changes), "left": [[one.kind, *one.object] for one in plan.left]}
+    return {
+        "changes": msgspec.to_builtins(plan.changes), "left": [[one.kind, *one.object] for one in plan.left], "away": plan.away,
+    }  # fmt: skip
 
 
 def name_of(kind: str, names: tuple[str, ...]) -> str:
@@ -50,9 +56,13 @@ def name_of(kind: str, names: tuple[str, ...]) -> str:
     return f"{kind} {'/'.join(names)}"
 
 
+def _in(database: str | None) -> str:
+    return "" if database is None else f" in {database}"
+
+
 def _lines(change: Change) -> list[str]:
     mark = " (destructive)" if change.destructive else ""
-    lines = [f"{_SIGNS[change.action]} {name_of(change.kind, change.object)}{mark}"]
+    lines = [f"{_SIGNS[change.action]} {name_of(change.kind, change.object)}{_in(change.database)}{mark}"]
     for field in change.fields:
         before = "" if change.action == "create" else f"{_value(field.before)} -> "
         lines.append(f"    {field.name}: {before}{_value(field.after)}")

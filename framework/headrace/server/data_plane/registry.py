@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -123,11 +124,26 @@ class Registry:
         return CachedConsumer(found.number, found.id, found.name, stream, spec, version)
 
 
-def only_one(found: Sequence[store.Found], ref: str) -> store.Found:
-    """Return the one consumer that was found. Raises a `Problem` if there are several."""
+class Named(Protocol):
+    """A consumer, or a schedule."""
+
+    @property
+    def stream(self) -> str:
+        """The name of its stream."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which those of other streams may have, too."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+def only_one(found: Sequence[N], ref: str, kind: str = "consumer") -> N:
+    """Return the one that was found. Raises a `Problem` if there are several."""
     if len(found) > 1:
         names = [f"{one.stream}:{one.name}" for one in found[:MAX_NAMED]]
         raise Problem(
-            409, "ambiguous", f"Several streams have a consumer {ref!r:.80}. Name the stream, too: {' or '.join(names)}."
+            409, "ambiguous", f"Several streams have a {kind} {ref!r:.80}. Name the stream, too: {' or '.join(names)}."
         )  # fmt: skip
     return found[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headrace import store
 from headrace.server.claims import exists_elsewhere
@@ -21,6 +21,12 @@ class DataNames:
     def __init__(self, home: Callable[[], store.Database], database: str) -> None:
         self.database = database
         self._home = home
+
+    async def reachable(self, kind: store.PlaceKind, names: Iterable[str]) -> frozenset[str]:
+        """Return those of these names that lead to this database. Another one may have the same name, and be the one that
+        requests reach."""
+        places = await store.places_of(self._home(), kind, names)
+        return frozenset(place.name for place in places if place.database == self.database)
 
     async def claim(self, kind: store.PlaceKind, name: str) -> None:
         """Reserve a name for this database. Raises `AlreadyExists` if another database has it."""

@@ -8,21 +8,22 @@ database, also with its errors for what doesn't exist.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
 from headrace import store
-from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownDatabase
+from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownDatabase, UnknownSchedule
 from headrace.model.tokens import NEEDS, streams_of
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.lookup_cache import LookupCache
-from headrace.server.data_plane.registry import only_one
+from headrace.server.data_plane.registry import Named, only_one
 from headrace.server.databases.data_databases import OPENING, TRY_AGAIN, DataDatabase, DataDatabases
 from headrace.server.databases.plane import Plane
 from headrace.server.databases.targets import Target
 from headrace.server.engine import Engine
 from headrace.server.errors import unavailable
+from headrace.server.merging import reachable
 
 FIND_TIMEOUT = 5.0
 """Seconds that each database has to look for a consumer, or to return a page of a list."""
@@ -59,7 +60,7 @@ class Router:
         self._clock = clock
         self._places: LookupCache[Target, store.Place | None] = LookupCache(clock)
         self._known: dict[Target, tuple[float, store.Place | None]] = {}
-        self._consumers: LookupCache[tuple[frozenset[str] | None, str], str | None] = LookupCache(clock)
+        self._named: LookupCache[tuple[frozenset[str] | None, Target], str | None] = LookupCache(clock)
 
     @property
     def exist(self) -> bool:
@@ -69,7 +70,7 @@ class Router:
     def clear(self) -> None:
         """Clear the caches after something was created, changed or deleted."""
         self._places.clear()
-        self._consumers.clear()
+        self._named.clear()
 
     async def plane_of(self, target: Target | None, authorization: str | None, *, webhook: bool = False) -> Plane:
         """Return the plane that answers a request.
@@ -82,14 +83,14 @@ class Router:
         Raises:
             StoreUnavailable: the database is away. A token that may not know of the stream gets the server's own plane, and so
                 the error for a stream that doesn't exist.
-            Problem: databases have different consumers of this name.
+            Problem: databases have different consumers, or schedules, of this name.
         """
         if target is None:
             return self._home
-        if target.kind == "consumer":
+        if target.kind in ("consumer", "schedule"):
             stream, colon, _ = target.ref.partition(":")
             if not colon:
-                return await self._plane_of_consumer(target.ref, authorization)
+                return await self._plane_of_named(target, authorization)
             target = Target("stream", stream)
         place = await self._place(target)
         if place is None:
@@ -107,8 +108,8 @@ class Router:
         return self._home
 
     async def _place(self, target: Target) -> store.Place | None:
-        assert target.kind != "consumer"
-        kind = target.kind
+        assert target.kind in ("stream", "source")
+        kind: store.PlaceKind = "stream" if target.kind == "stream" else "source"
         if len(target.ref) > MAX_REF:
             return None
 
@@ -138,23 +139,23 @@ class Router:
             found |= streams
         return frozenset(found)
 
-    # --- consumers by their id or name alone
+    # --- consumers by their id or name alone, and schedules by their name alone
 
-    async def _plane_of_consumer(self, ref: str, authorization: str | None) -> Plane:
+    async def _plane_of_named(self, target: Target, authorization: str | None) -> Plane:
         streams = await self._streams(authorization)
-        name = await self._consumers.get((streams, ref), lambda: self._find_consumer(streams, ref))
+        name = await self._named.get((streams, target), lambda: self._find_named(streams, target))
         if name is None:
             return self._home
         database = (await self._databases.all()).get(name)
         plane = None if database is None else await database.settled()
         if plane is None:
-            self._consumers.clear()
+            self._named.clear()
             raise unavailable(f"The database {name!r} is not available now. {TRY_AGAIN}")
         return plane
 
-    async def _find_consumer(self, streams: frozenset[str] | None, ref: str) -> str | None:
-        """Return the database that has a consumer. None for the server's own, also if no database has it."""
-        found: dict[str | None, list[store.Found]] = {}
+    async def _find_named(self, streams: frozenset[str] | None, target: Target) -> str | None:
+        """Return the database that has a consumer or schedule. None for the server's own, also if no database has it."""
+        found: dict[str | None, Sequence[Named]] = {}
         engines, away = await self._answering()
         databases = await self._databases.all()
         failures: list[HeadraceError] = []
@@ -162,7 +163,7 @@ class Router:
         async def find(name: str | None, engine: Engine) -> None:
             try:
                 with anyio.fail_after(FIND_TIMEOUT):
-                    found[name] = await store.find_consumers(engine.app.database, ref, streams)
+                    found[name] = await _find_in(engine, streams, target)
             except (HeadraceError, TimeoutError) as error:
                 if name is not None:
                     away.append(databases[name])
@@ -179,7 +180,7 @@ class Router:
             if away and (streams is None or await self._lives_in(streams, away)):
                 raise _away(away)
             return None
-        only_one([one for consumers in hits.values() for one in consumers], ref)
+        only_one([one for named in hits.values() for one in named], target.ref, target.kind)
         return next(iter(hits))
 
     async def _lives_in(self, streams: frozenset[str], databases: list[DataDatabase]) -> bool:
@@ -228,6 +229,20 @@ class Router:
     def look(self) -> None:
         """Read the list of databases soon."""
         self._databases.look()
+
+
+async def _find_in(engine: Engine, streams: frozenset[str] | None, target: Target) -> Sequence[Named]:
+    """Return the consumers or the schedule of a database, as far as requests reach their streams."""
+    found: Sequence[Named]
+    if target.kind == "consumer":
+        found = await store.find_consumers(engine.app.database, target.ref, streams)
+    else:
+        try:
+            schedule = await store.schedule(engine.app.database, target.ref)
+        except UnknownSchedule:
+            return []
+        found = [schedule] if streams is None or schedule.stream in streams else []
+    return await reachable(engine, "stream", found, lambda one: one.stream)
 
 
 def _away(databases: list[DataDatabase]) -> StoreUnavailable:

@@ -9,7 +9,7 @@ import msgspec
 from headrace.server.http import Scope
 from headrace.server.slashes import marked_scope, unmarked
 
-Kind = Literal["stream", "source", "consumer"]
+Kind = Literal["stream", "source", "consumer", "schedule"]
 
 _KINDS: dict[str, Kind] = {
     "streams": "stream",
@@ -18,6 +18,7 @@ _KINDS: dict[str, Kind] = {
     "http_pull_consumers": "consumer",
     "http-consumers": "consumer",
     "consumers": "consumer",
+    "schedules": "schedule",
 }
 
 _NEW = ("sources", "http-consumers")
@@ -25,7 +26,7 @@ _NEW = ("sources", "http-consumers")
 
 
 class Target(NamedTuple):
-    """An object that a request names, by its id or name. A consumer may also be `stream:name`."""
+    """An object that a request names, by its id or name. A consumer or schedule may also be `stream:name`."""
 
     kind: Kind
     ref: str

@@ -23,6 +23,7 @@ from headrace.server.databases.plane import Plane
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, error_response
 from headrace.server.http import NO_STORE, Scope, Send
+from headrace.server.merging import reachable
 from headrace.server.monitoring.health import DatabaseReadiness, Health
 from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
 from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
@@ -227,7 +228,14 @@ class Monitoring:
     async def _read_figures(self, engine: Engine) -> DatabaseFigures:
         sources, backfills = await self._read_sources(engine)
         consumers = await self._read_consumers(engine)
-        return DatabaseFigures(consumers=consumers, sources=sources, backfills=backfills)
+        # Two databases may have the same names, but no two samples the same labels.
+        sources = await reachable(engine, "source", sources, lambda one: one.name)
+        names = {one.name for one in sources}
+        return DatabaseFigures(
+            consumers=await reachable(engine, "stream", consumers, lambda one: one.stream),
+            sources=sources,
+            backfills=[one for one in backfills if engine.names is None or one.source in names],
+        )
 
     async def _read_sources(self, engine: Engine) -> tuple[list[SourceInfo], list[BackfillInfo]]:
         try:

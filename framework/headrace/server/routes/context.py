@@ -24,7 +24,7 @@ from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
-from headrace.server.merging import merged, read_all
+from headrace.server.merging import merged, reachable_page, read_all
 from headrace.server.options import Options
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
@@ -118,7 +118,7 @@ class RouteContext:
         names = await self.access.streams(_authorization(request), need)
         if names is None:
             lists, _ = await read_all(self.engine, lambda engine: engine.admin.streams())
-            return [info.name for found in lists for info in found]
+            return sorted({info.name for found in lists for info in found})
         return sorted({stream.name for stream in (await self.engine.streams_named(names)).values()})
 
     async def consumer(self, request: AnyRequest, stream: str, ref: str, need: Need) -> CachedConsumer:
@@ -145,12 +145,23 @@ class RouteContext:
         """
 
         async def read(engine: Engine) -> Page[ConsumerInfo]:
-            return await ConsumerPages.of(engine.admin).consumers(stream, limit=limit, after=after, before=before)
+            return await reachable_page(
+                engine,
+                "stream",
+                lambda info: info.stream,
+                lambda after, before: ConsumerPages.of(engine.admin).consumers(
+                    None, limit=limit, after=after, before=before
+                ),
+                lambda info: (info.stream, info.name),
+                after,
+                before,
+            )
 
         if stream is None:
             pages, away = await read_all(self.engine, read)
         else:
-            pages, away = [await read(self.engine)], []
+            of_stream = ConsumerPages.of(self.admin).consumers(stream, limit=limit, after=after, before=before)
+            pages, away = [await of_stream], []
         found = (
             pages[0]
             if len(pages) == 1
@@ -193,13 +204,15 @@ class RouteContext:
         )
 
     async def schedule(self, request: AnyRequest, name: str, need: Need) -> ScheduleInfo:
-        """Look up a schedule. It requires the scope for the stream to which it publishes. A caller without access to
-        all streams gets the same error for one that doesn't exist.
+        """Look up a schedule by its name, or `stream:name`. It requires the scope for the stream to which it publishes. A
+        caller without access to all streams gets the same error for one that doesn't exist.
         """
-        name = unmarked(name)
+        stream, colon, name = unmarked(name).rpartition(":")
         streams = await self.scope(request, need)
         try:
             schedule = await self.admin.schedule(name)
+            if colon and schedule.stream != stream:
+                raise UnknownSchedule(f"The stream {stream!r:.80} has no schedule {name!r:.80}.")
         except UnknownSchedule:
             if streams is None:
                 raise

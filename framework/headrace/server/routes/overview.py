@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from headrace.model.records import Overview
 from headrace.server.engine import Engine
-from headrace.server.merging import read_all
+from headrace.server.merging import reachable, read_all
 from headrace.server.routes.context import AnyRequest, Context, located
 
 
@@ -50,7 +50,19 @@ async def overview(request: AnyRequest, context: Context) -> OverviewAnswer:
 
 async def _overview(engine: Engine) -> Overview:
     found = await engine.admin.overview()
-    return structs.replace(found, streams=[located(engine, one) for one in found.streams])
+    if engine.names is None:
+        return found
+    sources = await reachable(engine, "source", found.sources, lambda one: one.name)
+    names = {one.name for one in sources}
+    return structs.replace(
+        found,
+        streams=[
+            located(engine, one) for one in await reachable(engine, "stream", found.streams, lambda one: one.name)
+        ],
+        consumers=await reachable(engine, "stream", found.consumers, lambda one: one.stream),
+        sources=sources,
+        backfills=[one for one in found.backfills if one.source in names],
+    )
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (overview,)

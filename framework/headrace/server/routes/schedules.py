@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 
 from litestar import delete, get, post
@@ -12,12 +13,22 @@ from litestar.params import PathParameter
 from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
+from headrace.model.errors import UnknownSchedule
+from headrace.model.pages import Page
 from headrace.model.schedules import ScheduleInfo
+from headrace.server.engine import Engine
+from headrace.server.merging import merged, reachable_page, read_all
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.wire.common import Listed, Success
 
-ScheduleRef = Annotated[str, PathParameter(description="Name of a schedule.", schema_extra={"max_length": 48})]
+ScheduleRef = Annotated[
+    str,
+    PathParameter(
+        description="Name of a schedule, or `stream:name` if schedules of several databases have the name.",
+        schema_extra={"max_length": 97},
+    ),
+]
 
 _TAGS = ["Schedules"]
 _PATH = "/schedules/{schedule:str}"
@@ -27,7 +38,7 @@ _PATH = "/schedules/{schedule:str}"
     "/schedules",
     summary="List schedules",
     tags=_TAGS,
-    description=f"Returns schedules by name. A page ends once its settings have {PAGE_SIZE}.",
+    description=f"Returns the schedules of all databases by name. A page ends once its settings have {PAGE_SIZE}.",
 )
 async def list_schedules(
     request: AnyRequest,
@@ -38,10 +49,28 @@ async def list_schedules(
 ) -> Listed[ScheduleInfo]:
     await context.check_all_streams(request, "consume")
     check_one_place(after, before)
-    found = await store.schedules(
-        context.engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+
+    async def read(one: Engine) -> Page[ScheduleInfo]:
+        return await reachable_page(
+            one,
+            "stream",
+            lambda info: info.stream,
+            lambda after, before: _page_of(one.app.database, limit, after, before),
+            _place,
+            _place_in(after),
+            _place_in(before),
+        )
+
+    pages, away = await read_all(context.engine, read)
+    found = merged(pages, _place, limit, backwards=before is not None)
+    several = context.engine.further is not None and context.engine.further.exist
+    return page(
+        found,
+        (lambda info: f"{info.stream}:{info.name}") if several else lambda info: info.name,
+        after=after,
+        before=before,
+        unavailable=away,
     )
-    return page(found, lambda schedule: schedule.name, after=after, before=before)
 
 
 @get(_PATH, summary="Read a schedule", tags=_TAGS)
@@ -74,6 +103,44 @@ async def delete_schedule(request: AnyRequest, context: Context, schedule: Sched
     """Deletes the schedule. The next process that starts and declares it creates it again."""
     await context.admin.delete_schedule((await context.schedule(request, schedule, "admin")).name)
     return Success(success=True)
+
+
+Place = tuple[str, str]
+"""The place of a schedule in the list: its name, which is unique in a database, and its stream, which is unique among all."""
+
+
+def _place(info: ScheduleInfo) -> Place:
+    return info.name, info.stream
+
+
+def _place_in(text: str | None) -> Place | None:
+    """The place that a request names, `stream:name` or the name alone, which comes after those of all streams."""
+    if text is None:
+        return None
+    stream, colon, name = text.rpartition(":")
+    return name, stream if colon else _LAST
+
+
+_LAST = "\U0010ffff"
+
+
+async def _page_of(
+    database: store.Database, limit: int, after: Place | None, before: Place | None
+) -> Page[ScheduleInfo]:
+    """Read a page of a database. Its list is sorted by name, so the schedule of the place's name may belong to it, too."""
+    found = await store.schedules(
+        database, limit=limit, after=after and after[0], before=before and before[0], max_bytes=MAX_ANSWER_BYTES
+    )
+    place = after or before
+    if place is None or place[1] == _LAST:
+        return found
+    with suppress(UnknownSchedule):
+        same = await store.schedule(database, place[0])
+        if after is not None and _place(same) > after:
+            found.insert(0, same)
+        elif before is not None and _place(same) < before:
+            found.append(same)
+    return found
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

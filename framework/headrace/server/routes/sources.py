@@ -19,8 +19,11 @@ from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES, already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
+from headrace.model.pages import Page
+from headrace.model.sources import SourceInfo
 from headrace.server.claims import claimed
-from headrace.server.merging import merged, read_all
+from headrace.server.engine import Engine
+from headrace.server.merging import merged, reachable_page, read_all
 from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
@@ -67,12 +70,21 @@ async def list_sources(
 ) -> Listed[Source]:
     await context.check_all_streams(request, "admin")
     check_one_place(after, before)
-    pages, away = await read_all(
-        context.engine,
-        lambda one: store.sources(
-            one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
-        ),
-    )
+
+    async def read(one: Engine) -> Page[SourceInfo]:
+        return await reachable_page(
+            one,
+            "source",
+            lambda info: info.name,
+            lambda after, before: store.sources(
+                one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+            ),
+            lambda info: info.name,
+            after,
+            before,
+        )
+
+    pages, away = await read_all(context.engine, read)
     found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
     return page(found, lambda info: info.name, after=after, before=before, show=source_of, unavailable=away)
 
@@ -138,9 +150,7 @@ async def _stream(context: RouteContext, request: AnyRequest, data: NewSource) -
 
 @post("/webhook/{source:str}", summary="Deliver a webhook", tags=["Sources"], status_code=200)
 async def deliver(
-    request: AnyRequest,
-    context: Context,
-    source: Annotated[str, Parameter(description="Name of a webhook source.")],
+    request: AnyRequest, context: Context, source: Annotated[str, Parameter(description="Name of a webhook source.")]
 ) -> Response[Success]:
     """Publishes a delivery. The body may be anything. No token is needed. 401 if the source requires a signature
     and the request has none or an invalid one. The answer is sent after the commit."""

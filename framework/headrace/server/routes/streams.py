@@ -18,7 +18,7 @@ from headrace.model.pages import Page
 from headrace.model.records import StreamInfo
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
-from headrace.server.merging import merged, read_all
+from headrace.server.merging import merged, reachable_page, read_all
 from headrace.server.routes.context import AnyRequest, Context, located
 from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import StreamRef
@@ -52,8 +52,16 @@ async def list_streams(
     check_one_place(after, before)
 
     async def read(one: Engine) -> Page[StreamInfo]:
-        found = await store.streams(one.app.database, limit=limit, after=after, before=before)
-        return found if one.names is None else Page((located(one, info) for info in found), more=found.more)
+        found = await reachable_page(
+            one,
+            "stream",
+            lambda info: info.name,
+            lambda after, before: store.streams(one.app.database, limit=limit, after=after, before=before),
+            lambda info: info.name,
+            after,
+            before,
+        )
+        return Page((located(one, info) for info in found), more=found.more)
 
     pages, away = await read_all(context.engine, read)
     found = merged(pages, lambda info: info.name, limit, backwards=before is not None)

@@ -30,7 +30,7 @@ class Managed(msgspec.Struct, frozen=True):
 
 
 async def lock_configurations(executor: Executor) -> None:
-    """Lock the changes of configurations until the end of the transaction.
+    """Lock the changes of configurations until the end of the transaction, which may be idle until then.
 
     Raises:
         InUse: another process has the lock.
@@ -39,6 +39,7 @@ async def lock_configurations(executor: Executor) -> None:
         raise InUse(
             "Another `headrace apply` is changing this database. Nothing was changed. Try again when it has ended."
         )
+    await executor.fetchval("select set_config('idle_in_transaction_session_timeout', '0', true)")
 
 
 async def managed(executor: Executor, configuration: str) -> list[Managed]:

@@ -44,6 +44,11 @@ async def add_database(executor: Executor, name: str, url_from: str) -> bool:
     return bool(await executor.fetchval("select headrace_internal.add_database($1, $2)", name, url_from))
 
 
+async def edit_database(executor: Executor, name: str, url_from: str) -> None:
+    """Change where servers find the URL of a database."""
+    await executor.fetchval("update headrace_internal.databases set url_from = $2 where name = $1", name, url_from)
+
+
 async def remove_database(executor: Executor, name: str) -> bool:
     """Remove a database from the list. It keeps its streams. Returns False if there is none of this name."""
     return bool(await executor.fetchval("select headrace_internal.remove_database($1)", name))
@@ -122,6 +127,30 @@ async def names_of(executor: Executor, kind: PlaceKind, after: str | None) -> li
         after,
     )
     return [(row["name"], row["uid"]) for row in rows]
+
+
+async def own_names(executor: Executor, kind: PlaceKind, names: Sequence[str]) -> list[str]:
+    """Those of these streams or sources that the database has itself."""
+    table = {"stream": "streams", "source": "sources"}[kind]
+    rows = await executor.fetch(
+        f"select name from headrace_internal.{table} where name = any($1::text[]) order by name", list(names)
+    )
+    return [row["name"] for row in rows]
+
+
+async def names_elsewhere(
+    executor: Executor, kind: PlaceKind, database: str, names: Sequence[str], limit: int | None = None
+) -> list[str]:
+    """Those of these names that lead to another database than this one: to the configuration database, or a further one."""
+    table = {"stream": "streams", "source": "sources"}[kind]
+    rows = await executor.fetch(
+        f"""select name from unnest($3::text[]) as n (name)
+            where exists (select from headrace_internal.{table} as t where t.name = n.name)
+                or exists (select from headrace_internal.places as p where p.kind = $1 and p.name = n.name and p.database <> $2)
+            order by name limit $4""",
+        kind, database, list(names), limit,
+    )  # fmt: skip
+    return [row["name"] for row in rows]
 
 
 async def reconcile_places(

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import PurePath
 
 from headrace.model.errors import ConfigurationError, InvalidInput
 
@@ -14,6 +15,8 @@ MAX_REFERENCE = 500
 """The largest number of characters of a reference."""
 
 _MAX_FILE = 10_000
+"""The largest size in bytes of a file with a URL."""
+
 _FORM = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^\x00-\x1f]+")
 REFERENCE = rf"^({_FORM.pattern})$"
 """The pattern of a reference."""
@@ -38,7 +41,7 @@ def check_reference(reference: str) -> str:
 
 def is_allowed(reference: str, allowed: Iterable[str]) -> bool:
     """Return whether an operator allows a reference: it is one of these, or begins with one that ends in `*`."""
-    if ".." in Path(reference.removeprefix("file:")).parts:
+    if ".." in PurePath(reference.removeprefix("file:")).parts:
         return False
     return any(reference == one or (one.endswith("*") and reference.startswith(one[:-1])) for one in allowed)
 
@@ -61,10 +64,27 @@ def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
 
 def _content(path: str) -> str:
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            return file.read(_MAX_FILE).strip()
+        text = _read(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
         raise ConfigurationError(
             f"The URL of the database can't be read from file:{path}: {reason}. Let the user of the server read it."
         ) from error
+    if text is None:
+        raise ConfigurationError(
+            f"The URL of the database can't be read from file:{path}, which is no regular file of at most {_MAX_FILE:,} bytes."
+            " Name a file that contains the URL alone."
+        )
+    return text.strip()
+
+
+def _read(path: str) -> str | None:
+    """Read a file. None for one that is too large, or no regular one. Servers read these files in their event loop, which a
+    pipe or a device could block, also while it is opened."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        found = os.read(descriptor, _MAX_FILE + 1) if regular else b""
+    finally:
+        os.close(descriptor)
+    return found.decode() if regular and len(found) <= _MAX_FILE else None
