@@ -22,4 +22,6 @@ async def test_smoke(database: store.Database, declare: Declare) -> None:
     assert await store.publish(database, "orders", "a", "2", unique_key="x") == 2
     await reader.drain()
     assert await store.publish(database, "orders", "a", "2", unique_key="x") == 3
-    assert await store.publish_many(database, "orders", ["a", "b", "c"], ["1", "2", "3"], unique_keys=["x", "y", "y"]) == 1
+    assert (
+        await store.publish_many(database, "orders", ["a", "b", "c"], ["1", "2", "3"], unique_keys=["x", "y", "y"]) == 1
+    )

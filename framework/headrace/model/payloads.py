@@ -88,32 +88,40 @@ def parallel(messages: Iterable[tuple[Any, ...]]) -> tuple[list[str], list[str],
     return keys, data, headers
 
 
-def check_unique(
-    unique_keys: Sequence[str | None], unique_while: str, message_ids: Sequence[str | None] = (), count: int | None = None
-) -> None:
-    """Check the unique keys of messages, and what goes with them. `count` is the number of the messages.
+def check_unique(unique_keys: Sequence[str | None], unique_while: str, message_ids: Sequence[str | None] = ()) -> None:
+    """Check the unique keys of messages, and what goes with them.
 
     Raises:
         InvalidInput: with its `field`.
     """
-    if count is not None and len(unique_keys) != count:
-        raise InvalidInput(
-            f"There are {count} messages and {len(unique_keys)} unique_keys. Pass one unique key, or None, for each message.",
-            field="unique_keys",
-        )
-    for key in unique_keys:
-        if key is not None and not (isinstance(key, str) and 1 <= len(key.encode()) <= MAX_UNIQUE_KEY_BYTES):
-            raise InvalidInput(
-                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8.",
-                field="unique_key",
-            )
     if unique_while not in get_args(UniqueWhile):
         raise InvalidInput(
             f"unique_while can't be {unique_while!r:.80}. Use 'pending', or 'waiting' to publish while a message of the"
             " unique key is in flight.",
             field="unique_while",
         )
+    given = [key for key in unique_keys if key is not None]
+    if not given:
+        if unique_while != "pending":
+            raise InvalidInput(f"unique_while={unique_while!r} needs a unique key. Pass both.", field="unique_while")
+        return
+    for key in given:
+        if not isinstance(key, str) or not 1 <= len(key.encode()) <= MAX_UNIQUE_KEY_BYTES:
+            raise InvalidInput(
+                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8.",
+                field="unique_key",
+            )
     if any(one is not None for one in message_ids):
         raise InvalidInput(
-            "Messages with unique keys can't have message ids in the same call. Pass one of the two.", field="unique_key"
+            "Messages with unique keys can't have message ids in the same call. Pass one of the two.",
+            field="unique_key",
         )
+
+
+def check_lengths(count: int, **given: Sequence[Any] | None) -> None:
+    """Check that arguments that are parallel to messages have as many items. Raises `InvalidInput`."""
+    for name, values in given.items():
+        if values is not None and len(values) != count:
+            raise InvalidInput(
+                f"There are {count} messages and {len(values)} {name}. Pass one, or None, for each message.", field=name
+            )

@@ -54,7 +54,7 @@ async def publish(
     Raises:
         UnknownStream, InvalidInput, StreamFull.
     """
-    if unique_key is not None:
+    if unique_key is not None or unique_while != "pending":
         check_unique([unique_key], unique_while, [message_id])
         return await executor.fetchval(  # type: ignore[no-any-return]
             _PUBLISH_UNIQUE, stream, key, data, unique_key, headers, deliver_at, unique_while
@@ -87,7 +87,9 @@ async def publish_many(
     It is all or nothing only if `executor` is inside a transaction, or if there is one chunk, see `chunks`.
     """
     published = 0
-    if unique_keys is not None and any(map(_is_given, unique_keys)):
+    unique_keys = _some(unique_keys, 0, len(data))
+    if unique_keys is not None or unique_while != "pending":
+        unique_keys = unique_keys or ()
         check_unique(unique_keys, unique_while, message_ids or ())
         # One statement takes its unique keys in their order, so that publishers don't deadlock. Only very large data is
         # cut.
