@@ -213,7 +213,8 @@ def test_a_message_with_a_unique_key_is_sent_unless_one_is_pending(orders: Opera
     words = ("stream", "send", "parcels", "k", "2", "--unique-key", "u", "--unique-while", "waiting")
     assert orders.json(*words) == first
     assert len(orders.json("stream", "view", "parcels")) == 1
-    assert "needs a unique key" in orders.call("stream", "send", "parcels", "k", "1", "--unique-while", "waiting").err
+    words = ("stream", "send", "parcels", "k", "1", "--unique-while", "waiting")
+    assert "needs a unique key" in orders.call(*words, code=65).err
 
 
 def test_a_message_for_later(orders: Operator) -> None:
