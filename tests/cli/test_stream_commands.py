@@ -208,6 +208,15 @@ def test_a_message_id_is_sent_once(orders: Operator) -> None:
     assert len(orders.json("stream", "view", "parcels")) == 1
 
 
+def test_a_message_with_a_unique_key_is_sent_unless_one_is_pending(orders: Operator) -> None:
+    first = orders.json("stream", "send", "parcels", "k", "1", "--unique-key", "u")
+    words = ("stream", "send", "parcels", "k", "2", "--unique-key", "u", "--unique-while", "waiting")
+    assert orders.json(*words) == first
+    assert len(orders.json("stream", "view", "parcels")) == 1
+    words = ("stream", "send", "parcels", "k", "1", "--unique-while", "waiting")
+    assert "needs a unique key" in orders.call(*words, code=65).err
+
+
 def test_a_message_for_later(orders: Operator) -> None:
     assert "Scheduled" in orders.out("stream", "send", "parcels", "k", "1", "--delay", "5m")
     ended = orders.call("stream", "send", "parcels", "k", "2", "--at", "2099-01-01", "--json")

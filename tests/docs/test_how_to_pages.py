@@ -68,3 +68,15 @@ def test_periodic_names_every_command() -> None:
     commands = re.findall(r"^headrace schedule (\w+)", blocks("periodic", "sh")[0], re.MULTILINE)
     assert sorted(commands) == ["ls", "pause", "resume", "rm", "run", "show"]
     assert all(isinstance(getattr(schedules, command), Callable) for command in commands)
+
+
+@pytest.mark.asyncio
+async def test_unique_messages(dsn: str) -> None:
+    names = run("unique-messages")
+    app: App = names["app"]
+    app.dsn = dsn
+    async with app:
+        assert [await names["changed"](17), await names["changed"](18), await names["changed"](17)] == [1, 2, 1]
+        assert await names["changed_meanwhile"](17) == 1
+        for statement in blocks("unique-messages", "sql")[0].split(";\n"):
+            assert not statement or await app.database.fetchval(statement) == 1

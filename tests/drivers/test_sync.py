@@ -119,6 +119,8 @@ async def test_messages_are_there_when_the_transaction_commits(app: App, dsn: st
             assert sync.publish(connection, "orders", "b", "100 %", message_id="x") == 2
             assert sync.publish_many(connection, "orders", [("c", 3), ("d", None, {"h": 2})]) == 2
             assert sync.publish(connection, "orders", "e", 5, delay="1h") is None
+            assert sync.publish(connection, "orders", "d", 6, unique_key="u", delay="1h") is None
+            assert sync.publish_many(connection, "orders", [("d", 7), ("d", 8)], unique_keys=["u", "u"]) == 0
             execute("insert into effects values (1)")
             commit()
 

@@ -83,6 +83,7 @@ async def test_the_limits_of_requests_are_described_and_enforced_alike(api: Api)
     assert (nack["delay_ms"]["minimum"], nack["delay_ms"]["maximum"]) == (0, 365 * 86_400_000)
     assert (message["key"]["minLength"], message["key"]["maxLength"]) == (1, 1024)
     assert message["message_id"]["maxLength"] == 256
+    assert "256" in str(message["unique_key"])
     assert schemas["NewMessages"]["properties"]["messages"]["maxItems"] == 10_000
     assert schemas["NewConsumer"]["properties"]["name"]["maxLength"] == 200
     await api.post(f"{ship}/receive", {"batch_size": 1000})

@@ -153,6 +153,19 @@ async def test_a_message_may_be_published_later_and_an_id_only_once(api: Api) ->
     assert [one["data"] for one in (await api.get("/streams/orders/messages"))["data"]] == [2]
 
 
+async def test_a_message_with_a_unique_key_is_published_unless_one_is_pending(api: Api) -> None:
+    await api.stream()
+    await api.consumer("ship")
+    unique = {"key": "a", "data": 1, "unique_key": "x"}
+    assert await api.post("/streams/orders/messages", unique) == {"data": {"published": 1}}
+    assert await api.post("/streams/orders/messages", unique) == {"data": {"published": 0}}
+    several = {"messages": [{**unique, "data": 2}, {**unique, "unique_key": "y"}, {"key": "a", "data": 3}]}
+    assert await api.post("/streams/orders/messages", several) == {"data": {"published": 2}}
+    await api.post("/streams/orders/consumers/ship/receive", {"batch_size": 1})
+    waiting = {**unique, "unique_while": "waiting"}
+    assert await api.post("/streams/orders/messages", waiting) == {"data": {"published": 1}}
+
+
 async def test_at_most_10000_messages_are_published_at_once(api: Api) -> None:
     await api.stream()
     many = {"messages": [{"key": "a", "data": 1}] * 10_001}

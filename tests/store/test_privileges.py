@@ -43,6 +43,10 @@ async def test_a_publisher_of_one_stream_can_do_nothing_else(database: store.Dat
     assert await store.publish(app, "orders", "a", "1") == 1
     assert await store.publish(app, "orders", "a", "1", message_id="once") == 2
     assert await store.publish(app, "orders", "a", "1", message_id="once") == 2
+    assert await store.publish(app, "orders", "a", "1", unique_key="x") == 3
+    assert await store.publish_many(app, "orders", ["a", "a"], ["1", "2"], unique_keys=["x", "x"]) == 0
+    with pytest.raises(NotGranted, match=rf"headrace grant publish {user(app)} --stream secrets"):
+        await store.publish(app, "secrets", "a", "1", unique_key="x")
     async with app.transaction() as connection:
         assert await store.publish_many(connection, "orders", ["a", "b"], ["3", "4"]) == 2
     with pytest.raises(NotGranted, match=rf"headrace grant publish {user(app)} --stream secrets"):

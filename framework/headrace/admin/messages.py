@@ -22,6 +22,7 @@ from headrace.admin.validation import (
 from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
 from headrace.model.pages import Page, follow, listing_by
+from headrace.model.payloads import UniqueWhile
 from headrace.model.records import Standing, StoredMessage
 
 
@@ -93,20 +94,25 @@ class Messages(Base):
     async def send(
         self, stream: str, key: str, data: str, headers: str | None = None, *,
         message_id: str | None = None, deliver_at: datetime | None = None,
+        unique_key: str | None = None, unique_while: UniqueWhile = "pending",
     ) -> int | None:  # fmt: skip
         """Publish one message.
 
         Args:
             message_id: publishing the same id again within the stream's `dedupe_window` has no effect.
             deliver_at: the time at which it is published. None for now.
+            unique_key: don't publish it while the last message with this unique key is pending.
+            unique_while: `pending`, or `waiting` to publish it also while that message is in flight.
 
         Returns:
-            Its seq. If the id was published before, the seq of the first message. None for a
-            scheduled message, and over HTTP, since the server doesn't return it.
+            Its seq. If the id was published before, the seq of the first message, and if a message of the unique key is
+            pending, the seq of that one. None for a scheduled message, and over HTTP, since the server doesn't return
+            it.
         """
         return await store.publish(
-            self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at)
-        )
+            self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at),
+            unique_key=unique_key, unique_while=unique_while,
+        )  # fmt: skip
 
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]

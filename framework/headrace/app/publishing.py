@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from headrace.model.durations import Duration
+from headrace.model.payloads import UniqueWhile
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.transaction import Transaction
 
@@ -20,7 +21,7 @@ class Publishing:
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
         message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        tx: Any = None,
+        unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int | None:  # fmt: skip
         """Append a message.
 
@@ -34,23 +35,28 @@ class Publishing:
                 nothing.
             delay: publish the message after this time. It gets its place in the stream then.
             deliver_at: publish the message at this time, instead of after a `delay`.
+            unique_key: don't publish while the last message of the stream that was published with the same unique
+                key is pending: while a consumer is not done with it, or it is scheduled. At most 256 bytes of UTF-8. Not
+                together with a `message_id`.
+            unique_while: `pending`, or `waiting` to publish also while that message is in flight.
             tx: a `Transaction`, or your connection or session that is inside one, of a library that
                 `headrace.drivers` supports. The message exists if that transaction commits.
 
         Returns:
-            The message's seq. If the id was published before, the seq of the first message. None
-            for a scheduled message.
+            The message's seq. If the id was published before, the seq of the first message, and if a message of the
+            unique key is pending, the seq of that one. None for a scheduled message.
 
         Raises:
             UnknownStream: the stream does not exist. Publishing never creates one.
-            InvalidInput: a key, data or headers that can't be stored. `InvalidKey` and
+            InvalidInput: a key, data, headers or a unique key that can't be stored. `InvalidKey` and
                 `InvalidData` say which.
             StreamFull: the stream holds its `max_storage`, and nothing may be removed. Try again later.
             StoreUnavailable: the message may or may not have been published.
         """
         return await self._publisher.publish(
-            stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at, tx=tx
-        )
+            stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
+            unique_key=unique_key, unique_while=unique_while, tx=tx,
+        )  # fmt: skip
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of the app's database: `async with app.transaction() as tx: await app.publish(…, tx=tx)`.
@@ -68,7 +74,8 @@ class Publishing:
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None,
+        unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int:  # fmt: skip
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
 
@@ -76,12 +83,15 @@ class Publishing:
             stream: the name of the stream.
             messages: the tuples.
             message_ids: an id, or None, for each message.
-            delay, deliver_at, tx: as for `App.publish`.
+            unique_keys: a unique key, or None, for each message. Of several messages with one unique key, the first is
+                published.
+            delay, deliver_at, unique_while, tx: as for `App.publish`.
 
         Returns:
-            The number of messages published or scheduled. Messages with a known id, and those that
-            `dedupe` found unchanged, are not counted. Raises as `publish` does.
+            The number of messages published or scheduled. Messages with a known id or with the unique key of a pending
+            message, and those that `dedupe` found unchanged, are not counted. Raises as `publish` does.
         """
         return await self._publisher.publish_many(
-            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, tx=tx
-        )
+            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at,
+            unique_keys=unique_keys, unique_while=unique_while, tx=tx,
+        )  # fmt: skip

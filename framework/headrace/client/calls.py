@@ -64,6 +64,7 @@ DRY_RUN = Argument("dry_run", False)
 ABOVE = Argument("above", 0, convert=lambda above: above or None)
 AFTER = Argument("above", 0, sent_as="after", convert=lambda above: above or None)
 IDS = Argument("ids", None)
+UNIQUE_WHILE = Argument("unique_while", "pending", convert=lambda state: None if state == "pending" else state)
 RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
     Argument("end_time", None), DRY_RUN,
@@ -155,6 +156,7 @@ class Calls:
     send = Call(
         "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
         Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),
+        Argument("unique_key", None), UNIQUE_WHILE,
     )  # fmt: skip
 
     # --- consumers

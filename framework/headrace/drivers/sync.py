@@ -23,8 +23,9 @@ from headrace.drivers.base import BaseExecutor, libraries, named
 from headrace.drivers.errors import translated
 from headrace.model import payloads
 from headrace.model.durations import Duration, when
-from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_key
+from headrace.model.payloads import UniqueWhile
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class Ackable(Protocol):
 def publish(
     connection: Any, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
     message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
+    unique_key: str | None = None, unique_while: UniqueWhile = "pending",
 ) -> int | None:  # fmt: skip
     """Append a message, in the connection's current transaction. Arguments, result and errors are
     those of `App.publish`.
@@ -46,7 +48,7 @@ def publish(
     return _run(
         store.publish(
             executor(connection), stream, key, payloads.encode(data), payloads.encode_headers(headers),
-            message_id=message_id, deliver_at=when(delay, deliver_at),
+            message_id=message_id, deliver_at=when(delay, deliver_at), unique_key=unique_key, unique_while=unique_while,
         )
     )  # fmt: skip
 
@@ -54,6 +56,7 @@ def publish(
 def publish_many(
     connection: Any, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
     delay: Duration | None = None, deliver_at: datetime | None = None,
+    unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending",
 ) -> int:  # fmt: skip
     """Append messages in order, in the connection's current transaction. See `App.publish_many`.
 
@@ -64,14 +67,12 @@ def publish_many(
     keys, data, headers = payloads.parallel(messages)
     for key in keys:
         check_key(key)
-    if message_ids is not None and len(message_ids) != len(keys):
-        raise InvalidInput(
-            f"There are {len(keys)} messages and {len(message_ids)} message_ids. Pass one, or None, for each message."
-        )
+    payloads.check_lengths(len(keys), message_ids=message_ids, unique_keys=unique_keys)
     return _run(
         store.publish_many(
             executor(connection), stream, keys, data, headers,
             message_ids=message_ids, deliver_at=None if due is None else [due] * len(keys),
+            unique_keys=unique_keys, unique_while=unique_while,
         )
     )  # fmt: skip
 

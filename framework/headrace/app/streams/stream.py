@@ -16,6 +16,7 @@ from headrace.app.streams.signatures import (
     PublishesInTransaction,
 )
 from headrace.model.durations import Duration
+from headrace.model.payloads import UniqueWhile
 from headrace.model.records import DeadLetter, StoredMessage
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.formats.upcasting import U as Upcast
@@ -62,7 +63,8 @@ class Stream(Generic[T]):
 
     async def publish(
         self, data: T, *, key: str, headers: Mapping[str, Any] | None = None, message_id: str | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None,
+        unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int | None:  # fmt: skip
         """Append a message. For the arguments, the result and the errors, see `App.publish`.
 
@@ -76,17 +78,20 @@ class Stream(Generic[T]):
             ConfigurationError: no app includes the router, or several apps that are connected do.
         """
         return await self._home._publishes(self.name).publish(
-            self.name, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at, tx=tx
-        )
+            self.name, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
+            unique_key=unique_key, unique_while=unique_while, tx=tx,
+        )  # fmt: skip
 
     async def publish_many(
         self, messages: Iterable[OneOutgoing[T]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None,
+        unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int:  # fmt: skip
         """Append (key, data) or (key, data, headers) tuples in their order, all or none. See `App.publish_many`."""
         return await self._home._publishes(self.name).publish_many(
-            self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, tx=tx
-        )
+            self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at,
+            unique_keys=unique_keys, unique_while=unique_while, tx=tx,
+        )  # fmt: skip
 
     def decoded(self, message: StoredMessage | DeadLetter) -> T:
         """Decode the data of a stored message, such as one of `admin.messages` or a dead letter, into the stream's type.

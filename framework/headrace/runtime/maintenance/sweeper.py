@@ -17,6 +17,7 @@ from headrace import store
 from headrace.model.errors import StoreError, StoreUnavailable
 from headrace.model.log import Log
 from headrace.runtime.maintenance.scheduler import Scheduler
+from headrace.runtime.maintenance.unique_keys import UniqueKeys
 from headrace.runtime.maintenance.vacuum import Vacuum
 from headrace.runtime.maintenance.watermark import Watermark
 from headrace.store import StreamToSweep
@@ -65,6 +66,7 @@ class Swept(msgspec.Struct, kw_only=True):
         numbers_drawn: sequence numbers drawn to close a segment early.
         published: scheduled messages that were due.
         ids_forgotten: message ids past their stream's `dedupe_window`.
+        unique_keys_forgotten: unique keys whose last message is no longer pending.
         tombstones_removed: keys that a null payload has deleted.
         writes_tidied: deleted records of writes that were abandoned or finished long ago.
         mended: streams with an altered sequence, which now draws one number at a time again.
@@ -83,6 +85,7 @@ class Swept(msgspec.Struct, kw_only=True):
     numbers_drawn: int = 0
     published: int = 0
     ids_forgotten: int = 0
+    unique_keys_forgotten: int = 0
     tombstones_removed: int = 0
     writes_tidied: int = 0
     mended: list[str] = []
@@ -143,6 +146,7 @@ class Sweeper:
         self._forget_at = 0.0
         self._ids = Watermark(database, "headrace_internal.message_ids")
         self._id_floors: dict[int, datetime] = {}
+        self._unique_keys = UniqueKeys(database)
         self._ids_left: set[int] = set()  # streams that lost ids since their floor was found
 
     def forget(self) -> None:
@@ -186,6 +190,7 @@ class Sweeper:
         if monotonic() >= self._tidy_at:
             self._tidy_at = monotonic() + TIDY_EVERY
             swept.writes_tidied = await store.clean_up_writes(self._database, now=now)
+        swept.unique_keys_forgotten = await self._unique_keys.delete_done()
         return swept
 
     def _to_visit(self, streams: Sequence[StreamToSweep], now: float) -> list[StreamToSweep]:

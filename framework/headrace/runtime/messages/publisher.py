@@ -12,6 +12,7 @@ from headrace.model import payloads
 from headrace.model.durations import Duration, when
 from headrace.model.errors import InvalidInput, NotConnected
 from headrace.model.keys import check_key
+from headrace.model.payloads import UniqueWhile
 from headrace.runtime.instruments import Instruments, NoInstruments, Sending
 from headrace.runtime.messages.transaction import Transaction, transaction
 from headrace.store.database.errors import translated
@@ -71,7 +72,7 @@ class Publisher:
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
         message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        tx: Any = None,
+        unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
         due = when(delay, deliver_at, self._date())
@@ -80,8 +81,9 @@ class Publisher:
         with self._span(stream, [header_text]) as sending, self._translated(tx):
             where = self._database() if tx is None else drivers.executor(tx)
             seq = sending.seq = await store.publish(
-                where, stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due
-            )
+                where, stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due,
+                unique_key=unique_key, unique_while=unique_while,
+            )  # fmt: skip
         self._notify(stream, due, tx)
         return seq
 
@@ -95,18 +97,19 @@ class Publisher:
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None,
+        unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int:  # fmt: skip
         """See `App.publish_many`."""
         due = when(delay, deliver_at, self._date())
         if (stored_as := self._formats.get(stream)) is not None:
             messages = stored_as.outgoing_many(messages)
         keys, data, headers = payloads.parallel(messages)
-        if message_ids is not None and len(message_ids) != len(keys):
-            raise InvalidInput(
-                f"There are {len(keys)} messages and {len(message_ids)} message_ids. Pass one id, or None, for each message."
-            )
-        more: dict[str, Any] = {"message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys)}
+        payloads.check_lengths(len(keys), message_ids=message_ids, unique_keys=unique_keys)
+        more: dict[str, Any] = {
+            "message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys),
+            "unique_keys": unique_keys, "unique_while": unique_while,
+        }  # fmt: skip
         try:
             with self._span(stream, headers) as sending, self._translated(tx):
                 if tx is not None:

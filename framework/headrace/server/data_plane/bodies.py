@@ -11,7 +11,7 @@ from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
+from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
@@ -37,6 +37,8 @@ class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
     message_id: str | None = None
     deliver_at: datetime | None = None
     delay_ms: float | None = None
+    unique_key: str | None = None
+    unique_while: UniqueWhile = "pending"
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,6 +51,8 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True):
     message_id: str | None = None
     deliver_at: datetime | None = None
     delay_ms: float | None = None
+    unique_key: str | None = None
+    unique_while: UniqueWhile = "pending"
 
 
 class Receive(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,12 +133,15 @@ def read_messages(body: bytes) -> Incoming:
             headers = _headers(message.headers)
             field = "message_id"
             _check_message_id(message.message_id)
-            incoming.add(message.key, data, headers, message.message_id, _due(message))
+            payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
+            incoming.add(message.key, data, headers, message.message_id, _due(message), message.unique_key)
         except InvalidInput as error:
             error.field = error.field or field
             if publish.messages is not None:
                 error.field = f"messages[{number}].{error.field}"
             raise
+    if any(incoming.unique_keys):
+        _check_together(publish, incoming)
     return incoming
 
 
@@ -143,6 +150,21 @@ def _check_message_id(message_id: str | None) -> None:
         raise InvalidInput(
             f"The message id {message_id!r:.80} is reserved, since it begins with {RESERVED_MESSAGE_IDS!r}. Give another one."
         )
+
+
+def _check_together(publish: Publish, incoming: Incoming) -> None:
+    """Check what the messages of a request must have in common if one of them has a unique key."""
+    if any(incoming.message_ids):
+        raise InvalidInput(
+            "Some messages have a unique_key and others a message_id. Give them in two requests.", field="messages"
+        )
+    found = {message.unique_while for message in _messages(publish) if message.unique_key is not None}
+    if len(found) > 1:
+        raise InvalidInput(
+            "The messages of a request must have the same unique_while. Give those with another one in a second request.",
+            field="messages",
+        )
+    incoming.unique_while = found.pop()
 
 
 def invalid_field(messages: Incoming) -> str:
@@ -171,8 +193,11 @@ def _messages(publish: Publish) -> list[NewMessage]:
     if not has_data:
         raise _invalid("data", "data is missing", "Give any JSON value.")
     return [
-        NewMessage(publish.key, publish.data, publish.headers, publish.message_id, publish.deliver_at, publish.delay_ms)
-    ]
+        NewMessage(
+            publish.key, publish.data, publish.headers, publish.message_id, publish.deliver_at, publish.delay_ms,
+            publish.unique_key, publish.unique_while,
+        )
+    ]  # fmt: skip
 
 
 def _headers(raw: msgspec.Raw) -> str | None:

@@ -13,6 +13,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
+from headrace.model.payloads import UniqueWhile
 from headrace.server.data_plane.coalescing import fail
 from headrace.server.errors import unavailable
 from headrace.store.messages.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
@@ -29,9 +30,12 @@ class Incoming(msgspec.Struct):
     headers: list[str | None] = []
     message_ids: list[str | None] = []
     deliver_at: list[datetime | None] = []
+    unique_keys: list[str | None] = []
+    unique_while: UniqueWhile = "pending"
 
     def add(
-        self, key: str, data: str, headers: str | None = None, message_id: str | None = None, deliver_at: datetime | None = None
+        self, key: str, data: str, headers: str | None = None, message_id: str | None = None,
+        deliver_at: datetime | None = None, unique_key: str | None = None,
     ) -> None:  # fmt: skip
         """Add a message."""
         self.keys.append(key)
@@ -39,6 +43,7 @@ class Incoming(msgspec.Struct):
         self.headers.append(headers)
         self.message_ids.append(message_id)
         self.deliver_at.append(deliver_at)
+        self.unique_keys.append(unique_key)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -49,8 +54,8 @@ class Incoming(msgspec.Struct):
 
     @property
     def plain(self) -> bool:
-        """Whether no message has an id or a scheduled time."""
-        return not any(self.message_ids) and not any(self.deliver_at)
+        """Whether no message has an id, a scheduled time or a unique key."""
+        return not any(self.message_ids) and not any(self.deliver_at) and not any(self.unique_keys)
 
 
 class _PendingPublish:
@@ -124,7 +129,7 @@ class PublishBatcher:
     def _next(self) -> list[_PendingPublish]:
         """Take the requests that fit into one statement.
 
-        A request with message ids or scheduled messages is published alone, since its answer is the
+        A request with message ids, unique keys or scheduled messages is published alone, since its answer is the
         number of new messages.
         """
         first = self._queue.pop(0)
@@ -165,6 +170,7 @@ class PublishBatcher:
             count = await store.publish_all(
                 self._database, self._stream, messages.keys, messages.data, messages.headers,
                 message_ids=messages.message_ids, deliver_at=messages.deliver_at,
+                unique_keys=messages.unique_keys, unique_while=messages.unique_while,
             )  # fmt: skip
         except Exception as error:
             fail([request.answer], _with_key(messages, error))

@@ -20,7 +20,16 @@ from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, Strea
 from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.dialect_answers import Change, NextAnswer
-from headrace.server.wire.messages import Nack, NewMessage, PublishedAnswer, Receive, Received, Settle
+from headrace.server.wire.messages import (
+    Nack,
+    NewMessage,
+    PendingOrWaiting,
+    PublishedAnswer,
+    Receive,
+    Received,
+    Settle,
+    UniqueKey,
+)
 
 _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
 _PULL = ("/http_pull_consumers/{consumer:str}", "/consumers/{consumer:str}")
@@ -47,6 +56,8 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     deliver_at: Annotated[Any, Meta(description="Time of publication, in ISO 8601.")] = None
     delay_ms: Annotated[float | None, Meta(description="Delay of the publication in milliseconds.")] = None
+    unique_key: UniqueKey | None = None
+    unique_while: PendingOrWaiting = "pending"
     messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000 messages.")] = UNSET
 
 

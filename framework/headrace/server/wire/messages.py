@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
+from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, MAX_UNIQUE_KEY_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.wire.common import Filters, Seq, Where
@@ -115,7 +115,8 @@ class Republish(Choice, kw_only=True, forbid_unknown_fields=True):
 
 
 class Published(Struct):
-    """The number of messages that were published."""
+    """The number of messages that were published or scheduled. It excludes those that are known already: by their message
+    id, or because one of their unique key is pending."""
 
     published: int
 
@@ -124,6 +125,21 @@ class PublishedAnswer(Struct):
     """The number of messages that were published."""
 
     data: Published
+
+
+UniqueKey = Annotated[
+    str,
+    Meta(
+        description="Not published while the last message with the same unique key is pending. At most"
+        f" {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8. Not together with a `message_id`.",
+        examples=["invoice-17"],
+        extra_json_schema={"minLength": 1, "maxLength": MAX_UNIQUE_KEY_BYTES},
+    ),
+]
+
+PendingOrWaiting = Annotated[
+    UniqueWhile, Meta(description="`waiting` to publish it also while that message is in flight. Needs a `unique_key`.")
+]
 
 
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -149,6 +165,8 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     deliver_at: Annotated[datetime | None, Meta(description="When it is to be published.")] = None
     delay_ms: Annotated[float | None, Meta(description="The same, from now.", extra_json_schema=_DELAY)] = None
+    unique_key: UniqueKey | None = None
+    unique_while: PendingOrWaiting = "pending"
 
 
 class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -41,6 +41,7 @@ _CONSTRAINTS: dict[str, HeadraceError] = {
         "The data has a string with a NUL character, which Postgres can't return as text. Leave it out."
     ),
     "valid_message_id": InvalidInput("The message id is invalid. It must have 1 to 256 bytes of UTF-8."),
+    "valid_unique_key": InvalidInput("The unique key is invalid. It must have 1 to 256 bytes of UTF-8."),
     "message_size": InvalidData(
         "The message is too large. A message, including its headers, has at most 200 MB. Store large data elsewhere, and publish its location."
     ),

@@ -95,6 +95,13 @@ class IdsDeleted(NamedTuple):
     reached: datetime | None
 
 
+class UniqueKeysDeleted(NamedTuple):
+    """The result of `delete_done_unique_keys`: how many, and the last unique key that was looked at. None at the end."""
+
+    keys: int
+    reached: str | None
+
+
 class TombstonesRemoved(NamedTuple):
     """The result of `remove_tombstones`: how many, and the seq up to which the stream was searched."""
 
@@ -174,6 +181,24 @@ async def delete_old_message_ids(
         stream, floor, now,
     )  # fmt: skip
     return IdsDeleted(*row)
+
+
+async def streams_with_unique_keys(executor: Executor) -> list[int]:
+    """Return the ids of the streams that have unique keys."""
+    rows = await executor.fetch("select id from headrace_internal.streams_with_unique_keys() as id")
+    return [row["id"] for row in rows]
+
+
+async def delete_done_unique_keys(database: Database, stream: int, after: str, limit: int = 1000) -> UniqueKeysDeleted:
+    """Look at `limit` unique keys after the unique key `after`, and delete those whose last message is not pending.
+
+    Raises `FilterTooSlow` if a consumer's condition can't be evaluated in time.
+    """
+    async with within(database, LONGEST_CALL) as connection:
+        row = await connection.fetchrow(
+            "select * from headrace_internal.delete_done_unique_keys($1, $2, $3)", stream, after, limit
+        )
+    return UniqueKeysDeleted(*row)
 
 
 async def remove_tombstones(executor: Executor, stream: int, after: int) -> TombstonesRemoved:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from headrace.model.payloads import UniqueWhile, check_unique
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Database, Executor
 
@@ -20,6 +21,10 @@ CHUNK_CHARACTERS = 8_000_000
 # Otherwise a connection on which the user has set a codec for JSON would encode it again.
 _PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
 _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
+_PUBLISH_UNIQUE = """select headrace.publish_unique(
+    $1::text, $2::text, $3::text::json, $4::text, $5::text::json, $6::timestamptz, $7::text)"""
+_PUBLISH_UNIQUE_MANY = """select headrace.publish_unique_many(
+    $1::text, $2::text[], $3::text[]::json[], $4::text[], $5::text[]::json[], $6::timestamptz[], $7::text)"""
 
 
 async def publish(
@@ -31,19 +36,29 @@ async def publish(
     *,
     message_id: str | None = None,
     deliver_at: datetime | None = None,
+    unique_key: str | None = None,
+    unique_while: UniqueWhile = "pending",
 ) -> int | None:
     """Append one message. `data` and `headers` are JSON text.
 
     Args:
         message_id: a message with the same id is not published again within the stream's `dedupe_window`.
         deliver_at: when to publish it, if later.
+        unique_key: it is not published while the last message with the same unique key is pending.
+        unique_while: `waiting` to publish it also while that message is in flight.
 
     Returns:
-        Its seq. If it was published before, the seq of that time. None if it is scheduled for later.
+        Its seq. If it was published before, or one of its unique key is pending, the seq of that message. None if
+        it is scheduled for later.
 
     Raises:
         UnknownStream, InvalidInput, StreamFull.
     """
+    if unique_key is not None or unique_while != "pending":
+        check_unique([unique_key], unique_while, [message_id])
+        return await executor.fetchval(  # type: ignore[no-any-return]
+            _PUBLISH_UNIQUE, stream, key, data, unique_key, headers, deliver_at, unique_while
+        )
     if message_id is None and deliver_at is None:
         return await executor.fetchval(f"{_PUBLISH})", stream, key, data, headers)  # type: ignore[no-any-return]
     return await executor.fetchval(  # type: ignore[no-any-return]
@@ -60,15 +75,36 @@ async def publish_many(
     *,
     message_ids: Sequence[str | None] | None = None,
     deliver_at: Sequence[datetime | None] | None = None,
+    unique_keys: Sequence[str | None] | None = None,
+    unique_while: UniqueWhile = "pending",
 ) -> int:
     """Append messages in their order, see `publish`. The lists are parallel.
 
     Returns:
-        How many were published or scheduled. Messages with a known id, or that `dedupe` found unchanged, don't count.
+        How many were published or scheduled. Messages with a known id or the unique key of a pending message, or that
+        `dedupe` found unchanged, don't count.
 
     It is all or nothing only if `executor` is inside a transaction, or if there is one chunk, see `chunks`.
     """
     published = 0
+    unique_keys = _some(unique_keys, 0, len(data))
+    if unique_keys is not None or unique_while != "pending":
+        unique_keys = unique_keys or ()
+        check_unique(unique_keys, unique_while, message_ids or ())
+        # One statement takes its unique keys in their order, so that publishers don't deadlock. Only very large data is
+        # cut.
+        for start, end in chunks(data, max_messages=len(data)):
+            published += await executor.fetchval(
+                _PUBLISH_UNIQUE_MANY,
+                stream,
+                keys[start:end],
+                data[start:end],
+                unique_keys[start:end],
+                _some(headers, start, end),
+                _some(deliver_at, start, end),
+                unique_while,
+            )
+        return published
     careful = message_ids is not None or deliver_at is not None
     for start, end in chunks(data):
         published += await executor.fetchval(
@@ -100,25 +136,28 @@ async def publish_all(
     *,
     message_ids: Sequence[str | None] | None = None,
     deliver_at: Sequence[datetime | None] | None = None,
+    unique_keys: Sequence[str | None] | None = None,
+    unique_while: UniqueWhile = "pending",
 ) -> int:
     """As `publish_many`, but all or nothing."""
+    more: dict[str, Any] = {
+        "message_ids": message_ids, "deliver_at": deliver_at, "unique_keys": unique_keys, "unique_while": unique_while
+    }  # fmt: skip
     if sum(1 for _ in chunks(data)) <= 1:
-        return await publish_many(database, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at)
+        return await publish_many(database, stream, keys, data, headers, **more)
 
     async def publish() -> int:
         async with database.transaction() as connection:
-            return await publish_many(
-                connection, stream, keys, data, headers, message_ids=message_ids, deliver_at=deliver_at
-            )
+            return await publish_many(connection, stream, keys, data, headers, **more)
 
     return await with_repeat(publish)
 
 
-def chunks(data: Sequence[str]) -> Iterator[tuple[int, int]]:
+def chunks(data: Sequence[str], *, max_messages: int = CHUNK_MESSAGES) -> Iterator[tuple[int, int]]:
     """The bounds of the slices in which messages are sent."""
     start = size = 0
     for place, text in enumerate(data):
-        if place > start and (place - start >= CHUNK_MESSAGES or size + len(text) > CHUNK_CHARACTERS):
+        if place > start and (place - start >= max_messages or size + len(text) > CHUNK_CHARACTERS):
             yield start, place
             start, size = place, 0
         size += len(text)

@@ -24,6 +24,7 @@ from headrace.model import payloads
 from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
+from headrace.model.payloads import UniqueWhile
 
 _LIMIT = Number(gte=1, lte=MOST)
 _DEFAULT_LIMIT = 10
@@ -107,6 +108,13 @@ def send(
         str | None,
         Parameter(show_default=False, help="An id for deduplication within the stream's dedupe window."),
     ] = None,
+    unique_key: Annotated[
+        str | None,
+        Parameter(show_default=False, help="Send nothing while the last message with this unique key is pending."),
+    ] = None,
+    unique_while: Annotated[
+        UniqueWhile, Parameter(help="Use waiting to send it also while that message is in flight.")
+    ] = "pending",
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -118,7 +126,20 @@ def send(
     head = None if headers is None else _check_object(headers)
     due = _delivery_time(delay, at)
     check_key(key)
-    seq = administer(backend, lambda admin: admin.send(name, key, text, head, message_id=message_id, deliver_at=due))
+    payloads.check_unique([unique_key], unique_while, [message_id])
+    seq = administer(
+        backend,
+        lambda admin: admin.send(
+            name,
+            key,
+            text,
+            head,
+            message_id=message_id,
+            deliver_at=due,
+            unique_key=unique_key,
+            unique_while=unique_while,
+        ),
+    )
     if json:
         print_json({"seq": seq, "deliver_at": due if seq is None else None})
     elif seq is not None:

@@ -56,6 +56,62 @@ begin
     return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);     -- rights that were given by hand
 end $$;
 
+-- Publish one message unless one with its unique key is pending, see unique.sql.
+create or replace function headrace.publish_unique(
+    p_stream        text,
+    p_key           text,
+    p_data          json,
+    p_unique_key    text,
+    p_headers       json default null,
+    p_deliver_at    timestamptz default null,
+    p_unique_while  text default 'pending'
+) returns bigint
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+        return headrace_internal.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
+    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_granted.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
+    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
+    elsif exists (
+        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
+    then
+        return headrace_granted.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
+    end if;
+    return headrace_internal.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);     -- rights that were given by hand
+end $$;
+
+-- Publish many messages unless messages with their unique keys are pending, see unique.sql.
+create or replace function headrace.publish_unique_many(
+    p_stream        text,
+    p_keys          text[],
+    p_data          json[],
+    p_unique_keys   text[],
+    p_headers       json[] default null,
+    p_deliver_at    timestamptz[] default null,
+    p_unique_while  text default 'pending'
+) returns bigint
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+        return headrace_internal.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
+    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        return headrace_granted.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
+    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
+    elsif exists (
+        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
+    then
+        return headrace_granted.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
+    end if;
+    return headrace_internal.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);     -- rights that were given by hand
+end $$;
+
 -- Ack messages in the transaction of the caller, see transactions.sql.
 create or replace function headrace.ack(
     p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null

@@ -81,6 +81,6 @@ language sql as $$
     select pg_stat_clear_snapshot();
     select r.relation, pg_stat_get_dead_tuples(r.relation::regclass)
     from (select s.relation from headrace_internal.streams as s where one_message_per_key
-          union all values ('headrace_internal.scheduled'), ('headrace_internal.message_ids')) as r(relation)
+          union all values ('headrace_internal.scheduled'), ('headrace_internal.message_ids'), ('headrace_internal.unique_keys')) as r(relation)
     where pg_stat_get_dead_tuples(r.relation::regclass) > greatest(10000, pg_stat_get_live_tuples(r.relation::regclass))
 $$;

@@ -75,6 +75,8 @@ comment on view headrace.workers is 'Processes that run an app: their last heart
 
 comment on function headrace.publish is 'Publish a message in this transaction, and return its seq';
 comment on function headrace.publish_many is 'Publish messages in this transaction, and return how many';
+comment on function headrace.publish_unique is 'Publish a message in this transaction unless one with its unique key is pending, and return the seq of that one or of the new one';
+comment on function headrace.publish_unique_many is 'Publish messages in this transaction unless messages with their unique keys are pending, and return how many';
 comment on function headrace.ack is 'Ack messages in this transaction. It raises if their lease has ended';
 comment on function headrace.create_stream is 'Create a stream unless it exists';
 comment on function headrace.sequences_behind is 'Sequences that would give out numbers a second time, as after a restore of the data alone';
