@@ -14,7 +14,7 @@ DEPLOY := .venv/deploy
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-lowest test-postgres test-python torture bench lint lint-deploy format lock revisions release docs clean
+.PHONY: help demo test test-long test-unit test-lowest test-postgres test-python torture bench lint lint-deploy format lock revisions release docs clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ else
 	$(BIN)/python -m pytest -n $(JOBS) --ignore tests/spark
 	$(BIN)/python -m pytest -n $(JOBS) tests/spark
 endif
+
+test-long: $(READY)  ## Run the tests that take many seconds each, which `make test` leaves out
+	$(BIN)/python -m pytest -n $(JOBS) -m "long and not torture" $(ARGS)
 
 test-unit: $(READY)  ## Run the tests that need neither Postgres nor other processes
 	$(BIN)/python -m pytest -n $(JOBS) -m unit --ignore tests/spark $(ARGS)

@@ -86,29 +86,34 @@ def test_list_names_every_benchmark() -> None:
     } <= {line.split()[0] for line in listed.stdout.splitlines()}
 
 
+@pytest.mark.long
 def test_latency_has_its_percentiles(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "latency", "--seconds", "1", "--repeats", "1")
     assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"] <= result["max_ms"]
     assert result["variants"]["at_5000"].keys() >= {"rate", "p50_ms", "p95_ms", "p99_ms"}
 
 
+@pytest.mark.long
 def test_retention_says_how_large_the_stream_was(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "retention", "--seconds", "1", "--repeats", "1")
     assert 0 < result["size_min_mb"] <= result["size_max_mb"]
     assert min(result["removed"]) > 0
 
 
+@pytest.mark.long
 def test_transactional_proves_that_each_message_was_written_once(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "transactional", "--messages", "1000", "--repeats", "1")
     for checks in (result["checks"], result["variants"]["one_by_one"]["checks"]):
         assert "1,000 rows written, one for each message" in checks
 
 
+@pytest.mark.long
 def test_compaction_says_how_large_the_table_was(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "compaction", "--messages", "20000", "--repeats", "1")
     assert 0 < result["size_of_the_keys_mb"] <= result["size_max_mb"]
 
 
+@pytest.mark.long
 def test_filter_says_how_long_a_lease_call_took_and_what_others_noticed(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "filter", "--messages", "40000", "--repeats", "1")
     assert 0 < result["p50_ms"] <= result["p99_ms"]
@@ -129,6 +134,7 @@ def test_governor_says_what_the_best_fixed_setting_did_and_what_it_asked_of_the_
     assert 0 < downstream["most_in_flight"] <= 128
 
 
+@pytest.mark.long
 def test_http_says_where_the_time_went_and_what_waiting_costs(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "http", "--messages", "500", "--seconds", "1", "--repeats", "1")
     small, idle = result["variants"]["small"], result["variants"]["idle"]
@@ -142,6 +148,7 @@ def test_http_says_where_the_time_went_and_what_waiting_costs(url: str, tmp_path
     assert 0 <= idle["server_share_of_a_core"] < 1
 
 
+@pytest.mark.long
 def test_capture_says_what_one_process_captures_how_soon_and_what_a_large_transaction_takes(
     url: str, tmp_path: Path
 ) -> None:
@@ -180,6 +187,7 @@ def test_spark_says_what_each_part_reached_and_what_the_worker_took(url: str, tm
     assert "2,000 rows were read, with all of their bytes" in result["checks"]
 
 
+@pytest.mark.long
 def test_standstill_compares_each_scene_with_the_same_undisturbed(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "standstill", "--messages", "1000", "--repeats", "1")
     assert result["variants"].keys() == {
@@ -195,12 +203,14 @@ def test_standstill_compares_each_scene_with_the_same_undisturbed(url: str, tmp_
     assert "1,010 messages that were committed late, leased once each" in result["variants"]["publishing"]["checks"]
 
 
+@pytest.mark.long
 def test_crowd_reports_the_processor_time_of_each_crowd(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "crowd", "--seconds", "1")
     assert result["variants"].keys() == {"of_1", "of_4"}
     assert result["unit"] == "us per message"
 
 
+@pytest.mark.long
 def test_multitude_reports_the_cores_that_idle_consumers_use(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "multitude", "--messages", "1000", "--seconds", "1")
     assert result["settings"]["consumers"] == 100

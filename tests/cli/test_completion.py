@@ -37,6 +37,7 @@ def test_a_script_for_every_shell(headrace: Headrace, shell: str, tmp_path: Path
         ("headrace stream view orders --fi", "--first --filter"),
     ],
 )
+@pytest.mark.long
 def test_bash_completes_with_it(headrace: Headrace, line: str, offered: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(headrace("completion", "bash").out)

@@ -74,6 +74,7 @@ def test_code_that_can_not_be_imported_is_shown_and_waited_out(commands: Command
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_ctrl_c_ends_it_while_it_waits_for_a_change(commands: Commands, service: Path) -> None:
     service.write_text("raise SystemExit(3)")
     running = commands("run", "service:app", "--reload")
@@ -82,6 +83,7 @@ def test_ctrl_c_ends_it_while_it_waits_for_a_change(commands: Commands, service:
     assert running.end() == 0
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_stops_handlers_at_once(
     commands: Commands, dsn: str, orders: Orders, service: Path, tmp_path: Path
 ) -> None:

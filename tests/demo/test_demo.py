@@ -43,6 +43,7 @@ def report(out: str) -> dict[str, str]:
     return dict(found.groups() for line in out.splitlines() if (found := re.fullmatch(r"([a-z ]+?)\s{2,}(\S.*)", line)))
 
 
+@pytest.mark.long
 def test_a_repository_with_everything(demo: Demo, tmp_path: Path) -> None:
     made = with_everything(tmp_path / "every.thing")
     code, out, _ = demo("--repo", made.path)
@@ -58,6 +59,7 @@ def test_a_repository_with_everything(demo: Demo, tmp_path: Path) -> None:
     assert "new shop" in out
 
 
+@pytest.mark.long
 def test_a_shallow_clone_and_a_repository_with_one_commit(demo: Demo, tmp_path: Path) -> None:
     made = Made(tmp_path / "made")
     for number in range(3):

@@ -16,6 +16,7 @@ STOCK = re.compile(r"hat  \| +(\d+)")
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_the_tutorial_shows_what_happens(server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADRACE_DATABASE", "HEADRACE_DATA", "HEADRACE_SERVER"):
         monkeypatch.delenv(name, raising=False)

@@ -38,6 +38,7 @@ async def test_handlers_go_on_within_seconds_when_every_connection_died_in_silen
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_handlers_go_on_within_seconds_after_the_network_heals(
     database: store.Database, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,6 +92,7 @@ async def test_a_transaction_on_a_connection_that_died_in_silence_frees_its_lock
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_a_listening_connection_that_died_in_silence_is_replaced(database: store.Database, proxy: Proxy) -> None:
     through = store.Database(proxy.url())
     await through.open()

@@ -32,6 +32,7 @@ def far_server(tmp_path: Path, there: Network) -> Iterator[Server]:
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_was_out(
     there: Network, far_server: Server
 ) -> None:
@@ -72,6 +73,7 @@ def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_a_lock_of_a_client_that_vanished_is_free_within_seconds(
     there: Network, far_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ async def test_a_batch_is_one_transaction(app: App) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_single_outcomes_of_a_batch_are_settled_after_the_rest_has_committed(app: App) -> None:
     calls = Seen()
 

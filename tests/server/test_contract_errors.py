@@ -316,6 +316,7 @@ async def test_creating_what_exists_gets_one_error_everywhere(api: Api) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "exists")
 
 
+@pytest.mark.long
 async def test_a_nul_anywhere_is_an_error_in_our_own_words(api: Api) -> None:
     """Postgres accepts none, not even in a query."""
     await api.stream()

@@ -16,7 +16,7 @@ from tests.server.described import ask, operations_of
 from tests.support import servers
 from tests.torture.http_servers import ServerProcess
 
-EXAMPLES = 3
+EXAMPLES = 5
 """Number of generated requests for each operation, valid and invalid ones each."""
 
 _METHODS = {"get", "post", "put", "patch", "delete"}
@@ -108,6 +108,7 @@ async def test_the_page_to_read_it_needs_nothing_from_elsewhere(api: Api) -> Non
         assert outside not in answer.text
 
 
+@pytest.mark.long
 def test_the_server_answers_as_it_is_described_whatever_is_asked(url: str) -> None:
     operations = operations_of(url)
     assert len(operations) > 55

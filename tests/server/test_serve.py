@@ -236,6 +236,7 @@ def test_several_processes_share_a_port_and_one_that_dies_is_replaced(serve: Ser
     running.ended_with_all()
 
 
+@pytest.mark.long
 def test_the_shutdown_of_several_processes_answers_waiting_requests(serve: Serve, aside: ThreadPoolExecutor) -> None:
     running, client = serve("--processes", "2")
     _pids(running, 2)
@@ -313,6 +314,7 @@ def test_it_does_not_open_to_the_network_without_a_token(
     assert "Other machines can reach 0.0.0.0, and no token exists" in error
 
 
+@pytest.mark.long
 def test_it_opens_to_the_network_with_a_token_or_when_the_option_says_so(serve: Serve, dsn: str) -> None:
     _, client = serve("--host", "0.0.0.0", "--insecure")
     assert client.get("/v1/streams").status_code == 200

@@ -64,6 +64,7 @@ async def results(database: store.Database) -> list[tuple[str, int, str]]:
     return [(key, data["orders"], data["total"]) for key, data in found]
 
 
+@pytest.mark.long
 async def test_windows_go_on_from_run_to_run_and_what_comes_too_late_is_counted(
     run: Any, database: store.Database
 ) -> None:

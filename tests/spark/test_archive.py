@@ -117,6 +117,7 @@ def kill(patched: pytest.MonkeyPatch, at: str) -> None:
     patched.setattr(LocalFiles, "remove", removing)
 
 
+@pytest.mark.long
 async def test_a_batch_that_is_committed_is_not_written_again_when_spark_has_forgotten_it(
     run: Any, database: store.Database, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ async def test_retention_waits_for_the_archive_and_then_drops_what_is_archived(
     assert archived(tmp_path / "archive")["seq"].to_pylist() == [n for n in range(1, 63) if n != 7]
 
 
+@pytest.mark.long
 async def test_what_retention_removed_before_it_was_archived_is_reported(run: Any, database: store.Database) -> None:
     await in_segments(database, retain_up_to=60)
     await publish(database, "orders", 0, 15)

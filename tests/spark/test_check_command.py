@@ -179,6 +179,7 @@ def _stuck(batches: Iterator[Any]) -> Iterator[Any]:
     return batches
 
 
+@pytest.mark.long
 def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_describe_worker", _stuck)
     report = checks.check(timeout=0.5)

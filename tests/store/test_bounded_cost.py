@@ -244,6 +244,7 @@ async def interleave(database: store.Database, late: Any, count: int) -> None:
         await publish(database, "early")
 
 
+@pytest.mark.long
 async def test_the_holes_of_a_long_publisher_cost_a_lease_call_nothing(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

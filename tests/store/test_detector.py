@@ -127,7 +127,7 @@ async def test_a_call_that_is_cancelled_in_silence_returns_its_connection(
     through = await opened(proxy.url(), max_connections=1)
     asking = asyncio.create_task(through.fetchval("select pg_sleep(60)"))
     asks = """select true from pg_stat_activity
-              where datname = current_database() and query = 'select pg_sleep(60)' and state = 'active'"""
+              where datname = current_database() and query = 'select pg_sleep(60)' and wait_event = 'PgSleep'"""
     async with asyncio.timeout(SOON):
         while not await database.fetchval(asks):
             pass

@@ -201,6 +201,7 @@ async def test_a_settle_in_progress_is_finished_before_the_deletion(
     assert await everything_of(database, reader.id) == []
 
 
+@pytest.mark.long
 async def test_a_transaction_that_locks_a_consumer_delays_its_deletion_for_a_few_seconds_only(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

@@ -210,6 +210,7 @@ def keys(count: int) -> list[str]:
     return [f"k.{number}" for number in range(count)]
 
 
+@pytest.mark.long
 async def test_late_messages_are_leased_when_the_window_is_full(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

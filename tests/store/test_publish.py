@@ -159,6 +159,7 @@ async def test_stream_info_shows_its_messages_and_size(database: store.Database,
         await store.stream(database, "nowhere")
 
 
+@pytest.mark.long
 async def test_a_message_too_large_for_a_lease_call_is_refused(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     text = "select headrace.publish('orders', 'a', to_json(repeat('x', $1::int)))"

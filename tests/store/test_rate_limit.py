@@ -53,7 +53,7 @@ def loop(dsn: str) -> Iterator[tuple[asyncio.AbstractEventLoop, Any]]:
     loop.close()
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     rate=st.sampled_from([0.1, 0.5, 1.0, 3.0, 7.5, 100.0]),
     burst=st.sampled_from([None, 1, 2, 10]),

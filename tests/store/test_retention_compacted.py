@@ -95,6 +95,7 @@ async def test_tombstones_without_consumers_are_removed_at_once(stream: Stream, 
     assert await stream.seqs() == []
 
 
+@pytest.mark.long
 async def test_a_table_that_is_rewritten_all_the_time_keeps_the_size_of_its_keys(
     stream: Stream, connect: Connect
 ) -> None:

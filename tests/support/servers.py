@@ -51,11 +51,11 @@ def _administered(dsn: str) -> Iterator[None]:
             connection.close()
 
 
-def _administer(dsn: str, sql: str) -> None:
+def _administrator(dsn: str) -> psycopg.Connection[Any]:
     connection = _administrators.get(dsn)
     if connection is None or connection.closed:
         connection = _administrators[dsn] = psycopg.connect(dsn, autocommit=True)
-    connection.execute(sql)
+    return connection
 
 
 def destroy(directory: Path) -> None:
@@ -75,11 +75,14 @@ def clone(server_dsn: str, template: str | None) -> Iterator[str]:
     a template it is empty.
     """
     name = f"headrace_test_{secrets.token_hex(6)}"
-    _administer(server_dsn, f"create database {name}" + (f" template {template}" if template else ""))
+    administrator = _administrator(server_dsn)
+    # To copy the files takes two thirds of the time of writing each page to the WAL.
+    strategy = "strategy file_copy" if administrator.info.server_version >= 150_000 else ""
+    administrator.execute(f"create database {name} template {template or 'template1'} {strategy}")
     try:
         yield on_server(server_dsn, name)
     finally:
-        _administer(server_dsn, f"drop database {name} with (force)")
+        _administrator(server_dsn).execute(f"drop database {name} with (force)")
 
 
 @asynccontextmanager

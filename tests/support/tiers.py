@@ -5,7 +5,8 @@
 - `process`: processes of the test's own, such as commands and servers.
 - `spark`: a Spark session.
 
-`torture` is no tier. It marks long runs, which only `make torture` runs.
+`long` and `torture` are no tiers. `long` marks tests of many seconds each, which `make test-long` runs, and
+`torture` runs of minutes, which only `make torture` runs.
 """
 
 from __future__ import annotations

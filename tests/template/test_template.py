@@ -40,6 +40,7 @@ def test_it_has_everything_under_its_own_name(shop: Path) -> None:
     assert list(shop.parent.iterdir()) == [shop]
 
 
+@pytest.mark.long
 def test_its_tests_pass_without_spark(commands: Commands, shop: Path, tmp_path: Path) -> None:
     """Tests that need Spark are in tests/spark/test_template.py."""
     environment = without_spark(commands.environment(), tmp_path / "hidden")

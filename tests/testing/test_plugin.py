@@ -100,6 +100,7 @@ def test_under_anyio(project: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_workers_of_xdist_share_a_server_that_is_stopped_in_the_end(project: Path) -> None:
     (project / "test_asyncio.py").write_text(ASYNCIO)
     (project / "test_sync.py").write_text(SYNC)

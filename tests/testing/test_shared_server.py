@@ -1,6 +1,4 @@
-"""All tests of a run share one server. A test that looks at the sessions of its neighbours waits for them, or ends
-them.
-"""
+"""How tests look at sessions of the server that all of them share."""
 
 from __future__ import annotations
 
@@ -25,6 +23,7 @@ def statements(path: Path) -> Iterator[str]:
 
 
 def test_statements_about_sessions_name_the_database() -> None:
+    """A test that looks at the sessions of its neighbours waits for them, or ends them."""
     paths = [path for path in TESTS.rglob("*.py") if path.name not in SERVERS_OF_THEIR_OWN]
     of_sessions = [
         (path.name, text)
@@ -34,3 +33,17 @@ def test_statements_about_sessions_name_the_database() -> None:
     ]
     assert len(of_sessions) > 20
     assert [found for found in of_sessions if not any(own in found[1] for own in OWN)] == []
+
+
+def test_a_session_is_at_work_when_it_waits_in_the_call_and_not_before() -> None:
+    """A driver has a statement parsed before it is executed. The session is active then too, with the same text. A test
+    that cancels the call in this moment cancels nothing on the server.
+    """
+    early = [
+        (path.name, text)
+        for path in TESTS.rglob("*.py")
+        if path.name != Path(__file__).name
+        for text in statements(path)
+        if "pg_stat_activity" in text and "sleep" in text and "PgSleep" not in text
+    ]
+    assert early == []

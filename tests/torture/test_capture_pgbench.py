@@ -54,6 +54,7 @@ def pgbench() -> Path:
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_balances_rebuilt_from_changes_are_those_of_the_tables(
     pgbench: Path, database: store.Database, tmp_path: Path
 ) -> None:

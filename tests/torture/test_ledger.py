@@ -39,6 +39,7 @@ async def test_transactional_transfers_are_made_once_each(database: store.Databa
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_other_transfers_are_made_twice_now_and_then(database: store.Database, tmp_path: Path) -> None:
     journal, seen = await run(database, tmp_path, "beside", count=3_000, workers=3, seconds=6)
     assert max(journal.values()) > 1, seen

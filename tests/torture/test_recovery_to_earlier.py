@@ -22,6 +22,7 @@ STEP = 100
 
 
 @pytest.mark.parametrize("recoveries", [1, pytest.param(10, marks=pytest.mark.torture)])
+@pytest.mark.long
 async def test_order_and_effects_hold_over_recoveries_to_an_earlier_time(tmp_path: Path, recoveries: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -24,6 +24,7 @@ PATIENCE = 60.0
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_nothing_is_lost_and_order_holds_while_clients_leave_and_a_server_is_killed(
     database: store.Database, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ async def race(database: store.Database, messages: int, *, pinned: bool, ordered
 
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["free", "pinned"])
+@pytest.mark.long
 async def test_what_is_committed_is_delivered_once_each(database: store.Database, pinned: bool) -> None:
     await race(database, 8_000, pinned=pinned, ordered=True, seed=1)
 

@@ -45,6 +45,7 @@ def test_an_upgraded_schema_equals_a_fresh_one(archive: Path, empty_dsn: str, ds
     assert not differences(found(empty_dsn), found(dsn))
 
 
+@pytest.mark.long
 def test_three_revisions_up_equal_a_fresh_schema_and_no_process_takes_them_back(
     empty_dsn: str, server_dsn: str, tmp_path: Path
 ) -> None:

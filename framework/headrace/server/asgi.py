@@ -30,8 +30,10 @@ from headrace.server.http import (
     Send,
     while_connected,
 )
+from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
+from headrace.server.routes.context import CONTEXT
 from headrace.server.transport.limits import Limits, replay
 
 CLIENT_DISCONNECTED = 499
@@ -63,7 +65,7 @@ class Server:
         self._home = Plane(app, self.access, self.limits, self._origins, self.options)
         self.engine, self.data_plane = self._home.engine, self._home.data_plane
         self.push_consumers, self._webhooks = self._home.push_consumers, self._home.webhooks
-        self._management = self._home.make_management()
+        self._management = management()
         self._limited = self.limits.around(self._respond)
         self.engine.requests = self._request_counts
         self.databases = DataDatabases(
@@ -189,14 +191,18 @@ class Server:
             self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive, managed=managed)
             plane = await self._plane_of(scope, path, body)
-            application = await plane.management()
         except Exception as error:
             await error_response(error).send(observe)
             return "unread", status
         # Keys that an outer application has put into the scope are left out. The path is the one
         # below the mount point.
         inner = {name: scope[name] for name in _SCOPE_KEYS if name in scope}
-        inner |= {"path": path, "root_path": "", "app_root_path": scope.get("root_path", ""), "state": {BODY: body}}
+        inner |= {
+            "path": path,
+            "root_path": "",
+            "app_root_path": scope.get("root_path", ""),
+            "state": {BODY: body, CONTEXT: plane.routes},
+        }
         waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
         reads = scope["method"] == "GET" and not waits  # a change goes on without its client
         try:
@@ -204,7 +210,7 @@ class Server:
                 while_connected(receive) if reads else nullcontext(),
                 nullcontext() if waits else self.limits.managing(scope),
             ):
-                await application(inner, replay(body, receive), observe)  # type: ignore[arg-type]
+                await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)
         return inner.get("path_template") or "unknown", status

@@ -3,16 +3,15 @@ and their OpenAPI description."""
 
 from __future__ import annotations
 
+from functools import cache
+
 from litestar import Litestar, Router
+from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
-from headrace.server.access.scopes import Access
-from headrace.server.dialects.dispatch import DataPlane
-from headrace.server.engine import Engine
 from headrace.server.framework_errors import error_handler
 from headrace.server.openapi.description import config, pages
-from headrace.server.options import Options
 from headrace.server.routes import (
     consumers,
     data_plane,
@@ -26,19 +25,25 @@ from headrace.server.routes import (
     streams,
     tokens,
 )
+from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
-TOPICS = (streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules)
+TOPICS = (
+    streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
+    data_plane,
+)  # fmt: skip
 
 
-def management(engine: Engine, access: Access, plane: DataPlane, options: Options) -> ASGIApp:
-    """Make the management plane's application."""
-    handlers = [handler for topic in TOPICS for handler in topic.routes(engine, access)]
-    handlers += databases.routes(engine, access, options)
-    handlers += data_plane.routes(plane)
+@cache
+def management() -> ASGIApp:
+    """Return the management plane's application. The first call takes some tenths of a second.
+
+    All servers and databases of a process share it. Each request's scope has the `RouteContext` of its database.
+    """
+    handlers = [handler for topic in TOPICS for handler in topic.ROUTES]
     app = Litestar(
         [
             # The OpenAPI description has one prefix only, since both are equal.
@@ -54,8 +59,9 @@ def management(engine: Engine, access: Access, plane: DataPlane, options: Option
             *pages(),
         ],
         openapi_config=config(),
+        dependencies={"context": Provide(RouteContext.of, sync_to_thread=False)},
         exception_handlers={HTTPException: error_handler, Exception: error_handler},
         logging_config=None,
-        request_max_body_size=options.max_body,
+        request_max_body_size=None,  # the server limits bodies before they come here
     )
     return marking(app)

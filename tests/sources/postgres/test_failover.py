@@ -88,6 +88,7 @@ async def numbers(database: store.Database) -> list[int]:
     return [row["id"] for row in rows]
 
 
+@pytest.mark.long
 async def test_capture_goes_on_at_a_promoted_standby(database: store.Database, tmp_path: Path) -> None:
     async with pair(tmp_path / "primary") as servers:
         await captures.make(
@@ -110,6 +111,7 @@ async def test_capture_goes_on_at_a_promoted_standby(database: store.Database, t
         assert info.timeline == 2
 
 
+@pytest.mark.long
 async def test_changes_that_a_standby_never_received_are_reported_and_capture_goes_on(
     database: store.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -111,7 +111,8 @@ async def test_a_cancelled_statement_ends_on_the_server_too_and_with_it_the_link
     async with await SourceConnection.connect(empty_dsn, application_name="impatient") as other:
 
         async def sleeps() -> bool:
-            at_work = "select from pg_stat_activity where datname = current_database() and application_name = 'impatient' and query like '%sleep%' and state = 'active'"
+            at_work = """select from pg_stat_activity
+                where datname = current_database() and application_name = 'impatient' and wait_event = 'PgSleep'"""
             return bool(await connection.query(at_work))
 
         async def is_gone() -> bool:

@@ -257,6 +257,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_a_process_that_can_not_be_freed_ends_and_the_next_one_serves(
     shop: Shop, tmp_path: Path, module: str
 ) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import anyio
-import anyio.to_thread
-from litestar.types import ASGIApp
-
 from headrace.app.app import App
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
-from headrace.server.litestar_app import management
 from headrace.server.options import Options
 from headrace.server.push import PushConsumers
 from headrace.server.push.addresses import AllowedAddresses
+from headrace.server.routes.context import RouteContext
 from headrace.server.transport.limits import Limits
 from headrace.sources.postgres.capture.capturing import Capturing
 
@@ -31,6 +27,7 @@ class Plane:
         name: the name of the database. None for the server's own.
 
     Attributes:
+        routes: what the routes of the management API need.
         captures: whether it captures the tables of sources.
     """
 
@@ -39,12 +36,11 @@ class Plane:
     ) -> None:  # fmt: skip
         self.app = app
         self.name = name
-        self._access = access
-        self._options = options
         allowed = AllowedAddresses(options.push_allow)
         self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"), options=options)
         self.data_plane = DataPlane(self.engine, access, limits)
         self.webhooks = Webhooks(self.engine, access, origins)
+        self.routes = RouteContext(self.engine, access, self.data_plane, self.webhooks, options)
         app.attach(self.engine)
         self.push_consumers = PushConsumers(options.push_allow, options.push_refresh_interval)
         app.attach(self.push_consumers)
@@ -54,18 +50,3 @@ class Plane:
             capturing = Capturing(database_of=self.engine.database_of)
             app.attach(capturing)
             self.engine.on_clear_caches(capturing.look)
-        self._management: ASGIApp | None = None
-        self._making = anyio.Lock()
-
-    def make_management(self) -> ASGIApp:
-        """Return the application of the management API. The first call takes some tenths of a second."""
-        if self._management is None:
-            self._management = management(self.engine, self._access, self.data_plane, self._options)
-        return self._management
-
-    async def management(self) -> ASGIApp:
-        """Like `make_management`, in a thread, so that other requests go on."""
-        if self._management is None:
-            async with self._making:
-                await anyio.to_thread.run_sync(self.make_management)
-        return self.make_management()

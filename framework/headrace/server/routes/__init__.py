@@ -1,2 +1,2 @@
-"""Routes of the management plane, one file per topic. Each file's `routes` makes the handlers,
-with paths that lack the prefix."""
+"""Routes of the management plane, one file per topic. Each file's `ROUTES` has the handlers, with paths that lack the
+prefix."""

@@ -4,7 +4,7 @@ made into messages."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from litestar import get, post
@@ -18,7 +18,7 @@ from headrace.model.pages import Page
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.merging import merged, read_all
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import (
     HIGHEST,
     NOT_NEGATIVE,
@@ -53,174 +53,184 @@ _PATH = "/sources/{source:str}"
 _TAGS = ["Change capture"]
 
 
-def routes(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    return [*_captures(context), *_backfills(context), *_failures(context)]
+@post("/source-check", summary="Check the settings of a new source", tags=_TAGS, status_code=200)
+async def check_spec(request: AnyRequest, context: Context, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
+    """Checks whether the source's tables can be captured. The answer lists every check, and
+    the statements that fix what failed."""
+    await context.check_all_streams(request, "admin")
+    spec = data.spec(data.stream)
+    if not isinstance(spec, PostgresSpec):
+        raise Problem(
+            422,
+            "invalid",
+            "kind='webhook' can't be checked. Only sources of the kind postgres can.",
+            validation_errors={"kind": ["webhook"]},
+        )
+    context.engine.transforms.check_settings(spec.settings())
+    return Listed(await context.admin.check_spec(spec))
 
 
-def _captures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    @post("/source-check", summary="Check the settings of a new source", tags=_TAGS, status_code=200)
-    async def check_spec(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
-        """Checks whether the source's tables can be captured. The answer lists every check, and
-        the statements that fix what failed."""
-        await context.check_all_streams(request, "admin")
-        spec = data.spec(data.stream)
-        if not isinstance(spec, PostgresSpec):
-            raise Problem(
-                422,
-                "invalid",
-                "kind='webhook' can't be checked. Only sources of the kind postgres can.",
-                validation_errors={"kind": ["webhook"]},
-            )
-        context.engine.transforms.check_settings(spec.settings())
-        return Listed(await context.admin.check_spec(spec))
+@post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)
+async def check_source(request: AnyRequest, context: Context, source: SourceRef) -> Listed[Finding]:
+    """Checks whether the source's tables can be captured. The answer lists every check, and
+    the statements that fix what failed."""
+    return Listed(await context.admin.check_source((await context.source(request, source)).id))
 
-    @post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)
-    async def check_source(request: AnyRequest, source: SourceRef) -> Listed[Finding]:
-        """Checks whether the source's tables can be captured. The answer lists every check, and
-        the statements that fix what failed."""
-        return Listed(await context.admin.check_source((await context.source(request, source)).id))
 
-    @post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
-    async def pause_source(request: AnyRequest, source: SourceRef) -> PostgresSource:
-        """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
-        that is not captured yet."""
-        paused = await context.admin.pause_source((await context.source(request, source)).id)
-        context.engine.clear_caches()
-        return PostgresSource.of(paused)
+@post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
+async def pause_source(request: AnyRequest, context: Context, source: SourceRef) -> PostgresSource:
+    """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
+    that is not captured yet."""
+    paused = await context.admin.pause_source((await context.source(request, source)).id)
+    context.engine.clear_caches()
+    return PostgresSource.of(paused)
 
-    @post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
-    async def resume_source(
-        request: AnyRequest, source: SourceRef, data: JSONBody[Resume | None] = None
-    ) -> PostgresSource:
-        """Resumes the capture at the position of the pause."""
-        info = await context.source(request, source)
-        resumed = await context.admin.resume_source(info.id, anew=data is not None and data.anew)
-        context.engine.clear_caches()
-        return PostgresSource.of(resumed)
 
-    return [check_spec, check_source, pause_source, resume_source]
+@post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
+async def resume_source(
+    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[Resume | None] = None
+) -> PostgresSource:
+    """Resumes the capture at the position of the pause."""
+    info = await context.source(request, source)
+    resumed = await context.admin.resume_source(info.id, anew=data is not None and data.anew)
+    context.engine.clear_caches()
+    return PostgresSource.of(resumed)
 
 
 def _newest_first(backfill: BackfillInfo) -> tuple[float, int]:
     return -backfill.created_at.timestamp(), -UUID(backfill.id).int
 
 
-def _backfills(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    async def read(source: str | None, limit: int, after: str | None, before: str | None) -> Listed[Backfill]:
-        check_one_place(after, before)
+async def _backfills(
+    context: RouteContext, source: str | None, limit: int, after: str | None, before: str | None
+) -> Listed[Backfill]:
+    check_one_place(after, before)
 
-        async def read_one(engine: Engine) -> Page[BackfillInfo]:
-            return await store.backfills(
-                engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
-            )
-
-        pages, away = (
-            await read_all(context.engine, read_one) if source is None else ([await read_one(context.engine)], [])
-        )
-        found = merged(pages, _newest_first, limit, backwards=before is not None)
-        return page(
-            found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of, unavailable=away
+    async def read_one(engine: Engine) -> Page[BackfillInfo]:
+        return await store.backfills(
+            engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
         )
 
-    @get(
-        "/backfills",
-        summary="List all backfills",
-        tags=_TAGS,
-        description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
-    )
-    async def list_all_backfills(
-        request: AnyRequest, limit: Limit = 100, after: AfterName = None, before: BeforeName = None
-    ) -> Listed[Backfill]:
-        await context.check_all_streams(request, "admin")
-        return await read(None, limit, after, before)
-
-    @get(
-        f"{_PATH}/backfills",
-        summary="List a source's backfills",
-        tags=_TAGS,
-        description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
-    )
-    async def list_backfills(
-        request: AnyRequest,
-        source: SourceRef,
-        limit: Limit = 100,
-        after: AfterName = None,
-        before: BeforeName = None,
-    ) -> Listed[Backfill]:
-        info = await context.source(request, source)
-        if info.kind != "postgres":
-            await context.admin.backfills(info.id)  # raises the error that says so
-        return await read(info.id, limit, after, before)
-
-    @post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
-    async def start_backfill(
-        request: AnyRequest, source: SourceRef, data: JSONBody[NewBackfill | None] = None
-    ) -> Listed[Backfill]:
-        """Reads tables from their first row while their changes are captured. 409 if one of them
-        is being read already."""
-        info, backfill = await context.source(request, source), data or NewBackfill()
-        started = await context.admin.start_backfill(info.id, backfill.tables, backfill.where, backfill.rate)
-        return Listed([Backfill.of(one) for one in started])
-
-    @post(f"{_PATH}/backfills/cancel", summary="Cancel backfills", tags=_TAGS, status_code=200)
-    async def cancel_backfills(
-        request: AnyRequest, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
-    ) -> CancelledAnswer:
-        """Cancels backfills. Rows that were read stay in the stream."""
-        info, choice = await context.source(request, source), data or WhichBackfills()
-        return CancelledAnswer(Cancelled(await context.admin.cancel_backfills(info.id, choice.id)))
-
-    return [list_all_backfills, list_backfills, start_backfill, cancel_backfills]
+    pages, away = await read_all(context.engine, read_one) if source is None else ([await read_one(context.engine)], [])
+    found = merged(pages, _newest_first, limit, backwards=before is not None)
+    return page(found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of, unavailable=away)
 
 
-def _failures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
-    @get(
-        f"{_PATH}/failures",
-        summary="List failed changes",
-        tags=_TAGS,
-        description=f"Returns the changes that could not be made into messages, oldest first. A page ends once its changes and errors have {PAGE_SIZE}.",
-    )
-    async def list_failures(
-        request: AnyRequest,
-        source: SourceRef,
-        limit: Limit = 100,
-        above: Annotated[
-            int,
-            QueryParameter(
-                ge=0,
-                lt=HIGHEST,
-                schema_extra=NOT_NEGATIVE,
-                description="Return only changes with a larger id. The same as `after`.",
-            ),
-        ] = 0,
-        after: AfterSeq = None,
-        before: BeforeSeq = None,
-    ) -> Listed[FailedChange]:
-        check_one_place(after, before)
-        info = await context.source(request, source)
-        if info.kind != "postgres":
-            await context.admin.failures(info.id)  # raises the error that says so
-        found = await store.capture_failures(
-            context.engine.app.database, info.id, above=max(above, after or 0), below=before, limit=limit,
-            max_bytes=MAX_ANSWER_BYTES, raw=True,
-        )  # fmt: skip
-        return page(found, lambda failure: failure.id, after=after or above or None, before=before)
+@get(
+    "/backfills",
+    summary="List all backfills",
+    tags=_TAGS,
+    description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
+)
+async def list_all_backfills(
+    request: AnyRequest, context: Context, limit: Limit = 100, after: AfterName = None, before: BeforeName = None
+) -> Listed[Backfill]:
+    await context.check_all_streams(request, "admin")
+    return await _backfills(context, None, limit, after, before)
 
-    @post(f"{_PATH}/failures/retry", summary="Retry failed changes", tags=_TAGS, status_code=200)
-    async def retry_failures(
-        request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
-    ) -> RetriedAnswer:
-        """Makes the process that captures the source try the changes again. Those that succeed are published."""
-        info, choice = await context.source(request, source), data or WhichFailures()
-        return RetriedAnswer(Retried(await context.admin.retry_failures(info.id, choice.ids)))
 
-    @post(f"{_PATH}/failures/drop", summary="Delete failed changes", tags=_TAGS, status_code=200)
-    async def drop_failures(
-        request: AnyRequest, source: SourceRef, data: JSONBody[WhichFailures | None] = None
-    ) -> DroppedAnswer:
-        """Deletes the records of failed changes. These changes are not in any stream."""
-        info, choice = await context.source(request, source), data or WhichFailures()
-        return DroppedAnswer(Dropped(await context.admin.drop_failures(info.id, choice.ids)))
+@get(
+    f"{_PATH}/backfills",
+    summary="List a source's backfills",
+    tags=_TAGS,
+    description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
+)
+async def list_backfills(
+    request: AnyRequest,
+    context: Context,
+    source: SourceRef,
+    limit: Limit = 100,
+    after: AfterName = None,
+    before: BeforeName = None,
+) -> Listed[Backfill]:
+    info = await context.source(request, source)
+    if info.kind != "postgres":
+        await context.admin.backfills(info.id)  # raises the error that says so
+    return await _backfills(context, info.id, limit, after, before)
 
-    return [list_failures, retry_failures, drop_failures]
+
+@post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
+async def start_backfill(
+    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[NewBackfill | None] = None
+) -> Listed[Backfill]:
+    """Reads tables from their first row while their changes are captured. 409 if one of them
+    is being read already."""
+    info, backfill = await context.source(request, source), data or NewBackfill()
+    started = await context.admin.start_backfill(info.id, backfill.tables, backfill.where, backfill.rate)
+    return Listed([Backfill.of(one) for one in started])
+
+
+@post(f"{_PATH}/backfills/cancel", summary="Cancel backfills", tags=_TAGS, status_code=200)
+async def cancel_backfills(
+    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
+) -> CancelledAnswer:
+    """Cancels backfills. Rows that were read stay in the stream."""
+    info, choice = await context.source(request, source), data or WhichBackfills()
+    return CancelledAnswer(Cancelled(await context.admin.cancel_backfills(info.id, choice.id)))
+
+
+@get(
+    f"{_PATH}/failures",
+    summary="List failed changes",
+    tags=_TAGS,
+    description=f"Returns the changes that could not be made into messages, oldest first. A page ends once its changes and errors have {PAGE_SIZE}.",
+)
+async def list_failures(
+    request: AnyRequest,
+    context: Context,
+    source: SourceRef,
+    limit: Limit = 100,
+    above: Annotated[
+        int,
+        QueryParameter(
+            ge=0,
+            lt=HIGHEST,
+            schema_extra=NOT_NEGATIVE,
+            description="Return only changes with a larger id. The same as `after`.",
+        ),
+    ] = 0,
+    after: AfterSeq = None,
+    before: BeforeSeq = None,
+) -> Listed[FailedChange]:
+    check_one_place(after, before)
+    info = await context.source(request, source)
+    if info.kind != "postgres":
+        await context.admin.failures(info.id)  # raises the error that says so
+    found = await store.capture_failures(
+        context.engine.app.database, info.id, above=max(above, after or 0), below=before, limit=limit,
+        max_bytes=MAX_ANSWER_BYTES, raw=True,
+    )  # fmt: skip
+    return page(found, lambda failure: failure.id, after=after or above or None, before=before)
+
+
+@post(f"{_PATH}/failures/retry", summary="Retry failed changes", tags=_TAGS, status_code=200)
+async def retry_failures(
+    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichFailures | None] = None
+) -> RetriedAnswer:
+    """Makes the process that captures the source try the changes again. Those that succeed are published."""
+    info, choice = await context.source(request, source), data or WhichFailures()
+    return RetriedAnswer(Retried(await context.admin.retry_failures(info.id, choice.ids)))
+
+
+@post(f"{_PATH}/failures/drop", summary="Delete failed changes", tags=_TAGS, status_code=200)
+async def drop_failures(
+    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichFailures | None] = None
+) -> DroppedAnswer:
+    """Deletes the records of failed changes. These changes are not in any stream."""
+    info, choice = await context.source(request, source), data or WhichFailures()
+    return DroppedAnswer(Dropped(await context.admin.drop_failures(info.id, choice.ids)))
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    check_spec,
+    check_source,
+    pause_source,
+    resume_source,
+    list_all_backfills,
+    list_backfills,
+    start_backfill,
+    cancel_backfills,
+    list_failures,
+    retry_failures,
+    drop_failures,
+)

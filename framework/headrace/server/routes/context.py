@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from litestar import Request
+from litestar.di import NamedDependency
+from litestar.types import Scope
 
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
@@ -18,14 +20,20 @@ from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push
 from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
+from headrace.server.dialects.dispatch import DataPlane
+from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
 from headrace.server.merging import merged, reachable_page, read_all
+from headrace.server.options import Options
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
 
 READING_LIMIT = 5.0
 """Seconds after which a call that only reads is ended."""
+
+CONTEXT = "headrace_context"
+"""Key of the `RouteContext` in the state of a request's scope."""
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -33,15 +41,30 @@ AnyRequest = Request[Any, Any, Any]
 class RouteContext:
     """Checks the caller's access and looks up what a request names.
 
+    Each database has one. `Plane` makes it, and the handlers get that of the request's database.
+
     Args:
         engine: looks up streams and consumers.
         access: checks tokens.
+        data_plane, webhooks: the endpoints that the server dispatches before Litestar does.
+        options: the options of the server.
     """
 
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(
+        self, engine: Engine, access: Access, data_plane: DataPlane, webhooks: Webhooks, options: Options
+    ) -> None:
         self.engine = engine
-        self._access = access
+        self.access = access
+        self.data_plane = data_plane
+        self.webhooks = webhooks
+        self.options = options
         self._lookups = Lookups(engine, access)
+
+    @staticmethod
+    def of(scope: Scope) -> RouteContext:
+        """Return the context of a request's database, which the server has put into its scope."""
+        context: RouteContext = scope["state"][CONTEXT]
+        return context
 
     @property
     def admin(self) -> Admin:
@@ -64,15 +87,15 @@ class RouteContext:
 
     async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
         """Check access for a call that isn't about one stream."""
-        await self._access.check(_authorization(request), need, None)
+        await self.access.check(_authorization(request), need, None)
 
     async def check_stream(self, request: AnyRequest, stream: str, need: Need) -> None:
         """Check access for a call about a stream that may not exist yet."""
-        await self._access.check(_authorization(request), need, stream)
+        await self.access.check(_authorization(request), need, stream)
 
     async def scope(self, request: AnyRequest, need: Need) -> Collection[str] | None:
         """Return the names of the streams for which the caller has the scope. None for all."""
-        return await self._access.streams(_authorization(request), need)
+        return await self.access.streams(_authorization(request), need)
 
     async def stream(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
         """Look up a stream by its id or name, see `Lookups.stream`."""
@@ -92,7 +115,7 @@ class RouteContext:
 
     async def streams(self, request: AnyRequest, need: Need) -> list[str]:
         """Return the names of all existing streams for which the caller has the scope."""
-        names = await self._access.streams(_authorization(request), need)
+        names = await self.access.streams(_authorization(request), need)
         if names is None:
             lists, _ = await read_all(self.engine, lambda engine: engine.admin.streams())
             return sorted({info.name for found in lists for info in found})
@@ -176,7 +199,7 @@ class RouteContext:
         else:
             if streams is None or (source.kind != "postgres" and source.stream in streams):
                 return source
-        raise await self._access.forbidden(
+        raise await self.access.forbidden(
             _authorization(request), f"'admin' for the stream that the source {ref:.80} fills, or for all streams"
         )
 
@@ -196,9 +219,13 @@ class RouteContext:
         else:
             if streams is None or schedule.stream in streams:
                 return schedule
-        raise await self._access.forbidden(
+        raise await self.access.forbidden(
             _authorization(request), f"{need!r} for the stream of the schedule {name:.80}, or for all streams"
         )
+
+
+Context: TypeAlias = NamedDependency[RouteContext]
+"""The parameter `context` of a handler."""
 
 
 def located(engine: Engine, info: StreamInfo) -> StreamInfo:

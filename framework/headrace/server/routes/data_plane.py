@@ -7,7 +7,7 @@ here with their types, and call the same code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -15,11 +15,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.server.data_plane.bounds import MAX_RECEIVED
-from headrace.server.dialects.consume import Consume
-from headrace.server.dialects.dispatch import DataPlane
-from headrace.server.dialects.pull import Pull
-from headrace.server.dialects.streams import Streams
-from headrace.server.routes.context import AnyRequest
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
 from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
@@ -54,127 +50,160 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000 messages.")] = UNSET
 
 
-def routes(plane: DataPlane) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers of all dialects."""
-    return [*_of_streams(plane.streams), *_of_pull_consumers(plane.pull), *_of_http_consumers(plane.consume)]
+@post("/streams/{stream:str}/messages", summary="Publish messages to a stream", tags=["Messages"], status_code=200)
+async def publish(
+    request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Publish]
+) -> Response[PublishedAnswer]:
+    """Publishes one message, or several in `messages`, all or none. The answer is sent after the commit."""
+    return await call(request, context.data_plane.streams.publish, stream)
 
 
-def _of_streams(streams: Streams) -> Sequence[HTTPRouteHandler]:
-    @post("/streams/{stream:str}/messages", summary="Publish messages to a stream", tags=["Messages"], status_code=200)
-    async def publish(request: AnyRequest, stream: StreamRef, data: JSONBody[Publish]) -> Response[PublishedAnswer]:
-        """Publishes one message, or several in `messages`, all or none. The answer is sent after the commit."""
-        return await call(request, streams.publish, stream)
-
-    @get(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
-    async def receive_by_query(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
-    ) -> Response[Listed[Received]]:  # fmt: skip
-        """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
-        time. Otherwise they are delivered again."""
-        return await call(request, streams.receive, stream, consumer)
-
-    @post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
-          status_code=200)  # fmt: skip
-    async def receive(
-        request: AnyRequest,
-        stream: StreamRef,
-        consumer: ConsumerRef,
-        data: JSONBody[Receive | None] = None,
-        batch_size: BatchSize = 1,
-        wait_for: WaitFor = "0",
-    ) -> Response[Listed[Received]]:
-        """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
-        time. Otherwise they are delivered again."""
-        return await call(request, streams.receive, stream, consumer)
-
-    @post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
-    async def ack(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
-    ) -> Response[Success]:
-        """Settles messages as done. Ids of lost leases change nothing."""
-        return await call(request, streams.ack, stream, consumer)
-
-    @post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
-    async def nack(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
-    ) -> Response[Success]:
-        """Settles messages as failed. They are delivered again."""
-        return await call(request, streams.nack, stream, consumer)
-
-    @post(f"{_OF_STREAM}/extend", summary="Extend leases", tags=["Delivery"], status_code=200)
-    async def extend(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
-    ) -> Response[Success]:
-        """Extends the lease of each message by another `ack_wait_ms` from now. This includes all
-        messages of the same answer."""
-        return await call(request, streams.extend, stream, consumer)
-
-    return [publish, receive_by_query, receive, ack, nack, extend]
+@get(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
+async def receive_by_query(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
+) -> Response[Listed[Received]]:  # fmt: skip
+    """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
+    time. Otherwise they are delivered again."""
+    return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
-def _of_pull_consumers(pull: Pull) -> Sequence[HTTPRouteHandler]:
-    @get([f"{path}/receive" for path in _PULL], summary="Receive messages of a pull consumer", tags=["Pull consumers"])
-    async def pull_by_query(
-        request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
-    ) -> Response[Listed[Change]]:
-        """Returns changes or rows of captured tables. The data of any other message is its `record`."""
-        return await call(request, pull.receive, consumer)
-
-    @post(
-        [f"{path}/receive" for path in _PULL],
-        summary="Receive messages of a pull consumer",
-        tags=["Pull consumers"],
-        status_code=200,
-    )
-    async def pull_changes(
-        request: AnyRequest,
-        consumer: AnyConsumerRef,
-        data: JSONBody[Receive | None] = None,
-        batch_size: BatchSize = 1,
-        wait_for: WaitFor = "0",
-    ) -> Response[Listed[Change]]:
-        """Returns changes or rows of captured tables. The data of any other message is its `record`."""
-        return await call(request, pull.receive, consumer)
-
-    @post(
-        [f"{path}/ack" for path in _PULL],
-        summary="Ack messages of a pull consumer",
-        tags=["Pull consumers"],
-        status_code=200,
-    )
-    async def pull_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
-        """Settles changes or rows as done."""
-        return await call(request, pull.ack, consumer)
-
-    @post(
-        [f"{path}/nack" for path in _PULL],
-        summary="Nack messages of a pull consumer",
-        tags=["Pull consumers"],
-        status_code=200,
-    )
-    async def pull_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
-        """Settles changes or rows as failed. They are delivered again."""
-        return await call(request, pull.nack, consumer)
-
-    return [pull_by_query, pull_changes, pull_ack, pull_nack]
+@post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
+      status_code=200)  # fmt: skip
+async def receive(
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    data: JSONBody[Receive | None] = None,
+    batch_size: BatchSize = 1,
+    wait_for: WaitFor = "0",
+) -> Response[Listed[Received]]:
+    """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
+    time. Otherwise they are delivered again."""
+    return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
-def _of_http_consumers(consume: Consume) -> Sequence[HTTPRouteHandler]:
-    @get(f"{_CONSUME}/next", summary="Receive records", tags=["Consume API"])
-    async def next_records(
-        request: AnyRequest, consumer: AnyConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
-    ) -> Response[NextAnswer]:
-        """Returns records with the size of the backlog, which is at most a second old."""
-        return await call(request, consume.next, consumer)
+@post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
+async def ack(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
+) -> Response[Success]:
+    """Settles messages as done. Ids of lost leases change nothing."""
+    return await call(request, context.data_plane.streams.ack, stream, consumer)
 
-    @post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
-    async def consume_ack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Settle]) -> Response[Success]:
-        """Settles records as done."""
-        return await call(request, consume.ack, consumer)
 
-    @post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
-    async def consume_nack(request: AnyRequest, consumer: AnyConsumerRef, data: JSONBody[Nack]) -> Response[Success]:
-        """Settles records as failed. They are delivered again."""
-        return await call(request, consume.nack, consumer)
+@post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
+async def nack(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
+) -> Response[Success]:
+    """Settles messages as failed. They are delivered again."""
+    return await call(request, context.data_plane.streams.nack, stream, consumer)
 
-    return [next_records, consume_ack, consume_nack]
+
+@post(f"{_OF_STREAM}/extend", summary="Extend leases", tags=["Delivery"], status_code=200)
+async def extend(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
+) -> Response[Success]:
+    """Extends the lease of each message by another `ack_wait_ms` from now. This includes all
+    messages of the same answer."""
+    return await call(request, context.data_plane.streams.extend, stream, consumer)
+
+
+@get([f"{path}/receive" for path in _PULL], summary="Receive messages of a pull consumer", tags=["Pull consumers"])
+async def pull_by_query(
+    request: AnyRequest,
+    context: Context,
+    consumer: AnyConsumerRef,
+    batch_size: BatchSize = 1,
+    wait_for: WaitFor = "0",
+) -> Response[Listed[Change]]:
+    """Returns changes or rows of captured tables. The data of any other message is its `record`."""
+    return await call(request, context.data_plane.pull.receive, consumer)
+
+
+@post(
+    [f"{path}/receive" for path in _PULL],
+    summary="Receive messages of a pull consumer",
+    tags=["Pull consumers"],
+    status_code=200,
+)
+async def pull_changes(
+    request: AnyRequest,
+    context: Context,
+    consumer: AnyConsumerRef,
+    data: JSONBody[Receive | None] = None,
+    batch_size: BatchSize = 1,
+    wait_for: WaitFor = "0",
+) -> Response[Listed[Change]]:
+    """Returns changes or rows of captured tables. The data of any other message is its `record`."""
+    return await call(request, context.data_plane.pull.receive, consumer)
+
+
+@post(
+    [f"{path}/ack" for path in _PULL],
+    summary="Ack messages of a pull consumer",
+    tags=["Pull consumers"],
+    status_code=200,
+)
+async def pull_ack(
+    request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Settle]
+) -> Response[Success]:
+    """Settles changes or rows as done."""
+    return await call(request, context.data_plane.pull.ack, consumer)
+
+
+@post(
+    [f"{path}/nack" for path in _PULL],
+    summary="Nack messages of a pull consumer",
+    tags=["Pull consumers"],
+    status_code=200,
+)
+async def pull_nack(
+    request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Nack]
+) -> Response[Success]:
+    """Settles changes or rows as failed. They are delivered again."""
+    return await call(request, context.data_plane.pull.nack, consumer)
+
+
+@get(f"{_CONSUME}/next", summary="Receive records", tags=["Consume API"])
+async def next_records(
+    request: AnyRequest,
+    context: Context,
+    consumer: AnyConsumerRef,
+    batch_size: BatchSize = 1,
+    wait_for: WaitFor = "0",
+) -> Response[NextAnswer]:
+    """Returns records with the size of the backlog, which is at most a second old."""
+    return await call(request, context.data_plane.consume.next, consumer)
+
+
+@post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
+async def consume_ack(
+    request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Settle]
+) -> Response[Success]:
+    """Settles records as done."""
+    return await call(request, context.data_plane.consume.ack, consumer)
+
+
+@post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
+async def consume_nack(
+    request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Nack]
+) -> Response[Success]:
+    """Settles records as failed. They are delivered again."""
+    return await call(request, context.data_plane.consume.nack, consumer)
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    publish,
+    receive_by_query,
+    receive,
+    ack,
+    nack,
+    extend,
+    pull_by_query,
+    pull_changes,
+    pull_ack,
+    pull_nack,
+    next_records,
+    consume_ack,
+    consume_nack,
+)

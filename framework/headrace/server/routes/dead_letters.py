@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
@@ -15,10 +15,8 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_
 from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, Death, GroupedBy
 from headrace.model.text.error_text import MAX_ERROR
-from headrace.server.access.scopes import Access
-from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import Listed
@@ -59,96 +57,111 @@ Until = Annotated[datetime | None, QueryParameter(description="Return only dead 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
-
-    @get(
-        f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"],
-        description=f"Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have {PAGE_SIZE}.",
+@get(
+    f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"],
+    description=f"Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have {PAGE_SIZE}.",
+)  # fmt: skip
+async def list_dead_letters(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
+    where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
+    since: Since = None, until: Until = None,
+    above: Annotated[int, QueryParameter(ge=0, lt=HIGHEST, schema_extra=NOT_NEGATIVE, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
+    after: AfterSeq = None, before: BeforeSeq = None,
+) -> Listed[DeadLetter]:  # fmt: skip
+    check_one_place(after, before)
+    cached = await context.consumer(request, stream, consumer, "consume")
+    selection = dead_letters_of(
+        key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
     )  # fmt: skip
-    async def list_dead_letters(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
-        where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
-        since: Since = None, until: Until = None,
-        above: Annotated[int, QueryParameter(ge=0, lt=HIGHEST, schema_extra=NOT_NEGATIVE, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
-        after: AfterSeq = None, before: BeforeSeq = None,
-    ) -> Listed[DeadLetter]:  # fmt: skip
-        check_one_place(after, before)
-        cached = await context.consumer(request, stream, consumer, "consume")
-        selection = dead_letters_of(
-            key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
-        )  # fmt: skip
-        found = await context.raw_messages.dead_letters(
-            cached, selection, limit=limit, above=max(above, after or 0), below=before
-        )
-        return page(found, lambda letter: letter.seq, after=after or above or None, before=before)
-
-    @get(
-        f"{_PATH}/dead_letters/groups", summary="Count dead letters in groups", tags=["Dead letters"],
-        description="Returns the largest groups of dead letters that have something in common, the largest first. Values are compared as they are stored.",
-    )  # fmt: skip
-    async def group_dead_letters(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, by: By = "type", limit: Limit = 100,
-        filter: Filter = None,  # noqa: A002
-        where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
-        since: Since = None, until: Until = None,
-    ) -> Listed[DeadLetterGroup]:  # fmt: skip
-        cached = await context.consumer(request, stream, consumer, "consume")
-        found = await context.admin.dead_letter_groups(
-            cached.stream.name, cached.name, by, limit=limit, key=key, filter=filter, where=where, reason=reason,
-            error_type=error_type, error=error, since=since, until=until,
-        )  # fmt: skip
-        return Listed(found)
-
-    @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
-    async def read_dead_letter(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, seq: SeqRef
-    ) -> DeadLetter:
-        """Returns a dead letter. 404 if it does not exist."""
-        cached = await context.consumer(request, stream, consumer, "consume")
-        check_seq("seq", seq)
-        found = await context.raw_messages.dead_letters(cached, dead_letters_of(), above=seq - 1, limit=1)
-        if not found or found[0].seq != seq:
-            raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
-        return found[0]
-
-    @post(f"{_PATH}/dead_letters/redrive", summary="Redrive dead letters", tags=["Dead letters"], status_code=200)
-    async def redrive(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
-    ) -> RedrivenAnswer:
-        """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
-        cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-        count = await context.admin.redrive(
-            cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run
-        )
-        return RedrivenAnswer(Redriven(count))
-
-    @post(f"{_PATH}/dead_letters/purge", summary="Delete dead letters", tags=["Dead letters"], status_code=200)
-    async def purge(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[DeadLetterChoice | None] = None
-    ) -> PurgedAnswer:
-        """Deletes dead letters. Keys that they block continue with the next message."""
-        cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-        count = await context.admin.purge(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
-        return PurgedAnswer(Purged(count))
-
-    @get(
-        f"{_PATH}/blocked_keys",
-        summary="List blocked keys",
-        tags=["Dead letters"],
-        description=f"Returns keys that stay blocked until you redrive or purge their dead letters, in the order of these. A page ends once its keys and errors have {PAGE_SIZE}.",
+    found = await context.raw_messages.dead_letters(
+        cached, selection, limit=limit, above=max(above, after or 0), below=before
     )
-    async def list_blocked_keys(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, after: AfterSeq = None,
-        before: BeforeSeq = None,
-    ) -> Listed[BlockedKey]:  # fmt: skip
-        check_one_place(after, before)
-        cached = await context.consumer(request, stream, consumer, "consume")
-        found = await store.blocked_keys(
-            engine.app.database, cached.number, limit=limit, above=after or 0, below=before, newest=before is not None,
-            max_bytes=MAX_ANSWER_BYTES,
-        )  # fmt: skip
-        return page(found, lambda blocked: blocked.seq, after=after, before=before)
+    return page(found, lambda letter: letter.seq, after=after or above or None, before=before)
 
-    return [list_dead_letters, group_dead_letters, read_dead_letter, redrive, purge, list_blocked_keys]
+
+@get(
+    f"{_PATH}/dead_letters/groups", summary="Count dead letters in groups", tags=["Dead letters"],
+    description="Returns the largest groups of dead letters that have something in common, the largest first. Values are compared as they are stored.",
+)  # fmt: skip
+async def group_dead_letters(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, by: By = "type", limit: Limit = 100,
+    filter: Filter = None,  # noqa: A002
+    where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
+    since: Since = None, until: Until = None,
+) -> Listed[DeadLetterGroup]:  # fmt: skip
+    cached = await context.consumer(request, stream, consumer, "consume")
+    found = await context.admin.dead_letter_groups(
+        cached.stream.name, cached.name, by, limit=limit, key=key, filter=filter, where=where, reason=reason,
+        error_type=error_type, error=error, since=since, until=until,
+    )  # fmt: skip
+    return Listed(found)
+
+
+@get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
+async def read_dead_letter(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, seq: SeqRef
+) -> DeadLetter:
+    """Returns a dead letter. 404 if it does not exist."""
+    cached = await context.consumer(request, stream, consumer, "consume")
+    check_seq("seq", seq)
+    found = await context.raw_messages.dead_letters(cached, dead_letters_of(), above=seq - 1, limit=1)
+    if not found or found[0].seq != seq:
+        raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
+    return found[0]
+
+
+@post(f"{_PATH}/dead_letters/redrive", summary="Redrive dead letters", tags=["Dead letters"], status_code=200)
+async def redrive(
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    data: JSONBody[DeadLetterChoice | None] = None,
+) -> RedrivenAnswer:
+    """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
+    cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
+    count = await context.admin.redrive(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
+    return RedrivenAnswer(Redriven(count))
+
+
+@post(f"{_PATH}/dead_letters/purge", summary="Delete dead letters", tags=["Dead letters"], status_code=200)
+async def purge(
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    data: JSONBody[DeadLetterChoice | None] = None,
+) -> PurgedAnswer:
+    """Deletes dead letters. Keys that they block continue with the next message."""
+    cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
+    count = await context.admin.purge(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
+    return PurgedAnswer(Purged(count))
+
+
+@get(
+    f"{_PATH}/blocked_keys",
+    summary="List blocked keys",
+    tags=["Dead letters"],
+    description=f"Returns keys that stay blocked until you redrive or purge their dead letters, in the order of these. A page ends once its keys and errors have {PAGE_SIZE}.",
+)
+async def list_blocked_keys(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, after: AfterSeq = None,
+    before: BeforeSeq = None,
+) -> Listed[BlockedKey]:  # fmt: skip
+    check_one_place(after, before)
+    cached = await context.consumer(request, stream, consumer, "consume")
+    found = await store.blocked_keys(
+        context.engine.app.database, cached.number, limit=limit, above=after or 0, below=before, newest=before is not None,
+        max_bytes=MAX_ANSWER_BYTES,
+    )  # fmt: skip
+    return page(found, lambda blocked: blocked.seq, after=after, before=before)
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    list_dead_letters,
+    group_dead_letters,
+    read_dead_letter,
+    redrive,
+    purge,
+    list_blocked_keys,
+)

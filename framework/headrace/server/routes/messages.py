@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
-from headrace.server.access.scopes import Access
-from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.slashes import unmarked
@@ -20,75 +18,76 @@ from headrace.server.wire.common import Listed
 from headrace.server.wire.messages import ConsumerStanding, Message, Published, PublishedAnswer, Republish
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
-
-    @get(
-        "/streams/{stream:str}/messages", summary="List messages", tags=["Messages"],
-        description="Returns the first messages, or the newest in descending order."
-        f" A page ends once its data and headers have {PAGE_SIZE}.",
+@get(
+    "/streams/{stream:str}/messages", summary="List messages", tags=["Messages"],
+    description="Returns the first messages, or the newest in descending order."
+    f" A page ends once its data and headers have {PAGE_SIZE}.",
+)  # fmt: skip
+async def list_messages(
+    request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
+    key_pattern: KeyPattern = None, where: Where = None,
+    start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
+    after: AfterSeq = None, before: BeforeSeq = None,
+) -> Listed[Message]:  # fmt: skip
+    check_one_place(after, before)
+    cached = await context.stream(request, stream, "consume")
+    newest = sort == "seq_desc"
+    # What comes before a place of an ascending list has lower seqs, and is read downwards from there.
+    above, below = (before, after) if newest else (after, before)
+    found = await context.raw_messages.messages(
+        cached.name, filter=_one_of(filter, key_pattern), where=where, limit=limit, newest=newest == (before is None),
+        start_seq=start_seq if above is None else max(start_seq or 1, above + 1),
+        end_seq=None if below is None else below - 1,
     )  # fmt: skip
-    async def list_messages(
-        request: AnyRequest, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
-        key_pattern: KeyPattern = None, where: Where = None,
-        start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
-        after: AfterSeq = None, before: BeforeSeq = None,
-    ) -> Listed[Message]:  # fmt: skip
-        check_one_place(after, before)
-        cached = await context.stream(request, stream, "consume")
-        newest = sort == "seq_desc"
-        # What comes before a place of an ascending list has lower seqs, and is read downwards from there.
-        above, below = (before, after) if newest else (after, before)
-        found = await context.raw_messages.messages(
-            cached.name, filter=_one_of(filter, key_pattern), where=where, limit=limit, newest=newest == (before is None),
-            start_seq=start_seq if above is None else max(start_seq or 1, above + 1),
-            end_seq=None if below is None else below - 1,
-        )  # fmt: skip
-        if newest:
-            found.reverse()
-        return page(
-            found, lambda message: message.seq, after=after, before=before,
-            show=lambda message: Message.of(message, cached.id),
-        )  # fmt: skip
+    if newest:
+        found.reverse()
+    return page(
+        found, lambda message: message.seq, after=after, before=before,
+        show=lambda message: Message.of(message, cached.id),
+    )  # fmt: skip
 
-    @get("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
-    async def read_message(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Message:
-        """Returns the latest message of a key. 404 if the key has none."""
-        cached = await context.stream(request, stream, "consume")
-        found = await context.raw_messages.message(cached.name, unmarked(key))
-        if found is None:
-            raise _unknown_key(cached.name, unmarked(key))
-        return Message.of(found, cached.id)
 
-    @get(
-        "/streams/{stream:str}/messages/{key:str}/consumer_info",
-        summary="Read the state of a key in each consumer",
-        tags=["Messages"],
-    )
-    async def read_standing(request: AnyRequest, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
-        """Returns the state of the key's latest message in every consumer of the stream."""
-        cached = await context.stream(request, stream, "consume")
-        found = await context.reading.standing(cached.name, unmarked(key))
-        if found is None:
-            raise _unknown_key(cached.name, unmarked(key))
-        seq, standings = found
-        return Listed([ConsumerStanding.of(one, seq) for one in standings])
+@get("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
+async def read_message(request: AnyRequest, context: Context, stream: StreamRef, key: KeyRef) -> Message:
+    """Returns the latest message of a key. 404 if the key has none."""
+    cached = await context.stream(request, stream, "consume")
+    found = await context.raw_messages.message(cached.name, unmarked(key))
+    if found is None:
+        raise _unknown_key(cached.name, unmarked(key))
+    return Message.of(found, cached.id)
 
-    @post("/streams/{stream:str}/republish", summary="Republish messages to a stream", tags=["Messages"],
-          status_code=200)  # fmt: skip
-    async def republish(request: AnyRequest, stream: StreamRef, data: JSONBody[Republish]) -> PublishedAnswer:
-        """Publishes the messages that match to another stream or the same one, all or none. They
-        are new messages there, in the same order."""
-        cached = await context.stream(request, stream, "consume")
-        target = await context.neighbour(request, data.target, "publish")
-        count = await context.admin.republish(
-            cached.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
-            start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,
-        )  # fmt: skip
-        return PublishedAnswer(Published(count))
 
-    return [list_messages, read_message, read_standing, republish]
+@get(
+    "/streams/{stream:str}/messages/{key:str}/consumer_info",
+    summary="Read the state of a key in each consumer",
+    tags=["Messages"],
+)
+async def read_standing(
+    request: AnyRequest, context: Context, stream: StreamRef, key: KeyRef
+) -> Listed[ConsumerStanding]:
+    """Returns the state of the key's latest message in every consumer of the stream."""
+    cached = await context.stream(request, stream, "consume")
+    found = await context.reading.standing(cached.name, unmarked(key))
+    if found is None:
+        raise _unknown_key(cached.name, unmarked(key))
+    seq, standings = found
+    return Listed([ConsumerStanding.of(one, seq) for one in standings])
+
+
+@post("/streams/{stream:str}/republish", summary="Republish messages to a stream", tags=["Messages"],
+      status_code=200)  # fmt: skip
+async def republish(
+    request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Republish]
+) -> PublishedAnswer:
+    """Publishes the messages that match to another stream or the same one, all or none. They
+    are new messages there, in the same order."""
+    cached = await context.stream(request, stream, "consume")
+    target = await context.neighbour(request, data.target, "publish")
+    count = await context.admin.republish(
+        cached.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
+        start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,
+    )  # fmt: skip
+    return PublishedAnswer(Published(count))
 
 
 def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:
@@ -103,3 +102,11 @@ def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | N
 
 def _unknown_key(stream: str, key: str) -> Problem:
     return Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    list_messages,
+    read_message,
+    read_standing,
+    republish,
+)

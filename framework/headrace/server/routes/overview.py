@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from headrace.model.records import Overview
-from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.merging import reachable, read_all
-from headrace.server.routes.context import AnyRequest, RouteContext, located
+from headrace.server.routes.context import AnyRequest, Context, located
 
 
 class OverviewAnswer(Struct):
@@ -40,19 +39,13 @@ def merged(found: Sequence[Overview]) -> Overview:
     )
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
-
-    @get("/overview", summary="Read the overview", tags=["Overview"])
-    async def overview(request: AnyRequest) -> OverviewAnswer:
-        """Returns streams, consumers, sources, running backfills and active processes. It
-        evaluates no conditions, so it is cheap enough for a call every second."""
-        await context.check_all_streams(request, "admin")
-        found, away = await read_all(engine, _overview)
-        return OverviewAnswer(found[0] if len(found) == 1 else merged(found), unavailable=away or UNSET)
-
-    return [overview]
+@get("/overview", summary="Read the overview", tags=["Overview"])
+async def overview(request: AnyRequest, context: Context) -> OverviewAnswer:
+    """Returns streams, consumers, sources, running backfills and active processes. It
+    evaluates no conditions, so it is cheap enough for a call every second."""
+    await context.check_all_streams(request, "admin")
+    found, away = await read_all(context.engine, _overview)
+    return OverviewAnswer(found[0] if len(found) == 1 else merged(found), unavailable=away or UNSET)
 
 
 async def _overview(engine: Engine) -> Overview:
@@ -70,3 +63,6 @@ async def _overview(engine: Engine) -> Overview:
         sources=sources,
         backfills=[one for one in found.backfills if one.source in names],
     )
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (overview,)

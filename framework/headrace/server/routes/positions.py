@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
@@ -12,10 +12,8 @@ from litestar.params import JSONBody, QueryParameter
 
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
-from headrace.server.access.scopes import Access
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.engine import Engine
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
@@ -37,98 +35,104 @@ _END = 2**63 - 1
 State = Literal["in_flight", "parked", "blocked", "next"]
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
+@get(
+    f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"],
+    description="Returns messages that are in flight, parked, blocked or next, without leasing them: the first ones, or the last"
+    f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. What is next is searched in 10,000 messages"
+    " of the stream.",
+)  # fmt: skip
+async def peek(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
+    visible: Annotated[
+        bool | None, QueryParameter(description="true returns only messages that can be received now, false only the others.")
+    ] = None,
+    states: Annotated[
+        list[State] | None, QueryParameter(max_items=4, description="Return only messages in these states. By default all.")
+    ] = None,
+    of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
+    after: AfterSeq = None, before: BeforeSeq = None,
+) -> Listed[Peeked]:  # fmt: skip
+    check_one_place(after, before)
+    cached = await context.consumer(request, stream, consumer, "consume")
+    sealing = await context.engine.ack_ids()
+    back = before is not None
+    descending = sort == "seq_desc" and not of_each
+    downwards = descending != back
+    place = before if back else after
+    read = await context.raw_messages.peek(
+        cached,
+        limit=limit,
+        above=0 if downwards or place is None else place,
+        below=None if not downwards else _END if place is None else place,
+        states=states,
+    )
+    now = datetime.now(UTC)
+    found = [message for message in read if visible is None or visible == _visible(message, now)]
+    end = _end(read, downwards) if read.more else None
+    if not of_each:
+        found, end = _page(found, _known_up_to(read, limit, downwards, end), limit, downwards)
+        if back:
+            found.reverse()
+    first, last = (found[0].seq, found[-1].seq) if found else (None, None)
+    if of_each and found:
+        first, last = min(message.seq for message in found), max(message.seq for message in found)
+    return Listed(
+        [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found],
+        last if back else end,
+        end if back else first if after is not None else None,
+    )
 
-    @get(
-        f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"],
-        description="Returns messages that are in flight, parked, blocked or next, without leasing them: the first ones, or the last"
-        f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. What is next is searched in 10,000 messages"
-        " of the stream.",
+
+@post(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
+async def seek(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
+) -> PositionAnswer:
+    """Moves the consumer. Its next message is the first one at or above `to`. Messages in flight lose
+    their leases. Dead letters stay."""
+    cached = await context.consumer(request, stream, consumer, "admin")
+    return PositionAnswer(Position(await context.admin.seek(cached.stream.name, cached.name, data.place())))
+
+
+@post(f"{_PATH}/replay", summary="Replay messages", tags=["Consumers"], status_code=200)
+async def replay(
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    data: JSONBody[Choice | None] = None,
+) -> ReplayedAnswer:
+    """Delivers earlier messages again, before any new ones. They must match the request and
+    the consumer's own filters."""
+    cached = await context.consumer(request, stream, consumer, "admin")
+    choice = data or Choice()
+    count = await context.admin.replay(
+        cached.stream.name, cached.name, filter=choice.filter, where=choice.where, start_seq=choice.start_seq,
+        end_seq=choice.end_seq, start_time=choice.start_time, end_time=choice.end_time, dry_run=choice.dry_run,
     )  # fmt: skip
-    async def peek(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
-        visible: Annotated[
-            bool | None, QueryParameter(description="true returns only messages that can be received now, false only the others.")
-        ] = None,
-        states: Annotated[
-            list[State] | None, QueryParameter(max_items=4, description="Return only messages in these states. By default all.")
-        ] = None,
-        of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
-        after: AfterSeq = None, before: BeforeSeq = None,
-    ) -> Listed[Peeked]:  # fmt: skip
-        check_one_place(after, before)
-        cached = await context.consumer(request, stream, consumer, "consume")
-        sealing = await engine.ack_ids()
-        back = before is not None
-        descending = sort == "seq_desc" and not of_each
-        downwards = descending != back
-        place = before if back else after
-        read = await context.raw_messages.peek(
-            cached,
-            limit=limit,
-            above=0 if downwards or place is None else place,
-            below=None if not downwards else _END if place is None else place,
-            states=states,
-        )
-        now = datetime.now(UTC)
-        found = [message for message in read if visible is None or visible == _visible(message, now)]
-        end = _end(read, downwards) if read.more else None
-        if not of_each:
-            found, end = _page(found, _known_up_to(read, limit, downwards, end), limit, downwards)
-            if back:
-                found.reverse()
-        first, last = (found[0].seq, found[-1].seq) if found else (None, None)
-        if of_each and found:
-            first, last = min(message.seq for message in found), max(message.seq for message in found)
-        return Listed(
-            [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found],
-            last if back else end,
-            end if back else first if after is not None else None,
-        )
+    return ReplayedAnswer(Replayed(count))
 
-    @post(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
-    async def seek(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
-    ) -> PositionAnswer:
-        """Moves the consumer. Its next message is the first one at or above `to`. Messages in flight lose
-        their leases. Dead letters stay."""
-        cached = await context.consumer(request, stream, consumer, "admin")
-        return PositionAnswer(Position(await context.admin.seek(cached.stream.name, cached.name, data.place())))
 
-    @post(f"{_PATH}/replay", summary="Replay messages", tags=["Consumers"], status_code=200)
-    async def replay(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Choice | None] = None
-    ) -> ReplayedAnswer:
-        """Delivers earlier messages again, before any new ones. They must match the request and
-        the consumer's own filters."""
-        cached = await context.consumer(request, stream, consumer, "admin")
-        choice = data or Choice()
-        count = await context.admin.replay(
-            cached.stream.name, cached.name, filter=choice.filter, where=choice.where, start_seq=choice.start_seq,
-            end_seq=choice.end_seq, start_time=choice.start_time, end_time=choice.end_time, dry_run=choice.dry_run,
-        )  # fmt: skip
-        return ReplayedAnswer(Replayed(count))
+@post(f"{_PATH}/pause", summary="Pause a consumer", tags=["Consumers"], status_code=200)
+async def pause(
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    data: JSONBody[Pause | None] = None,
+) -> Consumer:
+    """Stops deliveries until the given time, or until the consumer is resumed. Messages in
+    flight can still be settled."""
+    cached = await context.consumer(request, stream, consumer, "admin")
+    await context.admin.pause(cached.stream.name, cached.name, None if data is None else data.until)
+    return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
-    @post(f"{_PATH}/pause", summary="Pause a consumer", tags=["Consumers"], status_code=200)
-    async def pause(
-        request: AnyRequest, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Pause | None] = None
-    ) -> Consumer:
-        """Stops deliveries until the given time, or until the consumer is resumed. Messages in
-        flight can still be settled."""
-        cached = await context.consumer(request, stream, consumer, "admin")
-        await context.admin.pause(cached.stream.name, cached.name, None if data is None else data.until)
-        return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
-    @post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
-    async def resume(request: AnyRequest, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
-        """Ends a pause. Waiting receivers are woken at once."""
-        cached = await context.consumer(request, stream, consumer, "admin")
-        await context.admin.resume(cached.stream.name, cached.name)
-        return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
-
-    return [peek, seek, replay, pause, resume]
+@post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
+async def resume(request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
+    """Ends a pause. Waiting receivers are woken at once."""
+    cached = await context.consumer(request, stream, consumer, "admin")
+    await context.admin.resume(cached.stream.name, cached.name)
+    return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
 
 def _visible(message: PeekedMessage, now: datetime) -> bool:
@@ -167,3 +171,12 @@ def _page(
     found = sorted(found, key=lambda message: message.seq, reverse=downwards)
     known = [message for message in found if end is None or (message.seq >= end if downwards else message.seq <= end)]
     return known[:limit], known[limit - 1].seq if len(known) > limit else end
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    peek,
+    seek,
+    replay,
+    pause,
+    resume,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -16,10 +16,9 @@ from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import UnknownSchedule
 from headrace.model.pages import Page
 from headrace.model.schedules import ScheduleInfo
-from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.merging import merged, reachable_page, read_all
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.wire.common import Listed, Success
 
@@ -34,81 +33,18 @@ ScheduleRef = Annotated[
 _TAGS = ["Schedules"]
 _PATH = "/schedules/{schedule:str}"
 
-
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
-
-    @get(
-        "/schedules",
-        summary="List schedules",
-        tags=_TAGS,
-        description=f"Returns the schedules of all databases by name. A page ends once its settings have {PAGE_SIZE}.",
-    )
-    async def list_schedules(
-        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
-    ) -> Listed[ScheduleInfo]:
-        await context.check_all_streams(request, "consume")
-        check_one_place(after, before)
-
-        async def read(one: Engine) -> Page[ScheduleInfo]:
-            return await reachable_page(
-                one,
-                "stream",
-                lambda info: info.stream,
-                lambda after, before: _page_of(one.app.database, limit, after, before),
-                _place,
-                _place_in(after),
-                _place_in(before),
-            )
-
-        pages, away = await read_all(engine, read)
-        found = merged(pages, _place, limit, backwards=before is not None)
-        several = engine.further is not None and engine.further.exist
-        return page(
-            found,
-            (lambda info: f"{info.stream}:{info.name}") if several else lambda info: info.name,
-            after=after,
-            before=before,
-            unavailable=away,
-        )
-
-    @get(_PATH, summary="Read a schedule", tags=_TAGS)
-    async def read_schedule(request: AnyRequest, schedule: ScheduleRef) -> ScheduleInfo:
-        """Returns the schedule's settings and its state."""
-        return await context.schedule(request, schedule, "consume")
-
-    @post(f"{_PATH}/pause", summary="Pause a schedule", tags=_TAGS, status_code=200)
-    async def pause_schedule(request: AnyRequest, schedule: ScheduleRef) -> ScheduleInfo:
-        """Publishes nothing until the schedule is resumed."""
-        return await context.admin.pause_schedule((await context.schedule(request, schedule, "admin")).name)
-
-    @post(f"{_PATH}/resume", summary="Resume a schedule", tags=_TAGS, status_code=200)
-    async def resume_schedule(request: AnyRequest, schedule: ScheduleRef) -> ScheduleInfo:
-        """Goes on with the first due time from now."""
-        return await context.admin.resume_schedule((await context.schedule(request, schedule, "admin")).name)
-
-    @post(f"{_PATH}/run", summary="Run a schedule now", tags=_TAGS, status_code=200)
-    async def run_schedule(request: AnyRequest, schedule: ScheduleRef) -> ScheduleInfo:
-        """Asks for a message now, besides those of the due times. A process that runs the schedule publishes it within
-        two seconds. 422 if the schedule is paused."""
-        return await context.admin.run_schedule((await context.schedule(request, schedule, "admin")).name)
-
-    @delete(_PATH, summary="Delete a schedule", tags=_TAGS, status_code=200)
-    async def delete_schedule(request: AnyRequest, schedule: ScheduleRef) -> Success:
-        """Deletes the schedule. The next process that starts and declares it creates it again."""
-        await context.admin.delete_schedule((await context.schedule(request, schedule, "admin")).name)
-        return Success(success=True)
-
-    return [list_schedules, read_schedule, pause_schedule, resume_schedule, run_schedule, delete_schedule]
-
-
 Place = tuple[str, str]
 """The place of a schedule in the list: its name, which is unique in a database, and its stream, which is unique among all."""
+
+_LAST = "\U0010ffff"
 
 
 def _place(info: ScheduleInfo) -> Place:
     return info.name, info.stream
+
+
+def _ref(info: ScheduleInfo) -> str:
+    return f"{info.stream}:{info.name}"
 
 
 def _place_in(text: str | None) -> Place | None:
@@ -117,9 +53,6 @@ def _place_in(text: str | None) -> Place | None:
         return None
     stream, colon, name = text.rpartition(":")
     return name, stream if colon else _LAST
-
-
-_LAST = "\U0010ffff"
 
 
 async def _page_of(
@@ -139,3 +72,84 @@ async def _page_of(
         elif before is not None and _place(same) < before:
             found.append(same)
     return found
+
+
+@get(
+    "/schedules",
+    summary="List schedules",
+    tags=_TAGS,
+    description=f"Returns the schedules of all databases by name. A page ends once its settings have {PAGE_SIZE}.",
+)
+async def list_schedules(
+    request: AnyRequest,
+    context: Context,
+    limit: ListLimit = MAX_LIMIT,
+    after: AfterName = None,
+    before: BeforeName = None,
+) -> Listed[ScheduleInfo]:
+    await context.check_all_streams(request, "consume")
+    check_one_place(after, before)
+
+    async def read(one: Engine) -> Page[ScheduleInfo]:
+        return await reachable_page(
+            one,
+            "stream",
+            lambda info: info.stream,
+            lambda after, before: _page_of(one.app.database, limit, after, before),
+            _place,
+            _place_in(after),
+            _place_in(before),
+        )
+
+    further = context.engine.further
+    pages, away = await read_all(context.engine, read)
+    found = merged(pages, _place, limit, backwards=before is not None)
+    return page(
+        found,
+        _ref if further is not None and further.exist else lambda info: info.name,
+        after=after,
+        before=before,
+        unavailable=away,
+    )
+
+
+@get(_PATH, summary="Read a schedule", tags=_TAGS)
+async def read_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
+    """Returns the schedule's settings and its state."""
+    return await context.schedule(request, schedule, "consume")
+
+
+@post(f"{_PATH}/pause", summary="Pause a schedule", tags=_TAGS, status_code=200)
+async def pause_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
+    """Publishes nothing until the schedule is resumed."""
+    return await context.admin.pause_schedule((await context.schedule(request, schedule, "admin")).name)
+
+
+@post(f"{_PATH}/resume", summary="Resume a schedule", tags=_TAGS, status_code=200)
+async def resume_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
+    """Goes on with the first due time from now."""
+    return await context.admin.resume_schedule((await context.schedule(request, schedule, "admin")).name)
+
+
+@post(f"{_PATH}/run", summary="Run a schedule now", tags=_TAGS, status_code=200)
+async def run_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
+    """Asks for a message now, besides those of the due times. A process that runs the schedule publishes it within
+    two seconds. 422 if the schedule is paused."""
+    return await context.admin.run_schedule((await context.schedule(request, schedule, "admin")).name)
+
+
+@delete(_PATH, summary="Delete a schedule", tags=_TAGS, status_code=200)
+async def delete_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> Success:
+    """Deletes the schedule. The next process that starts and declares it creates it again."""
+    await context.admin.delete_schedule((await context.schedule(request, schedule, "admin")).name)
+    return Success(success=True)
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    list_schedules,
+    read_schedule,
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+    delete_schedule,
+)

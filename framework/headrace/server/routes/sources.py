@@ -7,7 +7,7 @@ endpoint.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import Response, delete, get, post, route
 from litestar.enums import HttpMethod
@@ -21,13 +21,11 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
-from headrace.server.access.scopes import Access
 from headrace.server.claims import claimed
-from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.merging import merged, reachable_page, read_all
 from headrace.server.routes import captures
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import SourceRef
 from headrace.server.routes.responses import call
@@ -36,107 +34,104 @@ from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.sources import NewSource, Source, SourceSettings, source_of
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
+@post("/sources", summary="Create a source", tags=["Sources"])
+async def create_source(request: AnyRequest, context: Context, data: Annotated[NewSource, Body()]) -> Source:
+    """Creates a source. 409 if a source of this name exists. A source that captures tables also creates its stream unless that exists,
+    which needs `into_existing` if the stream has messages or consumers,
+    and requires a token with `admin` for all streams."""
+    stream = await _stream(context, request, data)
+    spec = data.spec(stream)
+    context.engine.transforms.check_settings(spec.settings())
+    try:
+        async with claimed(context.engine, "source", spec.name):
+            if not await context.admin.create_source(spec, into_existing=data.into_existing):
+                raise already_exists(f"The source {data.name!r}", {})
+    except AlreadyExists as error:
+        if "stream" in error.differing and await context.scope(request, "admin") is not None:
+            # Nothing but that the name is taken, which the URL of every webhook shows.
+            raise AlreadyExists(f"The source name {data.name!r} is taken. Choose another name.") from error
+        raise
+    context.engine.clear_caches()
+    return source_of(await context.admin.source(data.name))
 
-    @post("/sources", summary="Create a source", tags=["Sources"])
-    async def create_source(request: AnyRequest, data: Annotated[NewSource, Body()]) -> Source:
-        """Creates a source. 409 if a source of this name exists. A source that captures tables also creates its stream unless that exists,
-        which needs `into_existing` if the stream has messages or consumers,
-        and requires a token with `admin` for all streams."""
-        stream = await _stream(context, request, data)
-        spec = data.spec(stream)
-        engine.transforms.check_settings(spec.settings())
-        try:
-            async with claimed(engine, "source", spec.name):
-                if not await context.admin.create_source(spec, into_existing=data.into_existing):
-                    raise already_exists(f"The source {data.name!r}", {})
-        except AlreadyExists as error:
-            if "stream" in error.differing and await context.scope(request, "admin") is not None:
-                # Nothing but that the name is taken, which the URL of every webhook shows.
-                raise AlreadyExists(f"The source name {data.name!r} is taken. Choose another name.") from error
-            raise
-        engine.clear_caches()
-        return source_of(await context.admin.source(data.name))
 
-    @get(
-        "/sources",
-        summary="List sources",
-        tags=["Sources"],
-        description=f"Returns sources by name. A page ends once its settings have {PAGE_SIZE}.",
-    )
-    async def list_sources(
-        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
-    ) -> Listed[Source]:
-        await context.check_all_streams(request, "admin")
-        check_one_place(after, before)
+@get(
+    "/sources",
+    summary="List sources",
+    tags=["Sources"],
+    description=f"Returns sources by name. A page ends once its settings have {PAGE_SIZE}.",
+)
+async def list_sources(
+    request: AnyRequest,
+    context: Context,
+    limit: ListLimit = MAX_LIMIT,
+    after: AfterName = None,
+    before: BeforeName = None,
+) -> Listed[Source]:
+    await context.check_all_streams(request, "admin")
+    check_one_place(after, before)
 
-        async def read(one: Engine) -> Page[SourceInfo]:
-            return await reachable_page(
-                one,
-                "source",
-                lambda info: info.name,
-                lambda after, before: store.sources(
-                    one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
-                ),
-                lambda info: info.name,
-                after,
-                before,
-            )
+    async def read(one: Engine) -> Page[SourceInfo]:
+        return await reachable_page(
+            one,
+            "source",
+            lambda info: info.name,
+            lambda after, before: store.sources(
+                one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
+            ),
+            lambda info: info.name,
+            after,
+            before,
+        )
 
-        pages, away = await read_all(engine, read)
-        found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
-        return page(found, lambda info: info.name, after=after, before=before, show=source_of, unavailable=away)
+    pages, away = await read_all(context.engine, read)
+    found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
+    return page(found, lambda info: info.name, after=after, before=before, show=source_of, unavailable=away)
 
-    @get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
-    async def read_source(request: AnyRequest, source: SourceRef) -> Source:
-        """Returns the source's settings, without its secrets, and its state."""
-        return source_of(await context.source(request, source))
 
-    @route(
-        "/sources/{source:str}",
-        http_method=[HttpMethod.PATCH, HttpMethod.PUT],
-        summary="Change a source",
-        tags=["Sources"],
-        status_code=200,
-    )
-    async def edit_source(request: AnyRequest, source: SourceRef, data: Annotated[SourceSettings, Body()]) -> Source:
-        """Changes settings of a source. Settings that are left out stay, also with PUT. Among `secrets`, `…` stands for
-        the secrets that the source has. This server applies the change at once, others within two seconds."""
-        info = await context.source(request, source)
-        changes = data.changes(info.kind)
-        engine.transforms.check_settings(changes, info.settings)
-        changed = await context.admin.edit_source(info.id, **changes)
-        engine.clear_caches()
-        return source_of(changed)
+@get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
+async def read_source(request: AnyRequest, context: Context, source: SourceRef) -> Source:
+    """Returns the source's settings, without its secrets, and its state."""
+    return source_of(await context.source(request, source))
 
-    @delete("/sources/{source:str}", summary="Delete a source", tags=["Sources"], status_code=200)
-    async def delete_source(
-        request: AnyRequest,
-        source: SourceRef,
-        force: Annotated[
-            bool, QueryParameter(description="Delete it although its replication slot or publication can't be dropped.")
-        ] = False,
-    ) -> DeletedSource:
-        """Deletes the source. Published messages stay. 409 if the source captures tables, and its replication slot
-        or publication can't be dropped, unless forced."""
-        info = await context.source(request, source)
-        left = await context.admin.delete_source(info.id, force=force)
-        if engine.names is not None:
-            await engine.names.forget("source", info.name)
-        engine.clear_caches()
-        return DeletedSource(id=info.id, left=UNSET if left is None else left)
 
-    return [
-        create_source,
-        list_sources,
-        read_source,
-        edit_source,
-        delete_source,
-        *captures.routes(context),
-        _deliver(Webhooks(engine, access)),
-    ]
+@route(
+    "/sources/{source:str}",
+    http_method=[HttpMethod.PATCH, HttpMethod.PUT],
+    summary="Change a source",
+    tags=["Sources"],
+    status_code=200,
+)
+async def edit_source(
+    request: AnyRequest, context: Context, source: SourceRef, data: Annotated[SourceSettings, Body()]
+) -> Source:
+    """Changes settings of a source. Settings that are left out stay, also with PUT. Among `secrets`, `…` stands for
+    the secrets that the source has. This server applies the change at once, others within two seconds."""
+    info = await context.source(request, source)
+    changes = data.changes(info.kind)
+    context.engine.transforms.check_settings(changes, info.settings)
+    changed = await context.admin.edit_source(info.id, **changes)
+    context.engine.clear_caches()
+    return source_of(changed)
+
+
+@delete("/sources/{source:str}", summary="Delete a source", tags=["Sources"], status_code=200)
+async def delete_source(
+    request: AnyRequest,
+    context: Context,
+    source: SourceRef,
+    force: Annotated[
+        bool, QueryParameter(description="Delete it although its replication slot or publication can't be dropped.")
+    ] = False,
+) -> DeletedSource:
+    """Deletes the source. Published messages stay. 409 if the source captures tables, and its replication slot
+    or publication can't be dropped, unless forced."""
+    info = await context.source(request, source)
+    left = await context.admin.delete_source(info.id, force=force)
+    if context.engine.names is not None:
+        await context.engine.names.forget("source", info.name)
+    context.engine.clear_caches()
+    return DeletedSource(id=info.id, left=UNSET if left is None else left)
 
 
 async def _stream(context: RouteContext, request: AnyRequest, data: NewSource) -> str:
@@ -153,16 +148,23 @@ async def _stream(context: RouteContext, request: AnyRequest, data: NewSource) -
         ) from error
 
 
-def _deliver(webhooks: Webhooks) -> HTTPRouteHandler:
-    """Declare the webhook endpoint for OpenAPI. The server dispatches it before Litestar does
-    (`Webhooks.find`)."""
+@post("/webhook/{source:str}", summary="Deliver a webhook", tags=["Sources"], status_code=200)
+async def deliver(
+    request: AnyRequest,
+    context: Context,
+    source: Annotated[str, Parameter(description="Name of a webhook source.")],
+) -> Response[Success]:
+    """Publishes a delivery. The body may be anything. No token is needed. 401 if the source requires a signature
+    and the request has none or an invalid one. The answer is sent after the commit."""
+    return await call(request, context.webhooks.deliver, source)
 
-    @post("/webhook/{source:str}", summary="Deliver a webhook", tags=["Sources"], status_code=200)
-    async def deliver(
-        request: AnyRequest, source: Annotated[str, Parameter(description="Name of a webhook source.")]
-    ) -> Response[Success]:
-        """Publishes a delivery. The body may be anything. No token is needed. 401 if the source requires a signature
-        and the request has none or an invalid one. The answer is sent after the commit."""
-        return await call(request, webhooks.deliver, source)
 
-    return deliver
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    create_source,
+    list_sources,
+    read_source,
+    edit_source,
+    delete_source,
+    *captures.ROUTES,
+    deliver,
+)

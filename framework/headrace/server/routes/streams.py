@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import delete, get, post, route
 from litestar.enums import HttpMethod
@@ -16,97 +16,110 @@ from headrace.admin import streams as administration
 from headrace.admin.validation import already_exists
 from headrace.model.pages import Page
 from headrace.model.records import StreamInfo
-from headrace.server.access.scopes import Access
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged, reachable_page, read_all
-from headrace.server.routes.context import AnyRequest, RouteContext, located
+from headrace.server.routes.context import AnyRequest, Context, located
 from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
+@post("/streams", summary="Create a stream", tags=["Streams"])
+async def create_stream(request: AnyRequest, context: Context, data: JSONBody[NewStream]) -> Stream:
+    """Creates a stream, in a further database if one is named. 409 if a stream of this name exists in any database."""
+    await context.check_stream(request, data.name, "admin")
+    engine, database, spec = context.engine, data.database, data.spec()
+    target = engine if database is None or engine.further is None else await engine.further.engine(database)
+    async with claimed(target, "stream", spec.name):
+        if not await target.admin.create_stream(spec):
+            raise already_exists(f"The stream {spec.name!r}", {})
+    target.clear_caches()
+    return Stream.of(located(target, await target.admin.stream(spec.name)))
 
-    @post("/streams", summary="Create a stream", tags=["Streams"])
-    async def create_stream(request: AnyRequest, data: JSONBody[NewStream]) -> Stream:
-        """Creates a stream, in a further database if one is named. 409 if a stream of this name exists in any database."""
-        await context.check_stream(request, data.name, "admin")
-        database, spec = data.database, data.spec()
-        target = engine if database is None or engine.further is None else await engine.further.engine(database)
-        async with claimed(target, "stream", spec.name):
-            if not await target.admin.create_stream(spec):
-                raise already_exists(f"The stream {spec.name!r}", {})
-        target.clear_caches()
-        return Stream.of(located(target, await target.admin.stream(spec.name)))
 
-    @get("/streams", summary="List streams", tags=["Streams"])
-    async def list_streams(
-        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
-    ) -> Listed[Stream]:
-        """Returns streams by name."""
-        await context.check_all_streams(request, "consume")
-        check_one_place(after, before)
+@get("/streams", summary="List streams", tags=["Streams"])
+async def list_streams(
+    request: AnyRequest,
+    context: Context,
+    limit: ListLimit = MAX_LIMIT,
+    after: AfterName = None,
+    before: BeforeName = None,
+) -> Listed[Stream]:
+    """Returns streams by name."""
+    await context.check_all_streams(request, "consume")
+    check_one_place(after, before)
 
-        async def read(one: Engine) -> Page[StreamInfo]:
-            found = await reachable_page(
-                one,
-                "stream",
-                lambda info: info.name,
-                lambda after, before: store.streams(one.app.database, limit=limit, after=after, before=before),
-                lambda info: info.name,
-                after,
-                before,
-            )
-            return Page((located(one, info) for info in found), more=found.more)
-
-        pages, away = await read_all(engine, read)
-        found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
-        return page(found, lambda info: info.name, after=after, before=before, show=Stream.of, unavailable=away)
-
-    @get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
-    async def read_stream(request: AnyRequest, stream: StreamRef) -> Stream:
-        """Returns the stream's settings and its size."""
-        cached = await context.stream(request, stream, "consume")
-        return Stream.of(context.located(await context.admin.stream(cached.name)))
-
-    @route(
-        "/streams/{stream:str}",
-        http_method=[HttpMethod.PATCH, HttpMethod.PUT],
-        summary="Change a stream",
-        tags=["Streams"],
-        status_code=200,
-    )
-    async def edit_stream(request: AnyRequest, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
-        """Changes settings of a stream. Settings that are left out stay, also with PUT."""
-        cached = await context.stream(request, stream, "admin")
-        await context.admin.edit_stream(cached.name, **changes(data, await context.admin.stream(cached.name)))
-        return Stream.of(context.located(await context.admin.stream(cached.name)))
-
-    @delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
-    async def delete_stream(
-        request: AnyRequest,
-        stream: StreamRef,
-        force: Annotated[
-            bool | None,
-            QueryParameter(
-                description="`true` deletes its webhooks, too. `false` refuses with 409 while a worker uses one of its"
-                " consumers. By default only a source that fills it refuses."
-            ),
-        ] = None,
-    ) -> Deleted:
-        """Deletes the stream with its messages and consumers. The leases of its consumers end, so that late
-        acks are stale. 409 if a source fills it."""
-        cached = await context.stream(request, stream, "admin")
-        await administration.delete_stream(
-            engine.app.database, cached.name, force=force is True, end_leases=force is not False
+    async def read(one: Engine) -> Page[StreamInfo]:
+        found = await reachable_page(
+            one,
+            "stream",
+            lambda info: info.name,
+            lambda after, before: store.streams(one.app.database, limit=limit, after=after, before=before),
+            lambda info: info.name,
+            after,
+            before,
         )
-        if engine.names is not None:
-            await engine.names.forget("stream", cached.name)
-        engine.clear_caches()
-        return Deleted(cached.id)
+        return Page((located(one, info) for info in found), more=found.more)
 
-    return [create_stream, list_streams, read_stream, edit_stream, delete_stream]
+    pages, away = await read_all(context.engine, read)
+    found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
+    return page(found, lambda info: info.name, after=after, before=before, show=Stream.of, unavailable=away)
+
+
+@get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
+async def read_stream(request: AnyRequest, context: Context, stream: StreamRef) -> Stream:
+    """Returns the stream's settings and its size."""
+    cached = await context.stream(request, stream, "consume")
+    return Stream.of(context.located(await context.admin.stream(cached.name)))
+
+
+@route(
+    "/streams/{stream:str}",
+    http_method=[HttpMethod.PATCH, HttpMethod.PUT],
+    summary="Change a stream",
+    tags=["Streams"],
+    status_code=200,
+)
+async def edit_stream(
+    request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[StreamSettings]
+) -> Stream:
+    """Changes settings of a stream. Settings that are left out stay, also with PUT."""
+    cached = await context.stream(request, stream, "admin")
+    await context.admin.edit_stream(cached.name, **changes(data, await context.admin.stream(cached.name)))
+    return Stream.of(context.located(await context.admin.stream(cached.name)))
+
+
+@delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
+async def delete_stream(
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    force: Annotated[
+        bool | None,
+        QueryParameter(
+            description="`true` deletes its webhooks, too. `false` refuses with 409 while a worker uses one of its"
+            " consumers. By default only a source that fills it refuses."
+        ),
+    ] = None,
+) -> Deleted:
+    """Deletes the stream with its messages and consumers. The leases of its consumers end, so that late
+    acks are stale. 409 if a source fills it."""
+    cached = await context.stream(request, stream, "admin")
+    await administration.delete_stream(
+        context.engine.app.database, cached.name, force=force is True, end_leases=force is not False
+    )
+    if context.engine.names is not None:
+        await context.engine.names.forget("stream", cached.name)
+    context.engine.clear_caches()
+    return Deleted(cached.id)
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    create_stream,
+    list_streams,
+    read_stream,
+    edit_stream,
+    delete_stream,
+)

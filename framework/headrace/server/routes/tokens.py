@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -15,10 +15,8 @@ from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo, check_lifetime, check_name, parse_all
-from headrace.server.access.scopes import Access
-from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -66,46 +64,46 @@ class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
+@post("/tokens", summary="Create a token", tags=["Tokens"])
+async def create_token(request: AnyRequest, context: Context, data: JSONBody[TokenRequest]) -> NewToken:
+    """Creates a token. Only this answer contains it. Once a token has been created, every
+    call needs one. 409 if the name is taken."""
+    await context.check_all_streams(request, "admin")
+    name, scopes, lifetime = data.checked()
+    created = await context.admin.create_token(name, scopes, expires_in=lifetime)
+    context.access.changed(created.id)
+    return created
 
-    @post("/tokens", summary="Create a token", tags=["Tokens"])
-    async def create_token(request: AnyRequest, data: JSONBody[TokenRequest]) -> NewToken:
-        """Creates a token. Only this answer contains it. Once a token has been created, every
-        call needs one. 409 if the name is taken."""
-        await context.check_all_streams(request, "admin")
-        name, scopes, lifetime = data.checked()
-        created = await context.admin.create_token(name, scopes, expires_in=lifetime)
-        access.changed(created.id)
-        return created
 
-    @get(
-        "/tokens",
-        summary="List tokens",
-        tags=["Tokens"],
-        description=f"Returns tokens by name, without their secrets, including expired and revoked ones. A page ends once its scopes have {PAGE_SIZE}.",
+@get(
+    "/tokens",
+    summary="List tokens",
+    tags=["Tokens"],
+    description=f"Returns tokens by name, without their secrets, including expired and revoked ones. A page ends once its scopes have {PAGE_SIZE}.",
+)
+async def list_tokens(
+    request: AnyRequest,
+    context: Context,
+    limit: ListLimit = MAX_LIMIT,
+    after: AfterName = None,
+    before: BeforeName = None,
+) -> Listed[TokenInfo]:
+    await context.check_all_streams(request, "admin")
+    check_one_place(after, before)
+    found = await store.tokens(
+        context.engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
     )
-    async def list_tokens(
-        request: AnyRequest, limit: ListLimit = MAX_LIMIT, after: AfterName = None, before: BeforeName = None
-    ) -> Listed[TokenInfo]:
-        await context.check_all_streams(request, "admin")
-        check_one_place(after, before)
-        found = await store.tokens(
-            engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
-        )
-        return page(found, lambda token: token.name, after=after, before=before)
+    return page(found, lambda token: token.name, after=after, before=before)
 
-    @delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
-    async def revoke_token(request: AnyRequest, token: TokenRef) -> TokenInfo:
-        """Revokes a token permanently. This server applies it at once, others within two
-        seconds. The token stays on the list, and its name stays taken."""
-        await context.check_all_streams(request, "admin")
-        revoked = await context.admin.revoke_token(unmarked(token))
-        access.changed(revoked.id)
-        return revoked
 
-    return [create_token, list_tokens, revoke_token]
+@delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
+async def revoke_token(request: AnyRequest, context: Context, token: TokenRef) -> TokenInfo:
+    """Revokes a token permanently. This server applies it at once, others within two
+    seconds. The token stays on the list, and its name stays taken."""
+    await context.check_all_streams(request, "admin")
+    revoked = await context.admin.revoke_token(unmarked(token))
+    context.access.changed(revoked.id)
+    return revoked
 
 
 def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
@@ -113,3 +111,10 @@ def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
         return check(value)
     except (InvalidInput, ConfigurationError) as error:
         raise Problem(422, "invalid", str(error), validation_errors={field: [str(error)]}) from error
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    create_token,
+    list_tokens,
+    revoke_token,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -13,10 +13,8 @@ from msgspec import Meta, Struct
 from headrace.admin.databases import NAME
 from headrace.model.errors import Forbidden
 from headrace.model.records import DatabaseCheck, DatabaseInfo
-from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
-from headrace.server.options import Options
-from headrace.server.routes.context import AnyRequest, RouteContext
+from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.store.database.references import MAX_REFERENCE, REFERENCE, check_reference, is_allowed
@@ -49,56 +47,63 @@ class RemovedDatabase(Struct):
     deleted: bool = True
 
 
-def routes(engine: Engine, access: Access, options: Options) -> Sequence[HTTPRouteHandler]:
-    """Return the handlers."""
-    context = RouteContext(engine, access)
+@get("/databases", summary="List databases", tags=["Databases"])
+async def list_databases(request: AnyRequest, context: Context) -> Listed[DatabaseInfo]:
+    """Returns the further databases by name. `/ready` says which of them answer."""
+    await context.check_all_streams(request, "admin")
+    return Listed(await context.admin.databases())
 
-    @get("/databases", summary="List databases", tags=["Databases"])
-    async def list_databases(request: AnyRequest) -> Listed[DatabaseInfo]:
-        """Returns the further databases by name. `/ready` says which of them answer."""
-        await context.check_all_streams(request, "admin")
-        return Listed(await context.admin.databases())
 
-    @post("/databases", summary="Add a database", tags=["Databases"])
-    async def add_database(request: AnyRequest, data: JSONBody[NewDatabase]) -> DatabaseInfo:
-        """Adds a database, in which streams can then be created. 403 unless the operator allows the reference. 409 if the
-        name is taken."""
-        await context.check_all_streams(request, "admin")
-        check_reference(data.url_from)
-        if not is_allowed(data.url_from, options.database_references):
-            raise Forbidden(
-                f"The server's operator does not allow the reference {data.url_from:.80}. Add the database on the command line, or"
-                " allow it with --database-references."
-            )
-        found = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
-        _changed(engine)
-        return found
+@post("/databases", summary="Add a database", tags=["Databases"])
+async def add_database(request: AnyRequest, context: Context, data: JSONBody[NewDatabase]) -> DatabaseInfo:
+    """Adds a database, in which streams can then be created. 403 unless the operator allows the reference. 409 if the
+    name is taken."""
+    await context.check_all_streams(request, "admin")
+    check_reference(data.url_from)
+    if not is_allowed(data.url_from, context.options.database_references):
+        raise Forbidden(
+            f"The server's operator does not allow the reference {data.url_from:.80}. Add the database on the command line, or"
+            " allow it with --database-references."
+        )
+    found = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
+    _changed(context.engine)
+    return found
 
-    @get("/databases/{database:str}", summary="Read a database", tags=["Databases"])
-    async def read_database(request: AnyRequest, database: DatabaseRef) -> DatabaseInfo:
-        """Returns where the server finds the database's URL."""
-        await context.check_all_streams(request, "admin")
-        return await context.admin.database(unmarked(database))
 
-    @post("/databases/{database:str}/check", summary="Check a database", tags=["Databases"], status_code=200)
-    async def check_database(request: AnyRequest, database: DatabaseRef) -> DatabaseCheck:
-        """Connects to the database, and checks its schema and the rights of its role."""
-        await context.check_all_streams(request, "admin")
-        return await context.admin.check_database(unmarked(database))
+@get("/databases/{database:str}", summary="Read a database", tags=["Databases"])
+async def read_database(request: AnyRequest, context: Context, database: DatabaseRef) -> DatabaseInfo:
+    """Returns where the server finds the database's URL."""
+    await context.check_all_streams(request, "admin")
+    return await context.admin.database(unmarked(database))
 
-    @delete("/databases/{database:str}", summary="Remove a database", tags=["Databases"], status_code=200)
-    async def remove_database(request: AnyRequest, database: DatabaseRef) -> RemovedDatabase:
-        """Removes a database from the list. It keeps its streams, which the server reaches no more."""
-        await context.check_all_streams(request, "admin")
-        name = unmarked(database)
-        await context.admin.remove_database(name)
-        _changed(engine)
-        return RemovedDatabase(name)
 
-    return [list_databases, add_database, read_database, check_database, remove_database]
+@post("/databases/{database:str}/check", summary="Check a database", tags=["Databases"], status_code=200)
+async def check_database(request: AnyRequest, context: Context, database: DatabaseRef) -> DatabaseCheck:
+    """Connects to the database, and checks its schema and the rights of its role."""
+    await context.check_all_streams(request, "admin")
+    return await context.admin.check_database(unmarked(database))
+
+
+@delete("/databases/{database:str}", summary="Remove a database", tags=["Databases"], status_code=200)
+async def remove_database(request: AnyRequest, context: Context, database: DatabaseRef) -> RemovedDatabase:
+    """Removes a database from the list. It keeps its streams, which the server reaches no more."""
+    await context.check_all_streams(request, "admin")
+    name = unmarked(database)
+    await context.admin.remove_database(name)
+    _changed(context.engine)
+    return RemovedDatabase(name)
 
 
 def _changed(engine: Engine) -> None:
     if engine.further is not None:
         engine.further.look()
     engine.clear_caches()
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    list_databases,
+    add_database,
+    read_database,
+    check_database,
+    remove_database,
+)
