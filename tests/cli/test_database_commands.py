@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace import store
+from headrace.cli.connection import connect
+from headrace.client.remote import Remote
+from headrace.client.request import Request, Response
 from headrace.model.records import StreamInfo
 from headrace.server.options import Options
 from tests.cli.conftest import Headrace, Operator
@@ -31,7 +34,7 @@ def eu_dsn(server_dsn: str, template: str, monkeypatch: pytest.MonkeyPatch) -> I
 def test_the_commands_of_the_page_run(
     headrace: Headrace, dsn: str, eu_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    block, _ = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     with serving(dsn, Options(database_references=("env:EU_DATABASE",))) as url:
         monkeypatch.setenv("HEADRACE_SERVER", url)
         operator = Operator(headrace, dsn, over_http=True)
@@ -52,6 +55,26 @@ def test_the_commands_of_the_page_run(
 async def _streams(dsn: str) -> list[StreamInfo]:
     async with servers.opened(dsn) as database:
         return list(await store.streams(database))
+
+
+class _WithoutEu:
+    """Answers lists as a server whose database `eu` is away."""
+
+    async def send(self, request: Request) -> Response:
+        return Response("http://x", 200, "OK", b'{"data": [], "unavailable": ["eu"]}')
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.unit
+def test_a_list_that_is_not_complete_says_so(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "_open_remote", lambda server, _: Remote(server, transport=_WithoutEu()))
+    for kind in ("stream", "schedule", "source"):
+        assert (
+            "not complete, because databases of the server did not answer: eu."
+            in headrace(kind, "ls", "--server", "http://x").err
+        )
 
 
 def test_one_command_upgrades_all_databases(

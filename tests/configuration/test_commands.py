@@ -221,17 +221,21 @@ def test_a_secret_file_that_cannot_be_written_leaves_no_part(
 def test_a_plan_says_which_database_is_meant(
     eu_dsn: str, operator: Operator, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the file and the commands of docs/databases.md."""
+    page = DATABASES_PAGE.read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    file = write(text, "databases.yaml")
     monkeypatch.setenv("EU_DATABASE", eu_dsn)
-    (text,) = re.findall(r"```yaml\n(.*?)```", DATABASES_PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    out = operator.out("plan", write(text))
-    assert "+ stream visits in eu\n" in out
-    assert "+ stream orders\n" in out
-    assert "5 objects created" in operator.out("apply", write(text))
-    assert operator.out("plan", write(text)) == "Nothing to do.\n"
-    assert "stream visits in eu is no longer mentioned" in operator.out("plan", write("name: shop"))
-    exported = operator.out("export", "--name", "shop")
+    monkeypatch.chdir(file.parent)
+    commands = re.findall(r"^headrace ((?:plan|apply|export)\b.*)$", page, re.MULTILINE)
+    planned, applied, exported = (operator.out(*shlex.split(command)) for command in commands)
+    assert "+ stream visits in eu\n" in planned
+    assert "+ stream orders\n" in planned
+    assert "5 objects created" in applied
     assert "  eu:\n    url_from: env:EU_DATABASE\n" in exported
-    assert operator.out("plan", write(exported), "--prune") == "Nothing to do.\n"
+    assert operator.out("plan", file) == "Nothing to do.\n"
+    assert "stream visits in eu is no longer mentioned" in operator.out("plan", write("name: shop"))
+    assert operator.out("plan", write(f"name: shop\n{exported}"), "--prune") == "Nothing to do.\n"
 
 
 FORBIDDEN = [

@@ -142,10 +142,12 @@ def records(kind: Any) -> Callable[[Response], list[Any]]:
 
 
 class ListPage(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a list. `next` is the place from which the list continues, None at its end."""
+    """A page of a list. `next` is the place from which the list continues, None at its end. `unavailable` has the names of
+    databases that did not answer."""
 
     data: list[T]
     next: int | str | None = None
+    unavailable: list[str] = []
 
 
 def pages(kind: Any) -> Callable[[Response], ListPage[Any]]:
@@ -154,7 +156,7 @@ def pages(kind: Any) -> Callable[[Response], ListPage[Any]]:
 
     def decode(response: Response) -> ListPage[Any]:
         found: ListPage[Any] = response.decode(listed)
-        return ListPage(data=[_record(item) for item in found.data], next=found.next)
+        return msgspec.structs.replace(found, data=[_record(item) for item in found.data])
 
     return decode
 

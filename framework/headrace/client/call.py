@@ -67,6 +67,9 @@ class Sends(Protocol):
     @property
     def transport(self) -> Transport: ...
 
+    @property
+    def unavailable(self) -> set[str]: ...
+
 
 class Call:
     """One call of the HTTP API. In the class `Calls` it is a method, with the signature and the
@@ -186,15 +189,16 @@ class ListCall(Call):
         self._order = order
 
     def __get__(self, remote: Sends | None, owner: type) -> Callable[..., Any]:
-        return self._documented() if remote is None else BoundList(partial(self._pages, remote.transport), self._order)
+        return self._documented() if remote is None else BoundList(partial(self._pages, remote), self._order)
 
-    async def _pages(self, transport: Transport, /, *args: Any, **kwargs: Any) -> AsyncIterator[list[Any]]:
+    async def _pages(self, remote: Sends, /, *args: Any, **kwargs: Any) -> AsyncIterator[list[Any]]:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         rest: int | None = bound.arguments["limit"]
         request = self.request(**bound.arguments)
         while True:
-            page: ListPage[Any] = self._answer(await transport.send(request))
+            page: ListPage[Any] = self._answer(await remote.transport.send(request))
+            remote.unavailable.update(page.unavailable)
             if page.data:
                 yield page.data
             rest = None if rest is None else rest - len(page.data)

@@ -38,6 +38,9 @@ class Remote(Calls):
         token: sent with each request.
         transport: sends the requests. The default is the standard library's HTTP client in threads.
 
+    Attributes:
+        unavailable: names of databases behind the server that did not answer, so that what lists returned is not complete.
+
     Every method raises what the method of `Admin` raises. It also raises `StoreUnavailable` if the
     server can't be reached, `InDoubt` if the answer is lost, and `ConfigurationError` if the token
     is missing or not sufficient. An answer may take 30 seconds, in addition to the time that the
@@ -49,6 +52,7 @@ class Remote(Calls):
     ) -> None:
         server = Server(server, token) if isinstance(server, str) else server
         self.transport = transport or _http(server)
+        self.unavailable: set[str] = set()
 
     def close(self) -> None:
         """Close the connections."""

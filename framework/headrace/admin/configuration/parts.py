@@ -27,6 +27,9 @@ _KINDS: tuple[PlaceKind, ...] = ("stream", "source")
 CONNECTIONS = 2
 """The number of connections to each further database: for the lock, and for the work."""
 
+OPENED_AT_A_TIME = 10
+"""The number of databases that are opened at the same time. Each one that is away takes its time."""
+
 
 class Part(NamedTuple):
     """A database, and what is declared for it.
@@ -103,10 +106,12 @@ async def _open(
     """Open databases at the same time. Returns them, and why others can't be used, by name."""
     found: dict[str, Database] = {}
     failures: dict[str, HeadraceError] = {}
+    at_a_time = anyio.CapacityLimiter(OPENED_AT_A_TIME)
 
     async def open_one(name: str, reference: str) -> None:
         try:
-            found[name] = await _opened(home, name, resolve(reference))
+            async with at_a_time:
+                found[name] = await _opened(home, name, resolve(reference))
         except HeadraceError as error:
             error.args = (f"The database {name!r} can't be used. {error}",)
             failures[name] = error
@@ -147,17 +152,17 @@ async def _require_distinct(databases: Mapping[str, Database]) -> None:
 
 
 async def _require_unused(parts: Sequence[Part]) -> None:
-    """Raise `ConfigurationError` if a new stream or source exists in another database, which servers have not found yet."""
+    """Raise `ConfigurationError` if a new stream or source exists in another database, where servers have not found it yet."""
     problems = Problems()
-    home = parts[0].database
-    for part in parts:
-        for kind in _KINDS:
-            declared = {one.object[0]: one for one in part.declared.of(kind)}
-            new = set(declared) - (await _present(home, kind, declared)).keys()
-            for other in parts[1:]:
-                for name in await store.own_names(other.database, kind, sorted(new)) if other is not part else ():
+    for kind in _KINDS:
+        declared = {one.object[0]: (part, one) for part in parts for one in part.declared.of(kind)}
+        new = sorted(set(declared) - (await _present(parts[0].database, kind, declared)).keys())
+        for other in parts[1:]:
+            for name in await store.own_names(other.database, kind, new):
+                part, one = declared[name]
+                if part is not other:
                     problems.add(
-                        declared[name].mark,
+                        one.mark,
                         f"The {kind} {name!r} exists in {other} already. Write `database: {other.name}` for the stream, or choose another"
                         " name.",
                     )

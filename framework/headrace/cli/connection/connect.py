@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from headrace.cli.connection.backend import Backend
+from headrace.cli.output.stderr import print_notice
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.address import Server
 
@@ -53,6 +54,9 @@ async def administration(backend: Backend) -> AsyncIterator[Administration]:
     if isinstance(target, Server):
         async with _open_remote(target, backend.as_curl) as remote:
             yield remote
+            if remote.unavailable:
+                names = ", ".join(sorted(remote.unavailable))
+                print_notice(f"The list is not complete, because databases of the server did not answer: {names}.")
     else:
         from headrace.admin import Admin
         from headrace.admin.base import fenced

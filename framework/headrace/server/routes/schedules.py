@@ -33,6 +33,46 @@ ScheduleRef = Annotated[
 _TAGS = ["Schedules"]
 _PATH = "/schedules/{schedule:str}"
 
+Place = tuple[str, str]
+"""The place of a schedule in the list: its name, which is unique in a database, and its stream, which is unique among all."""
+
+_LAST = "\U0010ffff"
+
+
+def _place(info: ScheduleInfo) -> Place:
+    return info.name, info.stream
+
+
+def _ref(info: ScheduleInfo) -> str:
+    return f"{info.stream}:{info.name}"
+
+
+def _place_in(text: str | None) -> Place | None:
+    """The place that a request names, `stream:name` or the name alone, which comes after those of all streams."""
+    if text is None:
+        return None
+    stream, colon, name = text.rpartition(":")
+    return name, stream if colon else _LAST
+
+
+async def _page_of(
+    database: store.Database, limit: int, after: Place | None, before: Place | None
+) -> Page[ScheduleInfo]:
+    """Read a page of a database. Its list is sorted by name, so the schedule of the place's name may belong to it, too."""
+    found = await store.schedules(
+        database, limit=limit, after=after and after[0], before=before and before[0], max_bytes=MAX_ANSWER_BYTES
+    )
+    place = after or before
+    if place is None or place[1] == _LAST:
+        return found
+    with suppress(UnknownSchedule):
+        same = await store.schedule(database, place[0])
+        if after is not None and _place(same) > after:
+            found.insert(0, same)
+        elif before is not None and _place(same) < before:
+            found.append(same)
+    return found
+
 
 @get(
     "/schedules",
@@ -61,12 +101,12 @@ async def list_schedules(
             _place_in(before),
         )
 
+    further = context.engine.further
     pages, away = await read_all(context.engine, read)
     found = merged(pages, _place, limit, backwards=before is not None)
-    several = context.engine.further is not None and context.engine.further.exist
     return page(
         found,
-        (lambda info: f"{info.stream}:{info.name}") if several else lambda info: info.name,
+        _ref if further is not None and further.exist else lambda info: info.name,
         after=after,
         before=before,
         unavailable=away,
@@ -103,44 +143,6 @@ async def delete_schedule(request: AnyRequest, context: Context, schedule: Sched
     """Deletes the schedule. The next process that starts and declares it creates it again."""
     await context.admin.delete_schedule((await context.schedule(request, schedule, "admin")).name)
     return Success(success=True)
-
-
-Place = tuple[str, str]
-"""The place of a schedule in the list: its name, which is unique in a database, and its stream, which is unique among all."""
-
-
-def _place(info: ScheduleInfo) -> Place:
-    return info.name, info.stream
-
-
-def _place_in(text: str | None) -> Place | None:
-    """The place that a request names, `stream:name` or the name alone, which comes after those of all streams."""
-    if text is None:
-        return None
-    stream, colon, name = text.rpartition(":")
-    return name, stream if colon else _LAST
-
-
-_LAST = "\U0010ffff"
-
-
-async def _page_of(
-    database: store.Database, limit: int, after: Place | None, before: Place | None
-) -> Page[ScheduleInfo]:
-    """Read a page of a database. Its list is sorted by name, so the schedule of the place's name may belong to it, too."""
-    found = await store.schedules(
-        database, limit=limit, after=after and after[0], before=before and before[0], max_bytes=MAX_ANSWER_BYTES
-    )
-    place = after or before
-    if place is None or place[1] == _LAST:
-        return found
-    with suppress(UnknownSchedule):
-        same = await store.schedule(database, place[0])
-        if after is not None and _place(same) > after:
-            found.insert(0, same)
-        elif before is not None and _place(same) < before:
-            found.append(same)
-    return found
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
