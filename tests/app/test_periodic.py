@@ -130,6 +130,23 @@ async def test_missed_due_times_are_caught_up_with_in_order_and_within_bounds(pr
 
 
 @pytest.mark.asyncio
+async def test_nothing_is_published_while_a_message_of_the_unique_key_is_pending(processes: Processes) -> None:
+    process = await processes.start(lambda app: hourly(app, missed="catch_up", unique_key="report"))
+    assert await processes.at(2.5, process) == 1
+    assert await processes.at(3.5, process) == 0
+    await processes.database.fetch("delete from headrace_streams.reports")
+    assert await processes.at(3.6, process) == 0, "not due"
+    assert await processes.at(4.5, process) == 1
+    assert await processes.due() == ["02 13:00"]
+
+
+def test_settings_without_a_unique_key_have_the_digest_of_older_versions() -> None:
+    app = App()
+    app.every("@daily", "reports")
+    assert "unique_key" not in app.schedules[0].spec.settings()
+
+
+@pytest.mark.asyncio
 async def test_functions_make_key_and_data_of_the_local_due_time(processes: Processes) -> None:
     async def data(due: datetime) -> dict[str, str]:
         return {"local": due.isoformat()}
@@ -389,6 +406,7 @@ async def test_an_app_that_only_publishes_periodically_runs(
         ({"name": "Reports"}, "schedule name"), ({"missed": "all"}, "'skip' or 'catch_up'"), ({"max_missed": 0}, "from 1 to 1,000"),
         ({"max_missed": True}, "from 1 to 1,000"), ({"key": "a b"}, "key of the schedule"), ({"data": object()}, "data of the schedule"),
         ({"data": "x" * 100_000}, "Pass a function"), ({"zone": "Mars"}, "time zone"), ({"headers": {"a": {1j}}}, "headers of the schedule"),
+        ({"unique_key": ""}, "1 to 256 bytes"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_used_are_refused_at_once(settings: dict[str, Any], why: str) -> None:

@@ -230,6 +230,7 @@ class Declarations:
         headers: Mapping[str, Any] | None = None,
         missed: Missed = "skip",
         max_missed: int = 100,
+        unique_key: str | None = None,
     ) -> str:
         """Declare periodic messages: `app.every("0 9 * * 1-5", "reports", zone="Europe/Berlin", data={"kind": "daily"})`.
 
@@ -254,6 +255,8 @@ class Declarations:
                 latest of them. `catch_up` publishes one for each, the oldest first.
             max_missed: the largest number of messages that `catch_up` publishes, for the latest due times. At most
                 1,000.
+            unique_key: publish nothing at a due time while a message with this unique key is pending, see
+                `App.publish`.
 
         Returns:
             The schedule's name. Raises `ConfigurationError` for settings that can't be used, or a name that is

@@ -108,7 +108,7 @@ async def _call(function: Made, due: datetime, threads: anyio.CapacityLimiter) -
 
 def define(
     *, every: Duration, stream: str, zone: str | None, name: str | None, key: str | Made | None, data: Any,
-    headers: Mapping[str, Any] | None, missed: Missed, max_missed: int,
+    headers: Mapping[str, Any] | None, missed: Missed, max_missed: int, unique_key: str | None,
 ) -> Schedule:  # fmt: skip
     """Make a schedule from the arguments of `App.every`. Raises `ConfigurationError`."""
     due = due_times(every, zone)
@@ -125,6 +125,7 @@ def define(
         functions={what: _name(function) for what, function in made.items()},
         missed=missed,
         max_missed=max_missed,
+        unique_key=unique_key,
     )
     spec.check()
     if spec.key is not None:

@@ -116,6 +116,7 @@ def _facts(schedule: ScheduleInfo) -> list[tuple[str, str]]:
         ("key", functions.get("key") or str(settings["key"])),
         ("data", functions.get("data") or _shortened(settings["data"])),
         ("missed", settings["missed"] if settings["missed"] == "skip" else f"catch up with {settings['max_missed']:,} at most"),
+        ("unique key", settings.get("unique_key") or "-"),
         ("state", schedule.state),
         ("next due", time_or_dash(schedule.next_at)),
         ("requested", time_or_dash(schedule.requested_at)),

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.payloads import check_unique
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a schedule."""
@@ -40,6 +41,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         missed: what happens to due times that passed while no process ran. `skip` publishes a message for the latest
             of them, and `catch_up` one for each.
         max_missed: how many of them `catch_up` publishes at most: the latest ones.
+        unique_key: the unique key of the messages. Nothing is published while one of it is pending. None for no
+            unique key.
     """
 
     name: str
@@ -52,6 +55,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     functions: dict[str, str] = {}
     missed: Missed = "skip"
     max_missed: int = 100
+    unique_key: str | None = None
 
     def check(self) -> None:
         """Check everything but `every` and `zone`. Raises `ConfigurationError`."""
@@ -69,6 +73,10 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
             or not 1 <= self.max_missed <= MAX_MISSED
         ):
             raise ConfigurationError(f"max_missed={self.max_missed!r} of {what} must be from 1 to {MAX_MISSED:,}.")
+        try:
+            check_unique([self.unique_key], "pending")
+        except InvalidInput as error:
+            raise ConfigurationError(f"unique_key={self.unique_key!r:.80} of {what} can't be used. {error}") from error
         if len(self.settings()) > MAX_SETTINGS:
             raise ConfigurationError(
                 f"The data and headers of {what} have more than {MAX_SETTINGS:,} bytes. Pass a function that makes the data."
@@ -78,6 +86,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The settings to store, as JSON, without name and stream. Equal settings are equal texts."""
         settings = msgspec.to_builtins(self)
         del settings["name"], settings["stream"]
+        if self.unique_key is None:
+            del settings["unique_key"]  # processes of older versions have the same digest
         try:
             return msgspec.json.encode(settings, order="deterministic").decode()
         except (TypeError, ValueError, RecursionError) as error:

@@ -58,16 +58,18 @@ end $$;
 -- Publish the messages of a schedule and move it on, if it is still in the state that the process has seen. Otherwise
 -- another process was first, or it was paused, changed or removed. Then null is returned, and nothing was done.
 -- p_next_at, p_requested_at: as headrace_internal.poll_schedules returned them. p_then: the next due time.
+-- A schedule with a unique key publishes nothing while a message of it is pending, see unique.sql. It is moved on.
 create or replace function headrace_internal.run_schedule(
     p_name text, p_stream text, p_digest text, p_next_at timestamptz, p_requested_at timestamptz,
     p_keys text[], p_data json[], p_headers json[], p_due_at timestamptz, p_then timestamptz, p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
 declare
-    v_id    int;
-    v_count bigint := cardinality(p_keys);
+    v_id          int;
+    v_unique_key  text;
+    v_count       bigint := cardinality(p_keys);
 begin
-    select s.id into v_id
+    select s.id, s.settings ->> 'unique_key' into v_id, v_unique_key
         from headrace_internal.schedules as s join headrace_internal.streams as t on t.id = s.stream_id
         where s.name = p_name and t.name = p_stream and s.digest = p_digest and s.paused_at is null
           and s.next_at is not distinct from p_next_at and s.requested_at is not distinct from p_requested_at
@@ -75,7 +77,10 @@ begin
     if not found then
         return null;
     end if;
-    if v_count > 0 then
+    if v_count > 0 and v_unique_key is not null then
+        v_count := headrace_internal.publish_unique_messages(
+            p_stream, p_keys, p_data, array_fill(v_unique_key, array[cardinality(p_keys)]), p_headers, null, 'pending');
+    elsif v_count > 0 then
         perform headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers);
     end if;
     update headrace_internal.schedules

@@ -184,7 +184,7 @@ end $$;
 create or replace function headrace_internal.publish_unique_messages(
     p_stream text, p_keys text[], p_data json[], p_unique_keys text[], p_headers json[], p_deliver_at timestamptz[], p_unique_while text
 ) returns bigint
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_stream  headrace_internal.streams;
     v_now     timestamptz;
@@ -250,7 +250,7 @@ end $$;
 create or replace function headrace_internal.delete_done_unique_keys(
     p_stream int, p_after text default '', p_limit int default 1000, out deleted int, out reached text
 )
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_stream   headrace_internal.streams;
     v_keys     text[];
