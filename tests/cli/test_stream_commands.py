@@ -48,6 +48,8 @@ REFUSED = [
     (65, "stream send orders k 1 --headers x", "--headers"),
     (64, "stream send orders k 1 --delay 5m --at 2030-01-01", "--at"),
     (64, "stream send orders k 1 --delay x", "--delay"),
+    (64, "stream send orders k 1 --expires-in x", "--expires-in"),
+    (64, "stream send orders k 1 --expires-in 0s", "a millisecond"),
     (64, "stream send orders k 1 --delay 99999999999d", "--delay"),
     (64, "stream send orders k 1 --at x", "--at"),
 ]
@@ -206,6 +208,16 @@ def test_a_message_id_is_sent_once(orders: Operator) -> None:
     first = orders.json("stream", "send", "parcels", "k", "1", "--message-id", "m-1")
     assert orders.json("stream", "send", "parcels", "k", "1", "--message-id", "m-1") == first
     assert len(orders.json("stream", "view", "parcels")) == 1
+
+
+def test_a_message_with_a_time_to_live(orders: Operator) -> None:
+    orders.call("stream", "send", "orders", "a.b", "1", "--expires-in", "90s")
+    (shown,) = orders.json("stream", "view", "orders", "--last", "1")
+    assert shown["headers"] == {"headrace-expires-in": 90}
+    assert shown["expires_at"] > shown["created_at"]
+    listed = orders.out("stream", "view", "orders").splitlines()
+    assert "EXPIRES" in listed[0].upper()
+    assert "never" in listed[1]
 
 
 def test_a_message_for_later(orders: Operator) -> None:

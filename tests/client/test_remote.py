@@ -122,6 +122,8 @@ class TestAgainstADatabase:
     async def test_both_return_the_same(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)
         await remote.send("orders", "orders.0", "[1, 1.50]", '{"trace": "t"}', message_id="m")
+        await remote.send("orders", "orders.9", "1", expires_in="1h")
+        await remote.send_many("orders", ["orders.8"], ["1"], [None], expires_in="1h")
         await remote.send("orders", "later", "1", deliver_at=datetime.now(UTC) + timedelta(hours=1))
         first, _ = await remote.receive("orders", "ship", limit=2)
         await remote.nack("orders", "ship", [first.ack_id], delay="1h", error="no")

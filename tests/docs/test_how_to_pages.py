@@ -46,6 +46,24 @@ async def test_periodic(database: store.Database) -> None:
 
 
 @pytest.mark.asyncio
+async def test_expire_messages(dsn: str, database: store.Database) -> None:
+    names = run("expire-messages")
+    app = names["app"]
+    app.dsn = dsn
+    await store.create_stream(database, "prices")
+    (sql,) = blocks("expire-messages", "sql")
+    await database.fetch(sql)
+    async with app:
+        await names["quote"]()
+        lives = [
+            (one.expires_at - one.created_at).total_seconds()
+            for one in await app.admin.messages("prices")
+            if one.expires_at is not None
+        ]
+    assert lives == [30, 30, 30, 0.5]
+
+
+@pytest.mark.asyncio
 async def test_snooze(dsn: str) -> None:
     names = run("snooze")
     app, released = names["app"], names["released"]

@@ -19,9 +19,11 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
+from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
 from headrace.model.pages import Page, follow, listing_by
+from headrace.model.payloads import with_expiry
 from headrace.model.records import Standing, StoredMessage
 
 
@@ -92,26 +94,29 @@ class Messages(Base):
 
     async def send(
         self, stream: str, key: str, data: str, headers: str | None = None, *,
-        message_id: str | None = None, deliver_at: datetime | None = None,
+        message_id: str | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
     ) -> int | None:  # fmt: skip
         """Publish one message.
 
         Args:
             message_id: publishing the same id again within the stream's `dedupe_window` has no effect.
             deliver_at: the time at which it is published. None for now.
+            expires_in: deliver it to no consumer once this time has passed since its publication.
 
         Returns:
             Its seq. If the id was published before, the seq of the first message. None for a
             scheduled message, and over HTTP, since the server doesn't return it.
         """
         return await store.publish(
-            self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at)
-        )
+            self._database, stream, check_key(key), data, with_expiry(headers, expires_in), message_id=message_id,
+            deliver_at=utc(deliver_at),
+        )  # fmt: skip
 
     async def send_many(
-        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
-    ) -> int:
-        """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel.
+        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
+        expires_in: Duration | None = None,
+    ) -> int:  # fmt: skip
+        """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel. `expires_in`: see `send`.
 
         Returns:
             The number of published messages. Messages that `dedupe` found unchanged are not counted.
@@ -120,6 +125,7 @@ class Messages(Base):
             InDoubt: it is not known whether they were published.
         """
         committing = False
+        headers = [with_expiry(one, expires_in) for one in headers]
         try:
             async with self._database.transaction() as connection:
                 published = await store.publish_many(connection, stream, keys, data, headers)

@@ -20,7 +20,7 @@ class Publishing:
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
         message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        tx: Any = None,
+        expires_in: Duration | None = None, tx: Any = None,
     ) -> int | None:  # fmt: skip
         """Append a message.
 
@@ -34,6 +34,8 @@ class Publishing:
                 nothing.
             delay: publish the message after this time. It gets its place in the stream then.
             deliver_at: publish the message at this time, instead of after a `delay`.
+            expires_in: deliver the message to no consumer once this time has passed since its publication, by the
+                server's clock. It stays in the stream, with the header `headrace-expires-in`.
             tx: a `Transaction`, or your connection or session that is inside one, of a library that
                 `headrace.drivers` supports. The message exists if that transaction commits.
 
@@ -49,8 +51,9 @@ class Publishing:
             StoreUnavailable: the message may or may not have been published.
         """
         return await self._publisher.publish(
-            stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at, tx=tx
-        )
+            stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
+            expires_in=expires_in, tx=tx,
+        )  # fmt: skip
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of the app's database: `async with app.transaction() as tx: await app.publish(…, tx=tx)`.
@@ -68,7 +71,7 @@ class Publishing:
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None, tx: Any = None,
     ) -> int:  # fmt: skip
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
 
@@ -76,12 +79,12 @@ class Publishing:
             stream: the name of the stream.
             messages: the tuples.
             message_ids: an id, or None, for each message.
-            delay, deliver_at, tx: as for `App.publish`.
+            delay, deliver_at, expires_in, tx: as for `App.publish`.
 
         Returns:
             The number of messages published or scheduled. Messages with a known id, and those that
             `dedupe` found unchanged, are not counted. Raises as `publish` does.
         """
         return await self._publisher.publish_many(
-            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, tx=tx
+            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, expires_in=expires_in, tx=tx
         )

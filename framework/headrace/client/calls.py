@@ -155,6 +155,7 @@ class Calls:
     send = Call(
         "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
         Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),
+        Argument("expires_in", None, sent_as="expires_in_ms", convert=_lifetime),
     )  # fmt: skip
 
     # --- consumers

@@ -62,7 +62,7 @@ class Stream(Generic[T]):
 
     async def publish(
         self, data: T, *, key: str, headers: Mapping[str, Any] | None = None, message_id: str | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None, tx: Any = None,
     ) -> int | None:  # fmt: skip
         """Append a message. For the arguments, the result and the errors, see `App.publish`.
 
@@ -76,16 +76,23 @@ class Stream(Generic[T]):
             ConfigurationError: no app includes the router, or several apps that are connected do.
         """
         return await self._home._publishes(self.name).publish(
-            self.name, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at, tx=tx
-        )
+            self.name, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
+            expires_in=expires_in, tx=tx,
+        )  # fmt: skip
 
     async def publish_many(
         self, messages: Iterable[OneOutgoing[T]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, tx: Any = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None, tx: Any = None,
     ) -> int:  # fmt: skip
         """Append (key, data) or (key, data, headers) tuples in their order, all or none. See `App.publish_many`."""
         return await self._home._publishes(self.name).publish_many(
-            self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, tx=tx
+            self.name,
+            messages,
+            message_ids=message_ids,
+            delay=delay,
+            deliver_at=deliver_at,
+            expires_in=expires_in,
+            tx=tx,
         )
 
     def decoded(self, message: StoredMessage | DeadLetter) -> T:

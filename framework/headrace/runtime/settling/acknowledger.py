@@ -67,6 +67,14 @@ class Acknowledger:
         if self._in_flight.ack(message, self._clock()):
             self._settler.wake()
 
+    def expire(self, message: Message) -> None:
+        """Settle a message that expired before its handler began. For the store it is done."""
+        message.settled = True
+        if self._breaker is not None:
+            self._breaker.back(message)  # nothing was tried
+        if self._in_flight.expire(message, self._clock()):
+            self._settler.wake()
+
     async def ack_within(self, message: Message, tx: Any) -> None:
         """Ack a message in a transaction of yours. Earlier messages of its lane are settled first.
 

@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
+from headrace.model.payloads import MAX_EXPIRES_IN, MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.wire.common import Filters, Seq, Where
 
 _DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}
+EXPIRES_IN = {"minimum": 1, "maximum": MAX_EXPIRES_IN * 1000}
+"""The bounds of a time to live in milliseconds."""
 _ACK_IDS = {"maxItems": MAX_SETTLED}
 
 
@@ -27,6 +29,10 @@ class Message(Struct, kw_only=True):
     headers: Annotated[Any, Meta(description="An object, or null.")]
     inserted_at: datetime
     updated_at: Annotated[datetime, Meta(description="For older clients. The same as `inserted_at`.")]
+    expires_at: Annotated[
+        datetime | UnsetType,
+        Meta(description="When it expires. Only of a message with a time to live. No consumer gets it from then on."),
+    ] = UNSET
 
     @classmethod
     def of(cls, message: StoredMessage, stream_id: str) -> Message:
@@ -39,6 +45,7 @@ class Message(Struct, kw_only=True):
             headers=message.headers,
             inserted_at=message.created_at,
             updated_at=message.created_at,
+            expires_at=UNSET if message.expires_at is None else message.expires_at,
         )
 
 
@@ -149,6 +156,14 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     deliver_at: Annotated[datetime | None, Meta(description="When it is to be published.")] = None
     delay_ms: Annotated[float | None, Meta(description="The same, from now.", extra_json_schema=_DELAY)] = None
+    expires_in_ms: Annotated[
+        float | None,
+        Meta(
+            description="Time to live in milliseconds, from the publication. No consumer gets the message after it. At most"
+            " a hundred years.",
+            extra_json_schema=EXPIRES_IN,
+        ),
+    ] = None
 
 
 class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):

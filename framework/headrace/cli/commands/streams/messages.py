@@ -16,7 +16,7 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import MOST, JsonOption
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
-from headrace.cli.options.times import after, future, in_utc
+from headrace.cli.options.times import after, future, in_utc, time_to_live
 from headrace.cli.output.formats import count, one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
@@ -71,10 +71,13 @@ def view(
         ),
     )  # fmt: skip
     with_headers = any(one.headers for one in found)
+    with_expiry = any(one.expires_at for one in found)
     print_list(
-        found, json, ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…"),
-        lambda one: (str(one.seq), in_utc(one.created_at), one.key, *((one_line_json(one.headers),) if with_headers else ()),
-                     one_line_data(one)),
+        found, json,
+        ("seq#", "created", *(("expires",) if with_expiry else ()), "key", *(("headers",) if with_headers else ()), "data…"),
+        lambda one: (str(one.seq), in_utc(one.created_at),
+                     *((in_utc(one.expires_at) if one.expires_at else "never",) if with_expiry else ()), one.key,
+                     *((one_line_json(one.headers),) if with_headers else ()), one_line_data(one)),
         empty="No messages found.",
     )  # fmt: skip
 
@@ -103,6 +106,10 @@ def send(
         str | None, Parameter(show_default=False, help="Publish the message after this delay, such as 5m.")
     ] = None,
     at: Annotated[str | None, Parameter(show_default=False, help="Publish the message at this time.")] = None,
+    expires_in: Annotated[
+        str | None,
+        Parameter(show_default=False, help="Deliver the message to no consumer after this time, such as 30s."),
+    ] = None,
     message_id: Annotated[
         str | None,
         Parameter(show_default=False, help="An id for deduplication within the stream's dedupe window."),
@@ -117,8 +124,12 @@ def send(
     text = _check_json(sys.stdin.read() if data == "-" else data, "data")
     head = None if headers is None else _check_object(headers)
     due = _delivery_time(delay, at)
+    life = time_to_live(expires_in, "--expires-in")
     check_key(key)
-    seq = administer(backend, lambda admin: admin.send(name, key, text, head, message_id=message_id, deliver_at=due))
+    seq = administer(
+        backend,
+        lambda admin: admin.send(name, key, text, head, message_id=message_id, deliver_at=due, expires_in=life),
+    )
     if json:
         print_json({"seq": seq, "deliver_at": due if seq is None else None})
     elif seq is not None:

@@ -1,0 +1,1 @@
+-- Messages with a time to live, see functions/expiry.sql. Only functions change.
