@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import App, Batch, Message
+from headrace import App, Batch, Message, Retry
 from headrace.testing import Harness
 from tests.runtime.running import Gate, Seen
 
@@ -56,3 +56,23 @@ async def test_a_batch_leaves_out_what_has_expired_meanwhile(app: App, dsn: str)
         gate.open()
         await h.drain()
     assert sorted(number for numbers in seen.notes for number in numbers) == [0, 3, 4]
+
+
+async def test_a_retry_waits_no_longer_than_its_message_lives(app: App, dsn: str) -> None:
+    seen = Seen()
+
+    @app.consumer("orders", backoff="1h")
+    async def ship(number: int) -> None:
+        seen.note(number)
+        if number == 1:
+            raise Retry
+
+    async with Harness(app, dsn) as h:
+        await h.publish("orders", "a", 1, expires_in="1m")
+        await h.publish("orders", "a", 2)
+        await h.drain()
+        assert seen.notes == [1]
+        await h.advance("61s")
+        await h.drain()
+        assert h.kinds(ship)[-1] == "acked"
+    assert seen.notes == [1, 2], "the next of its key goes on as soon as it has expired"

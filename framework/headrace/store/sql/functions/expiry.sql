@@ -53,27 +53,3 @@ begin
             left(v_given, 40));
     end if;
 end $$;
-
--- Return the delays until the next attempts of messages that failed. A message waits no longer than it lives, so that
--- the next message of its key need not wait for a retry that won't be. The arrays run in parallel.
-create or replace function headrace_internal.delays_while_alive(
-    p_stream headrace_internal.streams, p_seqs bigint[], p_delays float8[], p_now timestamptz
-) returns float8[]
-language plpgsql as $$
-declare
-    v_found   record;
-begin
-    execute format('select array_agg(seq) as seqs, array_agg(headers) as headers, array_agg(created_at) as created_at
-                    from %s where seq = any ($1) and headers is not null',
-                   headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
-        into v_found using p_seqs;
-    if headrace_internal.may_expire(v_found.headers) is not true then
-        return p_delays;
-    end if;
-    return array(
-        select case when d.delay is not null then
-                   greatest(least(d.delay, extract(epoch from headrace_internal.expires_at(m.headers, m.created_at) - p_now)::float8), 0) end
-        from unnest(p_seqs, p_delays) with ordinality as d(seq, delay, place)
-        left join unnest(v_found.seqs, v_found.headers, v_found.created_at) as m(seq, headers, created_at) using (seq)
-        order by d.place);
-end $$;

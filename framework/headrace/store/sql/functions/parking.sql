@@ -82,9 +82,6 @@ begin
     if p_seqs is null then
         return;
     end if;
-    if 0 < any (p_delays) then
-        p_delays := headrace_internal.delays_while_alive(p_stream, p_seqs, p_delays, p_now);
-    end if;
     insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
