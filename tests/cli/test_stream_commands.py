@@ -40,6 +40,10 @@ REFUSED = [
     (65, "stream view orders --where total>", "ondition"),
     (65, "stream view orders --where {", "JSON"),
     (65, "stream republish orders parcels --from 5 --to 2", "5"),
+    (64, "stream erase orders", "seqs"),
+    (64, "stream erase orders 0 --yes", "SEQ"),
+    (66, "stream erase nope 1 --yes", "'nope'"),
+    (66, "stream erased nope", "'nope'"),
     (65, "stream send orders k hello", "Quote a string"),
     (65, "stream send orders k {", "not JSON"),
     (65, 'stream send orders k "\\u0000"', "NUL"),
@@ -227,6 +231,23 @@ def test_a_message_for_later(orders: Operator) -> None:
     assert "UTC" in ended.err
     assert orders.json("stream", "info", "parcels")["stream"]["scheduled"] == 2
     assert "scheduled" in orders.out("stream", "info", "parcels")
+
+
+# --- erase
+
+
+def test_messages_are_erased_and_a_trace_stays(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    orders.call("stream", "erase", "orders", "2", code=1)
+    assert len(orders.json("stream", "view", "orders")) == 5
+    assert "No message of 'orders' was erased" in orders.call("stream", "erased", "orders").err
+    assert orders.json("stream", "erase", "orders", "2", "3", "--reason", "asked for", "--yes") == {"erased": [2, 3]}
+    assert [one["seq"] for one in orders.json("stream", "view", "orders")] == [1, 4, 5]
+    assert [(one["seq"], one["reason"]) for one in orders.json("stream", "erased", "orders", "--above", "2")] == [
+        (3, "asked for")
+    ]
+    assert "asked for" in orders.out("stream", "erased", "orders")
+    assert "Not found: 1 seq" in orders.call("stream", "erase", "orders", "3", "--yes", code=1).err
 
 
 # --- republish

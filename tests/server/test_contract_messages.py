@@ -46,6 +46,21 @@ async def test_a_time_to_live_out_of_range_is_refused(api: Api, given: float) ->
     assert "expires_in_ms" in answer["validation_errors"]
 
 
+async def test_messages_are_erased_and_a_trace_stays(api: Api) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(("a", 1), ("a", 2), ("b", 3))
+    path = "/streams/orders/erasures"
+    assert await api.post(path, {"seqs": [1, 3, 9], "reason": "asked for"}) == {"data": {"erased": [1, 3]}}
+    assert await api.post(path, {"seqs": [1]}) == {"data": {"erased": []}}
+    listed = await api.get(path, limit=1)
+    assert [(one["seq"], one["reason"]) for one in listed["data"]] == [(1, "asked for")]
+    assert [one["seq"] for one in (await api.get(path, after=listed["next"]))["data"]] == [3]
+    assert [one["seq"] for one in (await api.get(path, before=3))["data"]] == [1]
+    assert [one["message"]["seq"] for one in await api.receive()] == [2]
+    await api.refused("POST", "/streams/nowhere/erasures", {"seqs": [1]}, status=404)
+
+
 async def test_messages_are_published_all_or_none(api: Api) -> None:
     await api.stream()
     given = [{"key": "a", "data": 1, "headers": {"trace": "x"}}, {"key": "b", "data": "text"}]

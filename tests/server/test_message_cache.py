@@ -90,6 +90,18 @@ async def test_a_message_with_a_time_to_live_is_not_cached_since_a_lease_call_de
 
 
 @pytest.mark.asyncio
+async def test_a_server_has_forgotten_what_was_erased_elsewhere_after_a_minute(
+    engine: Engine, consume: Consume
+) -> None:
+    ship = await consume("ship")
+    await engine.app.publish("orders", "a", "secret")
+    await engine.receive(ship, 1)
+    assert engine._caches.size > 0
+    engine.remove_unused()  # every minute
+    assert engine._caches.size == 0
+
+
+@pytest.mark.asyncio
 async def test_a_lease_leaves_out_the_contents_of_cached_messages(engine: Engine, consume: Consume) -> None:
     database = engine.app.database
     await engine.app.publish_many("orders", [(key, place) for place, key in enumerate("abcadef", 1)])

@@ -12,6 +12,7 @@ from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
     Where,
+    check_above,
     check_limit,
     check_seq,
     condition_of,
@@ -20,11 +21,15 @@ from headrace.admin.validation import (
     utc,
 )
 from headrace.model.durations import Duration
-from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
+from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
-from headrace.model.pages import Page, follow, listing_by
+from headrace.model.pages import Page, follow, listing, listing_by
 from headrace.model.payloads import with_expiry
-from headrace.model.records import Standing, StoredMessage
+from headrace.model.records import Erasure, Standing, StoredMessage
+from headrace.model.text.error_text import MAX_ERROR
+
+MAX_ERASED = 1000
+"""Largest number of messages that a call erases."""
 
 
 class Messages(Base):
@@ -89,6 +94,45 @@ class Messages(Base):
         selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
         async with self._bounded(selection.where, stream) as executor:
             return await store.republish(executor, stream, target, selection, dry_run=dry_run)
+
+    # --- erasing
+
+    async def erase(self, stream: str, seqs: Sequence[int], *, reason: str | None = None) -> list[int]:
+        """Delete messages for good: their rows, and the dead letters and message ids that are of them.
+
+        No consumer gets them any more. A handler that has one in hand finishes, and its ack counts. The order of keys
+        goes on. What is left is in `erasures`. Copies outside of the database, such as backups, stay.
+
+        Args:
+            seqs: at most 1,000.
+            reason: why, at most 2,000 characters, for people. It is stored.
+
+        Returns:
+            The seqs of the messages that were erased now, without those that are not there, or were erased before.
+        """
+        return await self.erase_as(None, stream, seqs, reason)
+
+    async def erase_as(self, by: str | None, stream: str, seqs: Sequence[int], reason: str | None) -> list[int]:
+        """Do the same in the name of a caller."""
+        if not seqs or len(seqs) > MAX_ERASED:
+            raise InvalidInput(f"{len(seqs):,} seqs are given. Give 1 to {MAX_ERASED:,}.", field="seqs")
+        for seq in seqs:
+            check_seq("seqs", seq)
+        if reason is not None and (len(reason) > MAX_ERROR or "\0" in reason):
+            raise InvalidInput(f"The reason must have at most {MAX_ERROR:,} characters, and no NUL.", field="reason")
+        return await store.erase(self._database, stream, sorted(set(seqs)), by=by, reason=reason)
+
+    @listing
+    async def erasures(self, stream: str, *, above: int = 0, limit: int = 100) -> AsyncIterator[list[Erasure]]:
+        """List what is left of erased messages with a seq above `above`, in seq order, at most `limit`."""
+        check_above(above)
+        check_limit(limit)
+
+        async def read(after: int | None, limit: int) -> Page[Erasure]:
+            return await store.erasures(self._database, stream, above=after or above, limit=limit)
+
+        async for page in follow(read, lambda erasure: erasure.seq, limit=limit):
+            yield page
 
     # --- publishing: data and headers are JSON text, which is stored unchanged
 

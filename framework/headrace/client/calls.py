@@ -35,6 +35,7 @@ from headrace.model.records import (
     DatabaseCheck,
     DatabaseInfo,
     DeadLetterGroup,
+    Erasure,
     Overview,
     StreamInfo,
 )
@@ -81,6 +82,10 @@ def _limit(default: int | None) -> Argument:
 
 def _milliseconds(duration: Duration | None) -> float | None:
     return None if duration is None else seconds(duration, "delay") * 1000
+
+
+def _erased(response: Response) -> list[int]:
+    return response.decode(Data[dict[str, list[int]]]).data["erased"]
 
 
 def _lifetime(duration: Duration | None) -> int | None:
@@ -152,6 +157,8 @@ class Calls:
         "POST", STREAM + "/republish", Argument("target"), *RANGE,
         answer=count("published"), extra_time=CONDITION_TIME,
     )  # fmt: skip
+    erase = Call("POST", STREAM + "/erasures", Argument("seqs"), Argument("reason", None), answer=_erased)
+    erasures = ListCall(STREAM + "/erasures", ABOVE, _limit(100), answer=pages(Erasure))
     send = Call(
         "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
         Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),

@@ -175,6 +175,16 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """When it expires, if it has a time to live. Consumers that have not got it by then never get it."""
 
 
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of an erased message."""
+
+    seq: int
+    erased_at: datetime
+    erased_by: str
+    """The name of the token, or else the role in the database."""
+    reason: str | None
+
+
 PEEK_STATES = ("in_flight", "parked", "blocked", "next")
 """The states of messages that a consumer is working on or reads next, in the order in which they are listed."""
 

@@ -9,6 +9,8 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headrace import store
+from headrace.model.records import Erasure
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -17,7 +19,16 @@ from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
-from headrace.server.wire.messages import ConsumerStanding, Message, Published, PublishedAnswer, Republish
+from headrace.server.wire.messages import (
+    ConsumerStanding,
+    Erase,
+    Erased,
+    ErasedAnswer,
+    Message,
+    Published,
+    PublishedAnswer,
+    Republish,
+)
 
 
 def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
@@ -88,7 +99,32 @@ def routes(engine: Engine, access: Access) -> Sequence[HTTPRouteHandler]:
         )  # fmt: skip
         return PublishedAnswer(Published(count))
 
-    return [list_messages, read_message, read_standing, republish]
+    return [list_messages, read_message, read_standing, republish, *_of_erasures(context)]
+
+
+def _of_erasures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
+    @post("/streams/{stream:str}/erasures", summary="Erase messages", tags=["Messages"], status_code=200)
+    async def erase(request: AnyRequest, stream: StreamRef, data: JSONBody[Erase]) -> ErasedAnswer:
+        """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
+        them any more. Who did it, when and why stays."""
+        cached = await context.stream(request, stream, "admin")
+        erased = await context.admin.erase_as(await context.caller(request), cached.name, data.seqs, data.reason)
+        context.engine.forget_messages()
+        return ErasedAnswer(Erased(erased))
+
+    @get("/streams/{stream:str}/erasures", summary="List erased messages", tags=["Messages"])
+    async def list_erasures(
+        request: AnyRequest, stream: StreamRef, limit: Limit = 100, after: AfterSeq = None, before: BeforeSeq = None,
+    ) -> Listed[Erasure]:  # fmt: skip
+        """Returns what is left of erased messages, in seq order."""
+        check_one_place(after, before)
+        cached = await context.stream(request, stream, "admin")
+        found = await store.erasures(
+            context.engine.app.database, cached.name, limit=limit, above=after or 0, below=before
+        )  # fmt: skip
+        return page(found, lambda erasure: erasure.seq, after=after, before=before)
+
+    return [erase, list_erasures]
 
 
 def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:

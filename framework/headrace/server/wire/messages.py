@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.admin.messages import MAX_ERASED
 from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.payloads import MAX_EXPIRES_IN, MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
+from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.wire.common import Filters, Seq, Where
 
@@ -119,6 +121,31 @@ class Republish(Choice, kw_only=True, forbid_unknown_fields=True):
     """Messages to publish to another stream."""
 
     target: Annotated[str, Meta(description="The stream that gets them, by id or name.", examples=["mystream"])]
+
+
+class Erase(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Messages to erase."""
+
+    seqs: Annotated[
+        list[Annotated[int, Meta(ge=1, le=2**63 - 1)]],
+        Meta(min_length=1, max_length=MAX_ERASED, description="The messages, by their seqs.", examples=[[17, 18]]),
+    ]
+    reason: Annotated[
+        str | None,
+        Meta(description="Why, for people. It is stored.", max_length=MAX_ERROR, examples=["request 2031-17"]),
+    ] = None
+
+
+class Erased(Struct):
+    """The messages that were erased now. Those that are not there, or were erased before, are left out."""
+
+    erased: list[int]
+
+
+class ErasedAnswer(Struct):
+    """The messages that were erased now."""
+
+    data: Erased
 
 
 class Published(Struct):

@@ -1,1 +1,0 @@
--- Messages with a time to live, see functions/expiry.sql. Only functions change.
