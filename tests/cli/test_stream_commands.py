@@ -237,8 +237,9 @@ def test_a_message_for_later(orders: Operator) -> None:
 
 
 def test_messages_are_erased_and_a_trace_stays(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    orders.call("stream", "erase", "orders", "2", code=1)
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
+        assert "--yes" in orders.refused(64, "stream", "erase", "orders", "2")
     assert len(orders.json("stream", "view", "orders")) == 5
     assert "No message of 'orders' was erased" in orders.call("stream", "erased", "orders").err
     assert orders.json("stream", "erase", "orders", "2", "3", "--reason", "asked for", "--yes") == {"erased": [2, 3]}

@@ -32,6 +32,19 @@ MAX_ERASED = 1000
 """Largest number of messages that a call erases."""
 
 
+async def erase(
+    executor: store.Executor, stream: str, seqs: Sequence[int], *, by: str | None, reason: str | None
+) -> list[int]:
+    """Erase messages in the name of a caller, or of the database role if `by` is None. See `Admin.erase`."""
+    if not seqs or len(seqs) > MAX_ERASED:
+        raise InvalidInput(f"{len(seqs):,} seqs are given. Give 1 to {MAX_ERASED:,}.", field="seqs")
+    for seq in seqs:
+        check_seq("seqs", seq)
+    if reason is not None and (len(reason) > MAX_ERROR or "\0" in reason):
+        raise InvalidInput(f"The reason must have at most {MAX_ERROR:,} characters, and no NUL.", field="reason")
+    return await store.erase(executor, stream, sorted(set(seqs)), by=by, reason=reason)
+
+
 class Messages(Base):
     """The calls about messages."""
 
@@ -110,17 +123,7 @@ class Messages(Base):
         Returns:
             The seqs of the messages that were erased now, without those that are not there, or were erased before.
         """
-        return await self.erase_as(None, stream, seqs, reason)
-
-    async def erase_as(self, by: str | None, stream: str, seqs: Sequence[int], reason: str | None) -> list[int]:
-        """Do the same in the name of a caller."""
-        if not seqs or len(seqs) > MAX_ERASED:
-            raise InvalidInput(f"{len(seqs):,} seqs are given. Give 1 to {MAX_ERASED:,}.", field="seqs")
-        for seq in seqs:
-            check_seq("seqs", seq)
-        if reason is not None and (len(reason) > MAX_ERROR or "\0" in reason):
-            raise InvalidInput(f"The reason must have at most {MAX_ERROR:,} characters, and no NUL.", field="reason")
-        return await store.erase(self._database, stream, sorted(set(seqs)), by=by, reason=reason)
+        return await erase(self._database, stream, seqs, by=None, reason=reason)
 
     @listing
     async def erasures(self, stream: str, *, above: int = 0, limit: int = 100) -> AsyncIterator[list[Erasure]]:

@@ -158,7 +158,7 @@ class Calls:
         answer=count("published"), extra_time=CONDITION_TIME,
     )  # fmt: skip
     erase = Call("POST", STREAM + "/erasures", Argument("seqs"), Argument("reason", None), answer=_erased)
-    erasures = ListCall(STREAM + "/erasures", ABOVE, _limit(100), answer=pages(Erasure))
+    erasures = ListCall(STREAM + "/erasures", AFTER, _limit(100), answer=pages(Erasure))
     send = Call(
         "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
         Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),

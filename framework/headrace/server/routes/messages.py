@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
+from headrace.admin.messages import erase as erase_messages
 from headrace.model.records import Erasure
 from headrace.server.access.scopes import Access
 from headrace.server.engine import Engine
@@ -108,7 +109,9 @@ def _of_erasures(context: RouteContext) -> Sequence[HTTPRouteHandler]:
         """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
         them any more. Who did it, when and why stays."""
         cached = await context.stream(request, stream, "admin")
-        erased = await context.admin.erase_as(await context.caller(request), cached.name, data.seqs, data.reason)
+        erased = await erase_messages(
+            context.engine.app.database, cached.name, data.seqs, by=await context.caller(request), reason=data.reason
+        )
         context.engine.forget_messages()
         return ErasedAnswer(Erased(erased))
 

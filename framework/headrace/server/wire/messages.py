@@ -132,7 +132,11 @@ class Erase(Struct, kw_only=True, forbid_unknown_fields=True):
     ]
     reason: Annotated[
         str | None,
-        Meta(description="Why, for people. It is stored.", max_length=MAX_ERROR, examples=["request 2031-17"]),
+        Meta(
+            description="Why, for people. It is stored.",
+            examples=["request 2031-17"],
+            extra_json_schema={"maxLength": MAX_ERROR},
+        ),
     ] = None
 
 
