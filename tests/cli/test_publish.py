@@ -66,6 +66,16 @@ def test_lines_become_messages_as_they_were_written(
     assert messages() == [("a.b", '{"x":  1.50}', None), ("ä", "null", '{"t": [1]}')]
 
 
+def test_lines_with_a_time_to_live(headrace: Headrace, dsn: str, tmp_path: Path, messages: Messages) -> None:
+    path = _file(tmp_path / "some.ndjson", {"key": "a", "data": 1}, {"key": "b", "data": 2, "headers": {"t": 1}})
+    ended = headrace("publish", "orders", path, "--create", "--expires-in", "5m", "--database", dsn)
+    assert ended.code == 0, ended
+    assert [headers for _, _, headers in messages()] == [
+        '{"headrace-expires-in":300}',
+        '{"t": 1,"headrace-expires-in":300}',
+    ]
+
+
 def test_nothing_is_created_by_accident(headrace: Headrace, dsn: str, tmp_path: Path) -> None:
     ended = headrace("publish", "order", _file(tmp_path / "x", *_numbered(3)), "--database", dsn)
     assert ended.code == 66

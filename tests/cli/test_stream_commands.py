@@ -40,6 +40,10 @@ REFUSED = [
     (65, "stream view orders --where total>", "ondition"),
     (65, "stream view orders --where {", "JSON"),
     (65, "stream republish orders parcels --from 5 --to 2", "5"),
+    (64, "stream erase orders", "seqs"),
+    (64, "stream erase orders 0 --yes", "SEQ"),
+    (66, "stream erase nope 1 --yes", "'nope'"),
+    (66, "stream erased nope", "'nope'"),
     (65, "stream send orders k hello", "Quote a string"),
     (65, "stream send orders k {", "not JSON"),
     (65, 'stream send orders k "\\u0000"', "NUL"),
@@ -48,6 +52,8 @@ REFUSED = [
     (65, "stream send orders k 1 --headers x", "--headers"),
     (64, "stream send orders k 1 --delay 5m --at 2030-01-01", "--at"),
     (64, "stream send orders k 1 --delay x", "--delay"),
+    (64, "stream send orders k 1 --expires-in x", "--expires-in"),
+    (64, "stream send orders k 1 --expires-in 0s", "a millisecond"),
     (64, "stream send orders k 1 --delay 99999999999d", "--delay"),
     (64, "stream send orders k 1 --at x", "--at"),
 ]
@@ -217,6 +223,16 @@ def test_a_message_with_a_unique_key_is_sent_unless_one_is_pending(orders: Opera
     assert "needs a unique key" in orders.call(*words, code=65).err
 
 
+def test_a_message_with_a_time_to_live(orders: Operator) -> None:
+    orders.call("stream", "send", "orders", "a.b", "1", "--expires-in", "90s")
+    (shown,) = orders.json("stream", "view", "orders", "--last", "1")
+    assert shown["headers"] == {"headrace-expires-in": 90}
+    assert shown["expires_at"] > shown["created_at"]
+    listed = orders.out("stream", "view", "orders").splitlines()
+    assert "EXPIRES" in listed[0].upper()
+    assert "never" in listed[1]
+
+
 def test_a_message_for_later(orders: Operator) -> None:
     assert "Scheduled" in orders.out("stream", "send", "parcels", "k", "1", "--delay", "5m")
     ended = orders.call("stream", "send", "parcels", "k", "2", "--at", "2099-01-01", "--json")
@@ -224,6 +240,24 @@ def test_a_message_for_later(orders: Operator) -> None:
     assert "UTC" in ended.err
     assert orders.json("stream", "info", "parcels")["stream"]["scheduled"] == 2
     assert "scheduled" in orders.out("stream", "info", "parcels")
+
+
+# --- erase
+
+
+def test_messages_are_erased_and_a_trace_stays(orders: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/null") as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
+        assert "--yes" in orders.refused(64, "stream", "erase", "orders", "2")
+    assert len(orders.json("stream", "view", "orders")) == 5
+    assert "No message of 'orders' was erased" in orders.call("stream", "erased", "orders").err
+    assert orders.json("stream", "erase", "orders", "2", "3", "--reason", "asked for", "--yes") == {"erased": [2, 3]}
+    assert [one["seq"] for one in orders.json("stream", "view", "orders")] == [1, 4, 5]
+    assert [(one["seq"], one["reason"]) for one in orders.json("stream", "erased", "orders", "--above", "2")] == [
+        (3, "asked for")
+    ]
+    assert "asked for" in orders.out("stream", "erased", "orders")
+    assert "Not found: 1 seq" in orders.call("stream", "erase", "orders", "3", "--yes", code=1).err
 
 
 # --- republish

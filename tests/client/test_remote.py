@@ -124,6 +124,9 @@ class TestAgainstADatabase:
         await remote.send("orders", "orders.0", "[1, 1.50]", '{"trace": "t"}', message_id="m")
         for _ in range(2):
             await remote.send("orders", "orders.1", "2", unique_key="u", unique_while="waiting")
+        await remote.send("orders", "orders.9", "1", expires_in="1h")
+        await remote.send_many("orders", ["orders.8"], ["1"], [None], expires_in="1h")
+        assert await remote.erase("orders", [5, 99], reason="asked for") == [5]
         await remote.send("orders", "later", "1", deliver_at=datetime.now(UTC) + timedelta(hours=1))
         first, _ = await remote.receive("orders", "ship", limit=2)
         await remote.nack("orders", "ship", [first.ack_id], delay="1h", error="no")
@@ -146,6 +149,7 @@ class TestAgainstADatabase:
             lambda side: side.blocked_keys("orders", "ship"),
             lambda side: side.dead_letters("orders", "ship"),
             lambda side: side.republish("orders", "orders", dry_run=True),
+            lambda side: side.erasures("orders"),
             lambda side: side.replay("orders", "ship", start_seq=1, end_seq=1, dry_run=True),
             lambda side: side.redrive("orders", "ship", dry_run=True),
             lambda side: side.purge("orders", "ship", dry_run=True),

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from headrace import App, store
+from headrace.admin import Admin
 from headrace.cli.commands import schedules
 from tests.runtime.running import eventually, make_due, parked
 
@@ -43,6 +44,34 @@ async def test_periodic(database: store.Database) -> None:
         await store.declare_schedule(database, schedule.spec)
     assert [one.name for one in await store.schedules(database)] == ["checks", "reports"]
     assert len(app.consumers) == 1
+
+
+@pytest.mark.asyncio
+async def test_expire_messages(dsn: str, database: store.Database) -> None:
+    names = run("expire-messages")
+    app = names["app"]
+    app.dsn = dsn
+    await store.create_stream(database, "prices")
+    (sql,) = blocks("expire-messages", "sql")
+    await database.fetch(sql)
+    async with app:
+        await names["quote"]()
+        lives = [
+            (one.expires_at - one.created_at).total_seconds()
+            for one in await app.admin.messages("prices")
+            if one.expires_at is not None
+        ]
+    assert lives == [30, 30, 30, 0.5]
+
+
+@pytest.mark.asyncio
+async def test_erase_messages(database: store.Database) -> None:
+    forget = run("erase-messages")["forget"]
+    await store.create_stream(database, "orders")
+    await store.publish_many(database, "orders", ["a", "b"], ["1", "2"])
+    assert await forget(Admin(database), [2]) == [2]
+    for statement in blocks("erase-messages", "sql")[0].splitlines():
+        await database.fetch(statement)
 
 
 @pytest.mark.asyncio

@@ -418,3 +418,13 @@ def test_messages_without_an_answer_from_the_store_are_unsettled(in_flight: InFl
     two.lease.note_durable(two.seq)
     in_flight.ack(two, 0.0)
     assert not in_flight.unsettled("b"), "a transaction has committed it"
+
+
+def test_an_expired_message_is_settled_like_an_ack_and_counted_apart(in_flight: InFlightTracker[Held]) -> None:
+    first, second = take(in_flight, 7, 2)
+    in_flight.ack(first, 0.0)
+    assert in_flight.expire(second, 0.0), "the lease is done"
+    parcel = in_flight.collect(0.0)
+    assert parcel is not None
+    assert parcel.settlement.whole == [7]
+    assert (in_flight.acked, in_flight.expired) == (1, 1)

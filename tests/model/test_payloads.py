@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.errors import InvalidData
-from headrace.model.payloads import encode, encode_headers, parallel
+from headrace.model.durations import seconds
+from headrace.model.errors import InvalidData, InvalidInput
+from headrace.model.payloads import encode, encode_headers, parallel, time_to_live, with_expiry
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\0\\u0"'))
 values = st.recursive(
@@ -81,6 +83,39 @@ def test_headers_are_the_text_of_an_object() -> None:
     assert encode_headers({"trace": "abc"}) == '{"trace":"abc"}'
     assert encode_headers({}) is None
     assert encode_headers(None) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "expires_in", "text"),
+    [
+        (None, 60, '{"headrace-expires-in":60}'),
+        ("{}", "500ms", '{"headrace-expires-in":0.5}'),
+        (' {"a": [1.50]} ', timedelta(minutes=1), '{"a": [1.50],"headrace-expires-in":60}'),
+        (None, 3_153_600_000, '{"headrace-expires-in":3153600000}'),
+        (None, 0.001, '{"headrace-expires-in":0.001}'),
+        ('{"a": 1}', None, '{"a": 1}'),
+    ],
+)
+def test_a_time_to_live_joins_the_headers(headers: str | None, expires_in: Any, text: str) -> None:
+    assert with_expiry(headers, expires_in) == text
+    if expires_in is not None:
+        assert time_to_live(text) == seconds(expires_in)
+
+
+def test_a_time_to_live_replaces_an_earlier_one() -> None:
+    assert time_to_live(with_expiry('{"headrace-expires-in": 7}', 60)) == 60
+
+
+@pytest.mark.parametrize("expires_in", [0, 0.0004, 3_153_600_001])
+def test_a_time_to_live_out_of_range_is_refused(expires_in: float) -> None:
+    with pytest.raises(InvalidInput, match="at least a millisecond and at most a hundred years"):
+        with_expiry(None, expires_in)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "null", "1e3", '"60s"', "[60]", "9" * 500, '"\\ud800"'])
+def test_a_time_to_live_that_cant_be_read_is_none(value: str) -> None:
+    assert time_to_live(f'{{"headrace-expires-in": {value}}}') is None
+    assert time_to_live(f'{{"forwarded": {{"headrace-expires-in": {value}}}}}') is None
 
 
 @pytest.mark.parametrize("headers", [["a"], "abc", {1: "a"}, 7])

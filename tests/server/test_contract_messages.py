@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -18,6 +19,46 @@ async def test_one_message_is_published(api: Api) -> None:
     (found,) = (await api.get("/streams/orders/messages"))["data"]
     assert set(found) == {"key", "data", "seq", "stream_id", "headers", "inserted_at", "updated_at"}
     assert (found["key"], found["data"], found["seq"], found["headers"]) == ("a.b", {"x": 1}, 1, None)
+
+
+async def test_a_message_with_a_time_to_live_says_when_it_expires(api: Api) -> None:
+    await api.stream()
+    await api.consumer()
+    path = "/streams/orders/messages"
+    await api.post(path, {"key": "a", "data": 1, "expires_in_ms": 60_000, "headers": {"trace": "x"}})
+    await api.post(path, {"messages": [{"key": "b", "data": 2, "expires_in_ms": 1}, {"key": "c", "data": 3}]})
+    first, second, third = (await api.get(path))["data"]
+    lives = datetime.fromisoformat(first["expires_at"]) - datetime.fromisoformat(first["inserted_at"])
+    assert (lives.total_seconds(), first["headers"]) == (60, {"trace": "x", "headrace-expires-in": 60})
+    assert (second["headers"], "expires_at" in third) == ({"headrace-expires-in": 0.001}, False)
+    (peeked, _) = (await api.get("/streams/orders/consumers/ship/messages"))["data"]
+    assert peeked["message"]["expires_at"] == first["expires_at"]
+    received = [delivery["message"] for delivery in await api.receive()]
+    assert [(one["seq"], one.get("expires_at")) for one in received] == [(1, first["expires_at"]), (3, None)]
+
+
+@pytest.mark.parametrize("given", [0, -1, 3_153_600_000_001])
+async def test_a_time_to_live_out_of_range_is_refused(api: Api, given: float) -> None:
+    await api.stream()
+    answer = await api.refused(
+        "POST", "/streams/orders/messages", {"key": "a", "data": 1, "expires_in_ms": given}, status=422
+    )
+    assert "expires_in_ms" in answer["validation_errors"]
+
+
+async def test_messages_are_erased_and_a_trace_stays(api: Api) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(("a", 1), ("a", 2), ("b", 3))
+    path = "/streams/orders/erasures"
+    assert await api.post(path, {"seqs": [1, 3, 9], "reason": "asked for"}) == {"data": {"erased": [1, 3]}}
+    assert await api.post(path, {"seqs": [1]}) == {"data": {"erased": []}}
+    listed = await api.get(path, limit=1)
+    assert [(one["seq"], one["reason"]) for one in listed["data"]] == [(1, "asked for")]
+    assert [one["seq"] for one in (await api.get(path, after=listed["next"]))["data"]] == [3]
+    assert [one["seq"] for one in (await api.get(path, before=3))["data"]] == [1]
+    assert [one["message"]["seq"] for one in await api.receive()] == [2]
+    await api.refused("POST", "/streams/nowhere/erasures", {"seqs": [1]}, status=404)
 
 
 async def test_messages_are_published_all_or_none(api: Api) -> None:

@@ -77,6 +77,31 @@ async def test_a_database_that_went_away_may_come_back_with_other_messages(engin
 
 
 @pytest.mark.asyncio
+async def test_a_message_with_a_time_to_live_is_not_cached_since_a_lease_call_decides_whether_it_has_expired(
+    engine: Engine, consume: Consume
+) -> None:
+    ship, bill = await consume("ship"), await consume("bill")
+    await engine.app.publish("orders", "a", 1, expires_in=60)
+    await engine.app.publish("orders", "b", 2)
+    assert (await engine.receive(ship, 1)).data == ["1"]
+    assert (await engine.receive(ship, 1)).data == ["2"]
+    await engine.app.database.fetch("update headrace_streams.orders set created_at = created_at - interval '61 s'")
+    assert (await engine.receive(bill, 2)).data == ["2"]
+
+
+@pytest.mark.asyncio
+async def test_a_server_has_forgotten_what_was_erased_elsewhere_after_a_minute(
+    engine: Engine, consume: Consume
+) -> None:
+    ship = await consume("ship")
+    await engine.app.publish("orders", "a", "secret")
+    await engine.receive(ship, 1)
+    assert engine._caches.size > 0
+    engine.remove_unused()  # every minute
+    assert engine._caches.size == 0
+
+
+@pytest.mark.asyncio
 async def test_a_lease_leaves_out_the_contents_of_cached_messages(engine: Engine, consume: Consume) -> None:
     database = engine.app.database
     await engine.app.publish_many("orders", [(key, place) for place, key in enumerate("abcadef", 1)])

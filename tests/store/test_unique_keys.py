@@ -53,6 +53,18 @@ async def test_a_message_is_pending_from_its_publication_to_its_ack(database: st
     assert await put(database) == 2
 
 
+async def test_an_expired_message_is_pending_only_while_it_is_in_flight(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await put(database, headers='{"headrace-expires-in": 3000000000}')
+    batch = await reader.lease()
+    await database.fetch("update headrace_streams.orders set created_at = created_at - interval '100 years'")
+    assert await is_pending(database), "in flight"
+    await reader.nack(batch, delay=60.0)
+    assert await put(database) == 2
+
+
 async def test_a_message_behind_another_of_its_key_or_of_a_paused_consumer_is_pending(
     database: store.Database, declare: Declare
 ) -> None:

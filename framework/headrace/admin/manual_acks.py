@@ -14,6 +14,7 @@ from headrace.model.ack_ids import AckIds
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import FilterTooSlow, InvalidInput
 from headrace.model.outcomes import Failure, Settlement
+from headrace.model.payloads import expiry
 from headrace.model.records import Batch, Received
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import given_error
@@ -118,6 +119,7 @@ class ManualAcks(Base):
                 headers=decoded(headers or "null"),
                 created_at=created_at,
                 attempt=attempt,
+                expires_at=expiry(headers, created_at),
             )
             for ack_id, seq, key, data, headers, created_at, attempt in zip(
                 ack_ids, batch.seqs, batch.keys, batch.data, batch.headers, batch.created_at, attempts, strict=True

@@ -12,6 +12,7 @@ from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
     Where,
+    check_above,
     check_limit,
     check_seq,
     condition_of,
@@ -19,11 +20,29 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
-from headrace.model.errors import InDoubt, StoreFull, StoreUnavailable
+from headrace.model.durations import Duration
+from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
-from headrace.model.pages import Page, follow, listing_by
-from headrace.model.payloads import UniqueWhile
-from headrace.model.records import Standing, StoredMessage
+from headrace.model.pages import Page, follow, listing, listing_by
+from headrace.model.payloads import UniqueWhile, with_expiry
+from headrace.model.records import Erasure, Standing, StoredMessage
+from headrace.model.text.error_text import MAX_ERROR
+
+MAX_ERASED = 1000
+"""Largest number of messages that a call erases."""
+
+
+async def erase(
+    executor: store.Executor, stream: str, seqs: Sequence[int], *, by: str | None, reason: str | None
+) -> list[int]:
+    """Erase messages in the name of a caller, or of the database role if `by` is None. See `Admin.erase`."""
+    if not seqs or len(seqs) > MAX_ERASED:
+        raise InvalidInput(f"{len(seqs):,} seqs are given. Give 1 to {MAX_ERASED:,}.", field="seqs")
+    for seq in seqs:
+        check_seq("seqs", seq)
+    if reason is not None and (len(reason) > MAX_ERROR or "\0" in reason):
+        raise InvalidInput(f"The reason must have at most {MAX_ERROR:,} characters, and no NUL.", field="reason")
+    return await store.erase(executor, stream, sorted(set(seqs)), by=by, reason=reason)
 
 
 class Messages(Base):
@@ -89,11 +108,40 @@ class Messages(Base):
         async with self._bounded(selection.where, stream) as executor:
             return await store.republish(executor, stream, target, selection, dry_run=dry_run)
 
+    # --- erasing
+
+    async def erase(self, stream: str, seqs: Sequence[int], *, reason: str | None = None) -> list[int]:
+        """Delete messages for good: their rows, and the dead letters and message ids that are of them.
+
+        No consumer gets them any more. A handler that has one in hand finishes, and its ack counts. The order of keys
+        goes on. What is left is in `erasures`. Copies outside of the database, such as backups, stay.
+
+        Args:
+            seqs: at most 1,000.
+            reason: why, at most 2,000 characters, for people. It is stored.
+
+        Returns:
+            The seqs of the messages that were erased now, without those that are not there, or were erased before.
+        """
+        return await erase(self._database, stream, seqs, by=None, reason=reason)
+
+    @listing
+    async def erasures(self, stream: str, *, above: int = 0, limit: int = 100) -> AsyncIterator[list[Erasure]]:
+        """List what is left of erased messages with a seq above `above`, in seq order, at most `limit`."""
+        check_above(above)
+        check_limit(limit)
+
+        async def read(after: int | None, limit: int) -> Page[Erasure]:
+            return await store.erasures(self._database, stream, above=after or above, limit=limit)
+
+        async for page in follow(read, lambda erasure: erasure.seq, limit=limit):
+            yield page
+
     # --- publishing: data and headers are JSON text, which is stored unchanged
 
     async def send(
         self, stream: str, key: str, data: str, headers: str | None = None, *,
-        message_id: str | None = None, deliver_at: datetime | None = None,
+        message_id: str | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
         unique_key: str | None = None, unique_while: UniqueWhile = "pending",
     ) -> int | None:  # fmt: skip
         """Publish one message.
@@ -101,6 +149,7 @@ class Messages(Base):
         Args:
             message_id: publishing the same id again within the stream's `dedupe_window` has no effect.
             deliver_at: the time at which it is published. None for now.
+            expires_in: deliver it to no consumer once this time has passed since its publication.
             unique_key: don't publish it while the last message with this unique key is pending.
             unique_while: `pending`, or `waiting` to publish it also while that message is in flight.
 
@@ -110,14 +159,16 @@ class Messages(Base):
             it.
         """
         return await store.publish(
-            self._database, stream, check_key(key), data, headers, message_id=message_id, deliver_at=utc(deliver_at),
+            self._database, stream, check_key(key), data, with_expiry(headers, expires_in), message_id=message_id,
+            deliver_at=utc(deliver_at),
             unique_key=unique_key, unique_while=unique_while,
         )  # fmt: skip
 
     async def send_many(
-        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
-    ) -> int:
-        """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel.
+        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
+        expires_in: Duration | None = None,
+    ) -> int:  # fmt: skip
+        """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel. `expires_in`: see `send`.
 
         Returns:
             The number of published messages. Messages that `dedupe` found unchanged are not counted.
@@ -126,6 +177,7 @@ class Messages(Base):
             InDoubt: it is not known whether they were published.
         """
         committing = False
+        headers = [with_expiry(one, expires_in) for one in headers]
         try:
             async with self._database.transaction() as connection:
                 published = await store.publish_many(connection, stream, keys, data, headers)

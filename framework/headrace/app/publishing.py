@@ -21,7 +21,8 @@ class Publishing:
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
         message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
+        expires_in: Duration | None = None, unique_key: str | None = None, unique_while: UniqueWhile = "pending",
+        tx: Any = None,
     ) -> int | None:  # fmt: skip
         """Append a message.
 
@@ -35,6 +36,8 @@ class Publishing:
                 nothing.
             delay: publish the message after this time. It gets its place in the stream then.
             deliver_at: publish the message at this time, instead of after a `delay`.
+            expires_in: deliver the message to no consumer once this time has passed since its publication, by the
+                server's clock. It stays in the stream, with the header `headrace-expires-in`.
             unique_key: don't publish while the last message of the stream that was published with the same unique
                 key is pending: while a consumer is not done with it, or it is scheduled. At most 256 bytes of UTF-8. Not
                 together with a `message_id`.
@@ -55,7 +58,7 @@ class Publishing:
         """
         return await self._publisher.publish(
             stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
-            unique_key=unique_key, unique_while=unique_while, tx=tx,
+            expires_in=expires_in, unique_key=unique_key, unique_while=unique_while, tx=tx,
         )  # fmt: skip
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
@@ -74,7 +77,7 @@ class Publishing:
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
         unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int:  # fmt: skip
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
@@ -85,13 +88,13 @@ class Publishing:
             message_ids: an id, or None, for each message.
             unique_keys: a unique key, or None, for each message. Of several messages with one unique key, the first is
                 published.
-            delay, deliver_at, unique_while, tx: as for `App.publish`.
+            delay, deliver_at, expires_in, unique_while, tx: as for `App.publish`.
 
         Returns:
             The number of messages published or scheduled. Messages with a known id or with the unique key of a pending
             message, and those that `dedupe` found unchanged, are not counted. Raises as `publish` does.
         """
         return await self._publisher.publish_many(
-            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at,
+            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, expires_in=expires_in,
             unique_keys=unique_keys, unique_while=unique_while, tx=tx,
         )  # fmt: skip

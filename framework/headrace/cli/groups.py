@@ -38,6 +38,8 @@ stream = _group(
         "view": (messages.view, "NAME"),
         "send": (messages.send, "NAME KEY JSON"),
         "republish": (messages.republish, "NAME TARGET"),
+        "erase": (messages.erase, "NAME SEQ..."),
+        "erased": (messages.erased, "NAME"),
         "edit": (streams.edit, "NAME"),
         "rm": (streams.rm, "NAME"),
     },

@@ -48,6 +48,7 @@ class Message(Answer, kw_only=True):
     data: msgspec.Raw
     headers: msgspec.Raw = msgspec.Raw(b"null")
     inserted_at: datetime
+    expires_at: datetime | None = None
     attempt: int = 1
 
     def record(self) -> StoredMessage:
@@ -57,7 +58,7 @@ class Message(Answer, kw_only=True):
         """Return the fields that the records of messages have in common."""
         return {
             "seq": self.seq, "key": self.key, "data": decoded(self.data), "headers": decoded(self.headers),
-            "created_at": self.inserted_at,
+            "created_at": self.inserted_at, "expires_at": self.expires_at,
         }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from headrace.model.records import (
     DatabaseCheck,
     DatabaseInfo,
     DeadLetterGroup,
+    Erasure,
     Overview,
     StreamInfo,
 )
@@ -82,6 +83,10 @@ def _limit(default: int | None) -> Argument:
 
 def _milliseconds(duration: Duration | None) -> float | None:
     return None if duration is None else seconds(duration, "delay") * 1000
+
+
+def _erased(response: Response) -> list[int]:
+    return response.decode(Data[dict[str, list[int]]]).data["erased"]
 
 
 def _lifetime(duration: Duration | None) -> int | None:
@@ -153,9 +158,12 @@ class Calls:
         "POST", STREAM + "/republish", Argument("target"), *RANGE,
         answer=count("published"), extra_time=CONDITION_TIME,
     )  # fmt: skip
+    erase = Call("POST", STREAM + "/erasures", Argument("seqs"), Argument("reason", None), answer=_erased)
+    erasures = ListCall(STREAM + "/erasures", AFTER, _limit(100), answer=pages(Erasure))
     send = Call(
         "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
         Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),
+        Argument("expires_in", None, sent_as="expires_in_ms", convert=_lifetime),
         Argument("unique_key", None), UNIQUE_WHILE,
     )  # fmt: skip
 

@@ -11,8 +11,10 @@ import msgspec
 from headrace.client.address import DEFAULT_URL, Server
 from headrace.client.calls import CREATE_CONSUMER, CREATE_STREAM, PEEK, PUBLISH_MANY, STANDING
 from headrace.client.specs import consumer_settings, refuse_changes, stream_spec
+from headrace.model.durations import Duration
 from headrace.model.errors import AlreadyExists
 from headrace.model.pages import Page, follow_states
+from headrace.model.payloads import with_expiry
 from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
 from headrace.model.specs import ConsumerSpec, StreamSpec
 
@@ -93,12 +95,15 @@ class Remote(Calls):
         return True
 
     async def send_many(
-        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None]
-    ) -> int:
+        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
+        expires_in: Duration | None = None,
+    ) -> int:  # fmt: skip
         """Publish messages in order, all or none, as `Admin.send_many` does. At most 10,000."""
         if not keys:
             return 0
-        messages = [_message(*message) for message in zip(keys, data, headers, strict=True)]
+        messages = [
+            _message(key, text, with_expiry(head, expires_in)) for key, text, head in zip(keys, data, headers, strict=True)
+        ]  # fmt: skip
         published: int = await PUBLISH_MANY.send(self.transport, stream, messages)
         return published
 

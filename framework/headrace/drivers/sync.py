@@ -39,6 +39,7 @@ class Ackable(Protocol):
 def publish(
     connection: Any, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
     message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
+    expires_in: Duration | None = None,
     unique_key: str | None = None, unique_while: UniqueWhile = "pending",
 ) -> int | None:  # fmt: skip
     """Append a message, in the connection's current transaction. Arguments, result and errors are
@@ -47,15 +48,17 @@ def publish(
     check_key(key)
     return _run(
         store.publish(
-            executor(connection), stream, key, payloads.encode(data), payloads.encode_headers(headers),
-            message_id=message_id, deliver_at=when(delay, deliver_at), unique_key=unique_key, unique_while=unique_while,
+            executor(connection), stream, key, payloads.encode(data),
+            payloads.with_expiry(payloads.encode_headers(headers), expires_in),
+            message_id=message_id, deliver_at=when(delay, deliver_at),
+            unique_key=unique_key, unique_while=unique_while,
         )
     )  # fmt: skip
 
 
 def publish_many(
     connection: Any, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-    delay: Duration | None = None, deliver_at: datetime | None = None,
+    delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
     unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending",
 ) -> int:  # fmt: skip
     """Append messages in order, in the connection's current transaction. See `App.publish_many`.
@@ -65,6 +68,7 @@ def publish_many(
     """
     due = when(delay, deliver_at)
     keys, data, headers = payloads.parallel(messages)
+    headers = [payloads.with_expiry(one, expires_in) for one in headers]
     for key in keys:
         check_key(key)
     payloads.check_lengths(len(keys), message_ids=message_ids, unique_keys=unique_keys)

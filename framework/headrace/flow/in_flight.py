@@ -182,7 +182,7 @@ class InFlightTracker(Generic[T]):
         held: the number of messages that are not settled yet.
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
         timeline: the timeline of the database on which all leases that aren't lost were granted.
-        acked, failed, lost: counts of messages. Released messages are in none of them.
+        acked, expired, failed, lost: counts of messages. Released messages are in none of them.
         on_take: there is a new lease.
     """
 
@@ -193,6 +193,7 @@ class InFlightTracker(Generic[T]):
         self.linger = LINGER
         self.timeline: UUID | None = None
         self.acked = 0
+        self.expired = 0
         self.failed = 0
         self.lost = 0
         self._whole: list[Lease] = []
@@ -260,6 +261,13 @@ class InFlightTracker(Generic[T]):
         if not lease.failed:  # otherwise it is collected together with its failures
             self._whole.append(lease)
         return True
+
+    def expire(self, message: T, now: float) -> bool:
+        """Record that a message expired before its handler began. It is settled like an ack, and returns the same."""
+        wake = InFlightTracker.ack(self, message, now)
+        self.acked -= 1
+        self.expired += 1
+        return wake
 
     def fail(self, message: T, failure: Failure) -> None:
         """Record a failure or a release. The message goes back to the store or becomes a dead letter."""
@@ -369,11 +377,12 @@ class InFlightTracker(Generic[T]):
         return gone
 
     def statistics(self) -> dict[str, int]:
-        """Return the numbers of leases and messages held, and of messages acked, failed and lost so far."""
+        """Return the numbers of leases and messages held, and of messages acked, expired, failed and lost so far."""
         return {
             "leases": len(self.leases),
             "held": self.held,
             "acked": self.acked,
+            "expired": self.expired,
             "failed": self.failed,
             "lost": self.lost,
         }

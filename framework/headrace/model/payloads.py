@@ -1,15 +1,17 @@
 """Encode payloads as the JSON text that the store takes. A payload is anything that msgspec can encode, or a
-pydantic model.
+pydantic model. The headers that Headrace itself gives to messages are described here, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from headrace.model.durations import Duration, seconds
 from headrace.model.errors import InvalidData, InvalidInput
 from headrace.model.text.pydantic_json import encode_model
 
@@ -34,6 +36,17 @@ VERSION_HEADER = "headrace-version"
 
 CODEC_HEADER = "headrace-codec"
 """What a codec returned about a payload that it has encoded. Such a payload is a JSON string, in base64."""
+
+EXPIRES_IN_HEADER = "headrace-expires-in"
+"""The time to live of a message in seconds, from its publication: a number, or one as text. See
+`functions/expiry.sql`, which has the same rules as `time_to_live`."""
+
+MIN_EXPIRES_IN, MAX_EXPIRES_IN = 0.001, 3_153_600_000
+"""Shortest and longest time to live in seconds: a millisecond, and a hundred years."""
+
+_EXPIRES_IN = f'"{EXPIRES_IN_HEADER}"'
+_SECONDS = re.compile(r"[0-9]{1,10}([.][0-9]{1,9})?")
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_model)
 _NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
@@ -64,6 +77,49 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
         raise InvalidData("Headers are a mapping from names to JSON values, such as {'trace': 'abc'}.")
     return encode(headers)
+
+
+def with_expiry(headers: str | None, expires_in: Duration | None) -> str | None:
+    """Add a time to live to encoded headers.
+
+    Args:
+        headers: the JSON text of an object, or None. A time to live that it has is replaced.
+        expires_in: the time to live, or None for no change. It is rounded to milliseconds.
+
+    Raises:
+        ConfigurationError: it is no duration.
+        InvalidInput: it is less than a millisecond, or more than a hundred years.
+    """
+    if expires_in is None:
+        return headers
+    alive = round(seconds(expires_in, "expires_in"), 3)
+    if not MIN_EXPIRES_IN <= alive <= MAX_EXPIRES_IN:
+        raise InvalidInput(
+            f"expires_in={expires_in!r} is out of range. Give at least a millisecond and at most a hundred years.",
+            field="expires_in",
+        )
+    others = "" if headers is None else headers.strip()[1:-1].strip()
+    # Of two members with one name the last one counts.
+    return f"{{{others}{',' if others else ''}{_EXPIRES_IN}:{alive:.13g}}}"
+
+
+def time_to_live(headers: str | None) -> float | None:
+    """The time to live in seconds of a message with these encoded headers. None if it has none, or none that can be
+    read."""
+    if headers is None or _EXPIRES_IN not in headers:
+        return None
+    try:
+        given = bytes(_members.decode(headers).get(EXPIRES_IN_HEADER, b"")).decode().strip('"')
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+    alive = float(given) if _SECONDS.fullmatch(given) else 0.0
+    return alive if 0 < alive <= MAX_EXPIRES_IN else None
+
+
+def expiry(headers: str | None, created_at: datetime) -> datetime | None:
+    """When a message with these encoded headers expires. None if it doesn't."""
+    alive = time_to_live(headers)
+    return None if alive is None else created_at + timedelta(seconds=alive)
 
 
 def parallel(messages: Iterable[tuple[Any, ...]]) -> tuple[list[str], list[str], list[str | None]]:

@@ -55,6 +55,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The call looked at nothing, because several other processes are leasing and will find what there is now.
     Call again in `due_in` seconds.
     """
+    read_at: datetime | None = None
+    """The server's time at the end of the call, from which it follows how long messages still live. None if there is
+    nothing."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
@@ -168,6 +171,18 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     data: Any
     headers: dict[str, Any] | None
     created_at: datetime
+    expires_at: datetime | None = None
+    """When it expires, if it has a time to live. Consumers that have not got it by then never get it."""
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of an erased message."""
+
+    seq: int
+    erased_at: datetime
+    erased_by: str
+    """The name of the token, or else the role in the database."""
+    reason: str | None
 
 
 PEEK_STATES = ("in_flight", "parked", "blocked", "next")
@@ -198,7 +213,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the consumer."""
     state: Literal["in_flight", "parked", "blocked", "replaying", "pending", "dead_letter", "filtered", "acked"]
     """`pending` means not reached yet, and `filtered` that the consumer doesn't read it. `acked` means
-    handled, dropped, or published before the consumer's start.
+    handled, dropped, expired, or published before the consumer's start.
     """
     attempts: int | None
     """The number of deliveries that counted, including the one in flight. None if it is unknown."""
@@ -232,6 +247,8 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     attempt: int
     """The number of this attempt. The first is 1."""
+    expires_at: datetime | None = None
+    """When it expires, if it has a time to live."""
 
 
 Death = Literal["exhausted", "rejected", "invalid"]

@@ -480,3 +480,8 @@ class Engine:
             if publishes.used_at < before and publishes.unused:
                 del self._publishes[name]
         self._caches.keep({one.cache for one in self._receivers.values()})
+        self.forget_messages()  # another server may have erased some
+
+    def forget_messages(self) -> None:
+        """Remove all messages from the memory of this server. They are read again when they are needed."""
+        self._caches.clear()

@@ -190,6 +190,7 @@ from headrace.store.messages.dead_letters import (
     discard,
     redrive,
 )
+from headrace.store.messages.erase import erase, erasures
 from headrace.store.messages.lease import (
     extend_leases,
     lease,
@@ -298,6 +299,8 @@ __all__ = [
     "edit_source",
     "edit_stream",
     "edit_token",
+    "erase",
+    "erasures",
     "extend_leases",
     "fail_backfill",
     "failures_to_retry",

@@ -14,10 +14,11 @@ from headrace.model.records import Lost
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.messages.message import Message
 
-Kind = Literal["acked", "retried", "exhausted", "rejected", "snoozed", "released", "lost", "crashed"]
+Kind = Literal["acked", "expired", "retried", "exhausted", "rejected", "snoozed", "released", "lost", "crashed"]
 """The kind of an outcome.
 
 - `acked`: handled.
+- `expired`: leased, and not handled, since its time to live passed before.
 - `retried`: failed, and delivered again later.
 - `exhausted`: failed for the last time.
 - `rejected`: rejected by the handler, or the payload has the wrong type.
@@ -92,6 +93,10 @@ class WatchedTracker(InFlightTracker[Message]):
     def ack(self, message: Message, now: float) -> bool:
         self._note(message, "acked")
         return super().ack(message, now)
+
+    def expire(self, message: Message, now: float) -> bool:
+        self._note(message, "expired")
+        return super().expire(message, now)
 
     def fail(self, message: Message, failure: Failure) -> None:
         self._note(message, self._kind(message, failure), failure)

@@ -63,7 +63,7 @@ class Stream(Generic[T]):
 
     async def publish(
         self, data: T, *, key: str, headers: Mapping[str, Any] | None = None, message_id: str | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
         unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int | None:  # fmt: skip
         """Append a message. For the arguments, the result and the errors, see `App.publish`.
@@ -79,17 +79,17 @@ class Stream(Generic[T]):
         """
         return await self._home._publishes(self.name).publish(
             self.name, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
-            unique_key=unique_key, unique_while=unique_while, tx=tx,
+            expires_in=expires_in, unique_key=unique_key, unique_while=unique_while, tx=tx,
         )  # fmt: skip
 
     async def publish_many(
         self, messages: Iterable[OneOutgoing[T]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
         unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int:  # fmt: skip
         """Append (key, data) or (key, data, headers) tuples in their order, all or none. See `App.publish_many`."""
         return await self._home._publishes(self.name).publish_many(
-            self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at,
+            self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, expires_in=expires_in,
             unique_keys=unique_keys, unique_while=unique_while, tx=tx,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from headrace.cli.connection.connect import administration
 from headrace.cli.errors import StoppedEarly
 from headrace.cli.input.line_reader import STDIN, LineReader, open_lines
 from headrace.cli.input.ndjson import Chunk, InvalidLine, parse_lines
+from headrace.cli.options.times import time_to_live
 from headrace.cli.output.formats import count
 from headrace.cli.output.progress import Progress, progress_bar
 from headrace.cli.processes.event_loop import run_async
@@ -43,6 +44,10 @@ def publish(
     batch: Annotated[
         int, Parameter(validator=Number(gte=1, lte=1000), help="The number of messages in one transaction.")
     ] = 1000,
+    expires_in: Annotated[
+        str | None,
+        Parameter(show_default=False, help="Deliver the messages to no consumer after this time, such as 30s."),
+    ] = None,
     backend: Backend = Backend(),  # noqa: B008 - frozen
 ) -> None:
     """Publish each line of a file or of standard input as a message.
@@ -52,15 +57,17 @@ def publish(
     published. To continue after them, use --skip.
     """
     backend.require_single_request("use `headrace stream send`")
-    run_async(_publish, stream, file, create, skip, batch, backend)
+    run_async(_publish, stream, file, create, skip, batch, time_to_live(expires_in, "--expires-in"), backend)
 
 
-async def _publish(stream: str, file: str, create: bool, skip: int, batch: int, backend: Backend) -> None:
+async def _publish(
+    stream: str, file: str, create: bool, skip: int, batch: int, expires_in: float | None, backend: Backend
+) -> None:
     with open_lines(file) as lines:
         async with administration(backend) as admin:
             await _find_or_create(admin, stream, create)
             await lines.skip(skip)
-            publication = Publication(admin, stream, lines, batch)
+            publication = Publication(admin, stream, lines, batch, expires_in)
             with progress_bar(lines) as progress:
                 await publication.run(progress)
     unchanged = f". Unchanged: {count(publication.unchanged, 'message')}" if publication.unchanged else ""
@@ -90,7 +97,9 @@ class Publication:
         done: the number of the last line that is published, unchanged or empty.
     """
 
-    def __init__(self, admin: Administration, stream: str, lines: LineReader, batch: int) -> None:
+    def __init__(
+        self, admin: Administration, stream: str, lines: LineReader, batch: int, expires_in: float | None = None
+    ) -> None:
         self.published = 0
         self.unchanged = 0
         self.done = lines.number
@@ -98,6 +107,7 @@ class Publication:
         self._stream = stream
         self._lines = lines
         self._batch = batch
+        self._expires_in = expires_in
 
     async def run(self, progress: Progress) -> None:
         """Publish everything. Raises `StoppedEarly`, which says what was published and how to continue."""
@@ -130,7 +140,9 @@ class Publication:
     async def _send(self, chunk: Chunk) -> None:
         """Publish the whole chunk, or if one of its messages is invalid, the messages before that one."""
         try:
-            published = await self._admin.send_many(self._stream, chunk.keys, chunk.data, chunk.headers)
+            published = await self._admin.send_many(
+                self._stream, chunk.keys, chunk.data, chunk.headers, expires_in=self._expires_in
+            )
         except InvalidInput as error:
             if len(chunk) == 1:
                 self.done = chunk.lines[0] - 1

@@ -14,6 +14,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.output.stderr import print_notice
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
+from headrace.model.payloads import MAX_EXPIRES_IN, MIN_EXPIRES_IN
 
 Place = int | datetime | Literal["start", "end"]
 """Where in a stream: a seq, a time, or the start or the end of the stream."""
@@ -43,6 +44,14 @@ def after(text: str, option: str, now: datetime | None = None) -> datetime:
         return (now or datetime.now(UTC)) + timedelta(seconds=length)
     except OverflowError:
         raise UsageError(f"{option} {text!r} is out of the range of times.") from None
+
+
+def time_to_live(text: str | None, option: str) -> float | None:
+    """Parse a time to live, in seconds. Raises `UsageError`, naming the option."""
+    length = None if text is None else duration(text, option)
+    if length is not None and not MIN_EXPIRES_IN <= length <= MAX_EXPIRES_IN:
+        raise UsageError(f"{option} {text!r} is out of range. Give at least a millisecond and at most a hundred years.")
+    return length
 
 
 def past(text: str, option: str, now: datetime | None = None) -> datetime:

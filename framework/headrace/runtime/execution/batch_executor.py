@@ -157,6 +157,9 @@ class BatchExecutor:
                 self._failure_handler.settle(message, RELEASE)
                 batch_acknowledger.release_behind(message)
                 continue
+            if message.alive_until <= now:
+                self._acknowledger.expire(message)
+                continue
             try:
                 if self._open is not None:
                     self._open(message)

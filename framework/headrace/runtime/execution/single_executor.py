@@ -67,9 +67,13 @@ class SingleExecutor:
         return True
 
     async def _execute(self, message: Message, slot: ActorSlot) -> None:
-        """Execute one message: check its lease, decode it, call the handler, and record the outcome."""
-        if message.lease.deadline <= self._clock():
+        """Execute one message: check its lease and its life, decode it, call the handler, and record the outcome."""
+        now = self._clock()
+        if message.lease.deadline <= now:
             self._acknowledger.give_up(message)
+            return
+        if message.alive_until <= now:
+            self._acknowledger.expire(message)
             return
         try:
             if self._open is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.flow.in_flight import Lease
+from headrace.model import payloads
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
@@ -67,6 +68,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     xid: int | None = None
     """The id of the transaction in which the handler has acked it, to be looked up. See
     `headrace.runtime.settling.transaction_acks`."""
+    alive_until: float = float("inf")
+    """When it expires, on the clock of the process."""
 
     @property
     def messages(self) -> tuple[Message]:
@@ -83,8 +86,18 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers. Empty if it has none."""
-        return msgspec.json.decode(self.raw_headers) if self.raw_headers else {}
+        """The headers. Empty if it has none. The time to live is left out, so that a message that you publish with these
+        headers does not expire because this one does."""
+        if not self.raw_headers:
+            return {}
+        headers: dict[str, Any] = msgspec.json.decode(self.raw_headers)
+        headers.pop(payloads.EXPIRES_IN_HEADER, None)
+        return headers
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it expires, if it has a time to live. A handler that has begun by then is not stopped."""
+        return payloads.expiry(self.raw_headers, self.created_at)
 
     async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
         """Publish a message. In a transactional handler it commits together with the handler's writes

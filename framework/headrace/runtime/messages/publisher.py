@@ -72,11 +72,13 @@ class Publisher:
     async def publish(
         self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
         message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
+        expires_in: Duration | None = None, unique_key: str | None = None, unique_while: UniqueWhile = "pending",
+        tx: Any = None,
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
         due = when(delay, deliver_at, self._date())
         text, header_text = self.stored(stream, key, data, headers)
+        header_text = payloads.with_expiry(header_text, expires_in)
         check_key(key)
         with self._span(stream, [header_text]) as sending, self._translated(tx):
             where = self._database() if tx is None else drivers.executor(tx)
@@ -97,7 +99,7 @@ class Publisher:
 
     async def publish_many(
         self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None,
+        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
         unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
     ) -> int:  # fmt: skip
         """See `App.publish_many`."""
@@ -105,6 +107,8 @@ class Publisher:
         if (stored_as := self._formats.get(stream)) is not None:
             messages = stored_as.outgoing_many(messages)
         keys, data, headers = payloads.parallel(messages)
+        if expires_in is not None:
+            headers = [payloads.with_expiry(one, expires_in) for one in headers]
         payloads.check_lengths(len(keys), message_ids=message_ids, unique_keys=unique_keys)
         more: dict[str, Any] = {
             "message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys),

@@ -229,7 +229,7 @@ class Fetcher:
         self.leased += len(batch.seqs)
         self.leased_at = self._called_at
         self._demand.observe_sizes(batch.data)
-        await self._intake.dispatch(batch, lease, lanes)
+        await self._intake.dispatch(batch, lease, lanes, self._called_at)
 
     # --- doubt: leases that this process doesn't track
 

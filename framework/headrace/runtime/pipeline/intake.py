@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from datetime import datetime
 from itertools import repeat
 
 from headrace.flow.in_flight import Lease
 from headrace.flow.lanes import Lanes
+from headrace.model import payloads
 from headrace.model.records import Batch
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.messages.message import Message
@@ -34,9 +36,12 @@ class Intake:
         self._acknowledger = acknowledger
         self._breaker = breaker
 
-    async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> None:
-        """Put the messages of a batch into their lanes. Those that may not start are given back."""
+    async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable], called_at: float) -> None:
+        """Put the messages of a batch into their lanes. Those that may not start are given back. `called_at`: when the
+        lease call began, on the clock of the process."""
         messages = self._messages(batch, lease, lanes)
+        if any(batch.headers):
+            _limit_lives(messages, batch.read_at, called_at)
         if self._breaker is None or self._breaker.admits(messages):
             refused = self._lanes.add(messages)
             self._actors.wake()
@@ -62,3 +67,15 @@ class Intake:
             for message, crashes in zip(messages, batch.crashes, strict=True):
                 message.crashes = crashes
         return messages
+
+
+def _limit_lives(messages: list[Message], read_at: datetime | None, called_at: float) -> None:
+    """Note when messages expire, on the clock of the process.
+
+    The server's time of the lease call says how long they still live, so this machine's clock need not agree with it.
+    That counts from before the call, so that no handler starts too late.
+    """
+    for message in messages:
+        alive = payloads.time_to_live(message.raw_headers)
+        if alive is not None and read_at is not None:
+            message.alive_until = called_at + alive - (read_at - message.created_at).total_seconds()

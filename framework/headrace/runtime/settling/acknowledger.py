@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.model.clock import Clock
@@ -22,6 +24,7 @@ from headrace.runtime.settling.keeper import Keeper
 from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.transaction_acks import TransactionAcks
+from headrace.runtime.slot import NEVER
 
 
 class Acknowledger:
@@ -65,6 +68,14 @@ class Acknowledger:
     def ack(self, message: Message) -> None:
         """Ack a message."""
         if self._in_flight.ack(message, self._clock()):
+            self._settler.wake()
+
+    def expire(self, message: Message) -> None:
+        """Settle a message that expired before its handler began. For the store it is done."""
+        message.settled = True
+        if self._breaker is not None:
+            self._breaker.back(message)  # nothing was tried
+        if self._in_flight.expire(message, self._clock()):
             self._settler.wake()
 
     async def ack_within(self, message: Message, tx: Any) -> None:
@@ -136,8 +147,15 @@ class Acknowledger:
         if self._breaker is not None:
             self._breaker.back(message)
         self._lanes.give_back(message.lane)
+        if failure.delay is not None and message.alive_until < NEVER:
+            failure = self._within_life(message, failure, failure.delay)
         self._in_flight.fail(message, failure)
         self._settler.wake()
+
+    def _within_life(self, message: Message, failure: Failure, delay: float) -> Failure:
+        """Let a message wait no longer than it lives, since the next message of its key waits, too."""
+        left = max(message.alive_until - self._clock(), 0.0)
+        return msgspec.structs.replace(failure, delay=min(delay, left))
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:
         """Record an outcome on behalf of the handler, and wait until the store has it."""

@@ -10,6 +10,7 @@ on the database, which deletes all tokens, opens the server again.
 | receive, ack, nack, extend, read a consumer, its messages, dead letters and blocked keys | `consume` | its stream |
 | read a stream and its messages, list its consumers | `consume` | the stream |
 | create, change, seek, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
+| erase messages, list erased ones | `admin` | the stream |
 | republish | `consume` of the one stream and `publish` of the other | each |
 | list all streams, consumers or schedules | `consume` | all |
 | webhook sources | `admin` | the stream that they fill |

@@ -11,7 +11,7 @@ from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
+from headrace.model.payloads import MAX_EXPIRES_IN, MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
@@ -37,6 +37,7 @@ class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
     message_id: str | None = None
     deliver_at: datetime | None = None
     delay_ms: float | None = None
+    expires_in_ms: float | None = None
     unique_key: str | None = None
     unique_while: UniqueWhile = "pending"
 
@@ -51,6 +52,7 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True):
     message_id: str | None = None
     deliver_at: datetime | None = None
     delay_ms: float | None = None
+    expires_in_ms: float | None = None
     unique_key: str | None = None
     unique_while: UniqueWhile = "pending"
 
@@ -94,6 +96,7 @@ class WireMessage(msgspec.Struct):
     inserted_at: datetime
     updated_at: datetime
     attempt: int
+    expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
 
 
 class Delivery(msgspec.Struct):
@@ -131,6 +134,8 @@ def read_messages(body: bytes) -> Incoming:
             data = payloads.encode(message.data)
             field = "headers"
             headers = _headers(message.headers)
+            field = "expires_in_ms"
+            headers = _with_expiry(headers, message.expires_in_ms)
             field = "message_id"
             _check_message_id(message.message_id)
             payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
@@ -195,7 +200,7 @@ def _messages(publish: Publish) -> list[NewMessage]:
     return [
         NewMessage(
             publish.key, publish.data, publish.headers, publish.message_id, publish.deliver_at, publish.delay_ms,
-            publish.unique_key, publish.unique_while,
+            publish.expires_in_ms, publish.unique_key, publish.unique_while,
         )
     ]  # fmt: skip
 
@@ -207,6 +212,15 @@ def _headers(raw: msgspec.Raw) -> str | None:
     if not text.lstrip().startswith("{"):
         raise InvalidInput('headers is not a JSON object. Give an object such as {"trace": "abc"}.')
     return text
+
+
+def _with_expiry(headers: str | None, expires_in_ms: float | None) -> str | None:
+    if expires_in_ms is not None and not 1 <= expires_in_ms <= MAX_EXPIRES_IN * 1000:
+        raise InvalidInput(
+            f"expires_in_ms={expires_in_ms:g} is out of range. Give 1 to {MAX_EXPIRES_IN * 1000:,} milliseconds, which is a"
+            " hundred years."
+        )
+    return payloads.with_expiry(headers, None if expires_in_ms is None else expires_in_ms / 1000)
 
 
 def _due(message: NewMessage) -> datetime | None:

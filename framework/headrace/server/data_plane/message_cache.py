@@ -6,6 +6,9 @@ seq again. So the cache holds messages of one history at a time. Each lease call
 that it read. If that differs from the last one, the cache is cleared. Behind a pooler there is no
 other sign of it.
 
+A message with a time to live is not cached. The lease call decides from its headers whether it has expired,
+so it must read them.
+
 A lease call is given the cached seqs, and returns the contents of the others only. So these are
 read, sent, decoded and encoded once, for any number of consumers.
 """
@@ -21,6 +24,7 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
+from headrace.model.payloads import expiry, time_to_live
 from headrace.model.records import Batch
 
 MAX_RANGES = 32
@@ -44,9 +48,11 @@ class CachedMessage(msgspec.Struct, frozen=True, gc=False):
 def encode(seq: int, stream_id: str, key: str, data: str, headers: str | None, created_at: datetime) -> CachedMessage:
     """Make a cached message with its encoded fields."""
     at = _encode(created_at).decode()
+    expires_at = expiry(headers, created_at)
+    end = "" if expires_at is None else f',"expires_at":{_encode(expires_at).decode()}'
     encoded = (
         f'"key":{_encode(key).decode()},"data":{data},"seq":{seq},"stream_id":"{stream_id}",'
-        f'"headers":{headers or "null"},"inserted_at":{at},"updated_at":{at}'
+        f'"headers":{headers or "null"},"inserted_at":{at},"updated_at":{at}{end}'
     )
     return CachedMessage(key, data, headers, created_at, encoded.encode())
 
@@ -221,7 +227,8 @@ async def complete(
                 missing.append(seq)
             else:
                 message = encode(seq, stream_id, key, data, headers, created_at)
-                new.append(seq)
+                if time_to_live(headers) is None:
+                    new.append(seq)
         found.append(message)
     if missing:
         history, rows = await store.messages_at(database, stream, missing)

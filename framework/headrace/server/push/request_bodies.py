@@ -54,5 +54,6 @@ class RequestBodies:
                 message.created_at,
                 message.created_at,
                 message.attempt,
+                msgspec.UNSET if (expires_at := message.expires_at) is None else expires_at,
             ),
         )

@@ -85,6 +85,11 @@ class RouteContext:
         """Return a stream with the name of its database, if that is a further one."""
         return located(self.engine, info)
 
+    async def caller(self, request: AnyRequest) -> str | None:
+        """Return the name of the caller's token. None if the call needs none."""
+        token = await self.access.authenticate(_authorization(request))
+        return None if token is None else token.name
+
     async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
         """Check access for a call that isn't about one stream."""
         await self.access.check(_authorization(request), need, None)

@@ -21,6 +21,7 @@ from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import (
+    EXPIRES_IN,
     Nack,
     NewMessage,
     PendingOrWaiting,
@@ -56,6 +57,13 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     deliver_at: Annotated[Any, Meta(description="Time of publication, in ISO 8601.")] = None
     delay_ms: Annotated[float | None, Meta(description="Delay of the publication in milliseconds.")] = None
+    expires_in_ms: Annotated[
+        float | None,
+        Meta(
+            description="Time to live in milliseconds, from the publication. At least 1, and at most a hundred years.",
+            extra_json_schema=EXPIRES_IN,
+        ),
+    ] = None
     unique_key: UniqueKey | None = None
     unique_while: PendingOrWaiting = "pending"
     messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000 messages.")] = UNSET

@@ -9,13 +9,25 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
+from headrace import store
+from headrace.admin.messages import erase as erase_messages
+from headrace.model.records import Erasure
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
-from headrace.server.wire.messages import ConsumerStanding, Message, Published, PublishedAnswer, Republish
+from headrace.server.wire.messages import (
+    ConsumerStanding,
+    Erase,
+    Erased,
+    ErasedAnswer,
+    Message,
+    Published,
+    PublishedAnswer,
+    Republish,
+)
 
 
 @get(
@@ -90,6 +102,31 @@ async def republish(
     return PublishedAnswer(Published(count))
 
 
+@post("/streams/{stream:str}/erasures", summary="Erase messages", tags=["Messages"], status_code=200)
+async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Erase]) -> ErasedAnswer:
+    """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
+    them any more. Who did it, when and why stays."""
+    cached = await context.stream(request, stream, "admin")
+    erased = await erase_messages(
+        context.engine.app.database, cached.name, data.seqs, by=await context.caller(request), reason=data.reason
+    )
+    context.engine.forget_messages()
+    return ErasedAnswer(Erased(erased))
+
+
+@get("/streams/{stream:str}/erasures", summary="List erased messages", tags=["Messages"])
+async def list_erasures(
+    request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 100, after: AfterSeq = None, before: BeforeSeq = None,
+) -> Listed[Erasure]:  # fmt: skip
+    """Returns what is left of erased messages, in seq order."""
+    check_one_place(after, before)
+    cached = await context.stream(request, stream, "admin")
+    found = await store.erasures(
+        context.engine.app.database, cached.name, limit=limit, above=after or 0, below=before
+    )  # fmt: skip
+    return page(found, lambda erasure: erasure.seq, after=after, before=before)
+
+
 def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:
     """Return the filters under either name. Raises a `Problem` if both are given and differ."""
     if filters is not None and older is not None and filters != older:
@@ -109,4 +146,6 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     read_message,
     read_standing,
     republish,
+    erase,
+    list_erasures,
 )

@@ -7,13 +7,23 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.admin.messages import MAX_ERASED
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.payloads import MAX_MESSAGE_ID_BYTES, MAX_UNIQUE_KEY_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
+from headrace.model.payloads import (
+    MAX_EXPIRES_IN,
+    MAX_MESSAGE_ID_BYTES,
+    MAX_UNIQUE_KEY_BYTES,
+    RESERVED_MESSAGE_IDS,
+    UniqueWhile,
+)  # fmt: skip
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
+from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.wire.common import Filters, Seq, Where
 
 _DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}
+EXPIRES_IN = {"minimum": 1, "maximum": MAX_EXPIRES_IN * 1000}
+"""The bounds of a time to live in milliseconds."""
 _ACK_IDS = {"maxItems": MAX_SETTLED}
 
 
@@ -27,6 +37,10 @@ class Message(Struct, kw_only=True):
     headers: Annotated[Any, Meta(description="An object, or null.")]
     inserted_at: datetime
     updated_at: Annotated[datetime, Meta(description="For older clients. The same as `inserted_at`.")]
+    expires_at: Annotated[
+        datetime | UnsetType,
+        Meta(description="When it expires. Only of a message with a time to live. No consumer gets it from then on."),
+    ] = UNSET
 
     @classmethod
     def of(cls, message: StoredMessage, stream_id: str) -> Message:
@@ -39,6 +53,7 @@ class Message(Struct, kw_only=True):
             headers=message.headers,
             inserted_at=message.created_at,
             updated_at=message.created_at,
+            expires_at=UNSET if message.expires_at is None else message.expires_at,
         )
 
 
@@ -114,6 +129,35 @@ class Republish(Choice, kw_only=True, forbid_unknown_fields=True):
     target: Annotated[str, Meta(description="The stream that gets them, by id or name.", examples=["mystream"])]
 
 
+class Erase(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Messages to erase."""
+
+    seqs: Annotated[
+        list[Annotated[int, Meta(ge=1, le=2**63 - 1)]],
+        Meta(min_length=1, max_length=MAX_ERASED, description="The messages, by their seqs.", examples=[[17, 18]]),
+    ]
+    reason: Annotated[
+        str | None,
+        Meta(
+            description="Why, for people. It is stored.",
+            examples=["request 2031-17"],
+            extra_json_schema={"maxLength": MAX_ERROR},
+        ),
+    ] = None
+
+
+class Erased(Struct):
+    """The messages that were erased now. Those that are not there, or were erased before, are left out."""
+
+    erased: list[int]
+
+
+class ErasedAnswer(Struct):
+    """The messages that were erased now."""
+
+    data: Erased
+
+
 class Published(Struct):
     """The number of messages that were published or scheduled. It excludes those that are known already: by their message
     id, or because one of their unique key is pending."""
@@ -165,6 +209,14 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     deliver_at: Annotated[datetime | None, Meta(description="When it is to be published.")] = None
     delay_ms: Annotated[float | None, Meta(description="The same, from now.", extra_json_schema=_DELAY)] = None
+    expires_in_ms: Annotated[
+        float | None,
+        Meta(
+            description="Time to live in milliseconds, from the publication. No consumer gets the message after it. At most"
+            " a hundred years.",
+            extra_json_schema=EXPIRES_IN,
+        ),
+    ] = None
     unique_key: UniqueKey | None = None
     unique_while: PendingOrWaiting = "pending"
 

@@ -12,6 +12,7 @@ import msgspec
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.pages import Page
+from headrace.model.payloads import expiry
 from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
 from headrace.store.database.pages import page_of, text_size
 from headrace.store.database.pool import Executor
@@ -51,7 +52,7 @@ async def peek(
 
 
 def _peeked(row: Any, raw: bool) -> PeekedMessage:
-    return PeekedMessage(**{**read(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
+    return PeekedMessage(**{**_stored(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
 
 
 async def messages(
@@ -83,7 +84,7 @@ async def messages(
         stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes,
     )  # fmt: skip
     return await page_of(
-        rows, lambda row: StoredMessage(**read(row, raw)), limit=limit, max_bytes=max_bytes, size=content_size,
+        rows, lambda row: StoredMessage(**_stored(row, raw)), limit=limit, max_bytes=max_bytes, size=content_size,
         backwards=newest,
     )  # fmt: skip
 
@@ -91,7 +92,11 @@ async def messages(
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
     """The latest message of a key, or None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
     row = await executor.fetchrow("select * from headrace_internal.latest($1, $2)", stream, key)
-    return None if row is None else StoredMessage(**read(row, raw))
+    return None if row is None else StoredMessage(**_stored(row, raw))
+
+
+def _stored(row: Any, raw: bool) -> dict[str, Any]:
+    return {**read(row, raw), "expires_at": expiry(row["headers"], row["created_at"])}
 
 
 def read(row: Any, raw: bool) -> dict[str, Any]:

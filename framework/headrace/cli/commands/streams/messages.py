@@ -1,10 +1,12 @@
-"""`headrace stream view|send|republish`: show messages, send one, and copy messages to another stream."""
+"""`headrace stream view|send|republish|erase|erased`: show messages, send one, copy messages to another stream, and
+delete some for good."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -14,17 +16,22 @@ from headrace.cli.commands.streams.streams import StreamName
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.errors import UsageError
-from headrace.cli.options.common import MOST, JsonOption
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import MOST, JsonOption, YesOption
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
-from headrace.cli.options.times import after, future, in_utc
+from headrace.cli.options.times import after, future, in_utc, time_to_live
 from headrace.cli.output.formats import count, one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
+from headrace.cli.output.stderr import confirm, print_notice
 from headrace.model import payloads
 from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
 from headrace.model.payloads import UniqueWhile
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
 
 _LIMIT = Number(gte=1, lte=MOST)
 _DEFAULT_LIMIT = 10
@@ -72,10 +79,13 @@ def view(
         ),
     )  # fmt: skip
     with_headers = any(one.headers for one in found)
+    with_expiry = any(one.expires_at for one in found)
     print_list(
-        found, json, ("seq#", "created", "key", *(("headers",) if with_headers else ()), "data…"),
-        lambda one: (str(one.seq), in_utc(one.created_at), one.key, *((one_line_json(one.headers),) if with_headers else ()),
-                     one_line_data(one)),
+        found, json,
+        ("seq#", "created", *(("expires",) if with_expiry else ()), "key", *(("headers",) if with_headers else ()), "data…"),
+        lambda one: (str(one.seq), in_utc(one.created_at),
+                     *((in_utc(one.expires_at) if one.expires_at else "never",) if with_expiry else ()), one.key,
+                     *((one_line_json(one.headers),) if with_headers else ()), one_line_data(one)),
         empty="No messages found.",
     )  # fmt: skip
 
@@ -104,6 +114,10 @@ def send(
         str | None, Parameter(show_default=False, help="Publish the message after this delay, such as 5m.")
     ] = None,
     at: Annotated[str | None, Parameter(show_default=False, help="Publish the message at this time.")] = None,
+    expires_in: Annotated[
+        str | None,
+        Parameter(show_default=False, help="Deliver the message to no consumer after this time, such as 30s."),
+    ] = None,
     message_id: Annotated[
         str | None,
         Parameter(show_default=False, help="An id for deduplication within the stream's dedupe window."),
@@ -125,6 +139,7 @@ def send(
     text = _check_json(sys.stdin.read() if data == "-" else data, "data")
     head = None if headers is None else _check_object(headers)
     due = _delivery_time(delay, at)
+    life = time_to_live(expires_in, "--expires-in")
     check_key(key)
     payloads.check_unique([unique_key], unique_while, [message_id])
     seq = administer(
@@ -136,6 +151,7 @@ def send(
             head,
             message_id=message_id,
             deliver_at=due,
+            expires_in=life,
             unique_key=unique_key,
             unique_while=unique_while,
         ),
@@ -171,6 +187,63 @@ def republish(
         f"{'To be republished' if dry_run else 'Republished'} from {name!r} to {target!r}: {count(found, 'message')}."
     )
     print_result({"republished": found, "dry_run": dry_run}, json, text)
+
+
+def erase(
+    name: StreamName,
+    /,
+    *seqs: Annotated[int, Parameter(help="The seqs of the messages.", validator=Number(gte=1))],
+    reason: Annotated[str | None, Parameter(show_default=False, help="Why, for people. It is stored.")] = None,
+    yes: YesOption = False,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> int:
+    """Delete messages for good.
+
+    Their contents and keys are gone from the stream and from dead letters, and
+    no consumer gets them any more. Who did it, when and why stays: see `headrace
+    stream erased`. Backups and copies elsewhere stay. The exit code is 1 if a
+    message is not there, or if the answer was no.
+    """
+    if not seqs:
+        raise UsageError("Give the stream and the seqs of messages, such as `orders 17 18`.")
+    found = administer(backend, lambda admin: _erase(admin, name, seqs, reason, backend.skips_confirmation(yes)))
+    if found is None:
+        return NOT_DONE
+    print_result({"erased": found}, json, f"Erased from {name!r}: {count(len(found), 'message')}.")
+    missing = len(set(seqs) - set(found))
+    if missing:
+        print_notice(f"Not found: {count(missing, 'seq')}. There is no such message, or it was erased before.")
+    return NOT_DONE if missing else 0
+
+
+async def _erase(
+    admin: Administration, name: str, seqs: Sequence[int], reason: str | None, yes: bool
+) -> list[int] | None:
+    if not yes:
+        await admin.stream(name)
+        question = f"Erase {count(len(seqs), 'message')} of {name!r}? The contents can't be brought back."
+        if not await confirm(question):
+            return None
+    return await admin.erase(name, seqs, reason=reason)
+
+
+def erased(
+    name: StreamName,
+    /,
+    *,
+    limit: Annotated[int, Parameter(validator=_LIMIT, help="The number of messages to show.")] = 100,
+    above: Annotated[int, Parameter(validator=Number(gte=0), help="Show only messages with a larger seq.")] = 0,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Show the erased messages of a stream: who erased them, when and why."""
+    found = administer(backend, lambda admin: admin.erasures(name, above=above, limit=limit))
+    print_list(
+        found, json, ("seq#", "erased", "by", "reason…"),
+        lambda one: (str(one.seq), in_utc(one.erased_at), one.erased_by, one.reason or "none"),
+        empty=f"No message of {name!r} was erased.",
+    )  # fmt: skip
 
 
 def _delivery_time(delay: str | None, at: str | None) -> datetime | None:

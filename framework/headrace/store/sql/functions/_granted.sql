@@ -24,6 +24,7 @@ begin
             ('reads', 'stream_info consumer_info stream_names consumer_names'),
             ('observe', 'worker_info'),
             ('admin', 'declare_schedule declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard redrive_chosen discard_chosen
+                       erase_messages forget_erased erasure_page
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        delete_done_unique_keys remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
             ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source

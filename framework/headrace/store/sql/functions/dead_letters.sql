@@ -116,8 +116,12 @@ begin
         execute format('select array_agg(m.seq) from unnest($1) as wanted cross join lateral (
                             select t.seq from %s as t where t.seq = wanted) as m', v_stream.relation) into v_seqs using v_seqs;
     end if;
-    if p_dry_run or v_seqs is null or v_seqs = '{}' then
-        return coalesce(cardinality(v_seqs), 0);
+    -- A message that has expired would not be delivered. So it stays a dead letter, until it is discarded.
+    v_seqs := array(
+        select seq from headrace_internal.dead_letters
+        where consumer_id = p_consumer and seq = any (v_seqs) and not headrace_internal.is_expired(headers, created_at, clock_timestamp()));
+    if p_dry_run or v_seqs = '{}' then
+        return cardinality(v_seqs);
     end if;
     v_next := v_cursor;
     with redriven as (

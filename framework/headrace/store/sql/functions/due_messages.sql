@@ -4,7 +4,7 @@ create type headrace_internal.due_messages as (
     seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
     created_at timestamptz[],
     lowest bigint,  -- the first seq that was taken
-    removed int,    -- how many were taken, including messages that retention has removed
+    removed int,    -- how many were taken, including messages that retention has removed or that have expired
     bytes bigint,   -- the size of the data
     -- Set by headrace_internal.take_parked:
     cursor headrace_internal.cursors,        -- with its changes applied
@@ -149,6 +149,19 @@ begin
     return v_result;
 end $$;
 
+-- Remove the expired messages from those that were parked and are due. They are parked no more.
+create or replace function headrace_internal.due_without_expired(p_due headrace_internal.due_messages, p_now timestamptz) returns headrace_internal.due_messages
+language plpgsql as $$
+begin
+    select array_agg(seq), array_agg(hash), array_agg(attempt), array_agg(crash), array_agg(key), array_agg(data), array_agg(headers),
+           array_agg(created_at)
+        into p_due.seqs, p_due.hashes, p_due.attempts, p_due.crashes, p_due.keys, p_due.data, p_due.headers, p_due.created_at
+        from unnest(p_due.seqs, p_due.hashes, p_due.attempts, p_due.crashes, p_due.keys, p_due.data, p_due.headers, p_due.created_at)
+            as m(seq, hash, attempt, crash, key, data, headers, created_at)
+        where not headrace_internal.is_expired(headers, created_at, p_now);
+    return p_due;
+end $$;
+
 -- Take the parked messages that are due and first of their key, and the messages behind them. Before they are taken,
 -- the next messages of a replay are parked, and late arrivals of parked keys are parked in their place. Due messages of
 -- blocked keys move to the tails.
@@ -192,6 +205,9 @@ begin
         if not p_stream.one_message_per_key and v_due.removed > coalesce(cardinality(v_due.seqs), 0) then
             perform headrace_internal.record_gap(p_consumer.id, v_due.removed - coalesce(cardinality(v_due.seqs), 0),
                                         p_cursor.parked_floor, coalesce(v_due.seqs[1], p_cursor.position + 1), p_now);
+        end if;
+        if headrace_internal.may_expire(v_due.headers) then
+            v_due := headrace_internal.due_without_expired(v_due, p_now);
         end if;
     end if;
     if p_cursor.parked_room <= 0 then

@@ -307,6 +307,8 @@ begin
     else
         v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_cursor.parked_room > 0;
     end if;
+    -- Expired messages took the places of others that are due.
+    v_batch.more := v_batch.more or coalesce(v_due.removed > coalesce(cardinality(v_due.seqs), 0), false);
 
     -- 5. The lease, and the new version of the cursor.
     v_batch.seqs := v_due.seqs || v_fresh.seqs;

@@ -114,6 +114,7 @@ language plpgsql as $$
 declare
     v_removed  record;
 begin
+    perform headrace_internal.lock_copying(p_stream.id);
     execute format($sql$
         with failed as materialized (
             select seq, hash, attempts, error, error_type, traceback,

@@ -26,6 +26,9 @@ begin
     if v_stream.drawn > 0 and headrace_internal.seems_behind(v_stream.sequence, v_stream.drawn) then
         perform headrace_internal.require_sequence_ahead(v_stream, v_stream.drawn);
     end if;
+    if headrace_internal.may_expire(p_headers) then
+        perform headrace_internal.check_expiry(p_headers);
+    end if;
     perform pg_current_xact_id();
     if p_message_ids is not null or p_deliver_at is not null then
         select c.count into v_count from headrace_internal.publish_or_schedule(
@@ -57,6 +60,9 @@ begin
     end if;
     if v_stream.drawn > 0 and headrace_internal.seems_behind(v_stream.sequence, v_stream.drawn) then
         perform headrace_internal.require_sequence_ahead(v_stream, v_stream.drawn);
+    end if;
+    if headrace_internal.may_expire(array[p_headers]) then
+        perform headrace_internal.check_expiry(array[p_headers]);
     end if;
     perform pg_current_xact_id();
     if p_message_id is not null or p_deliver_at is not null then

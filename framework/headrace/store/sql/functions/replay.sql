@@ -6,7 +6,8 @@ create type headrace_internal.selection as (
     last    bigint      -- ... and the last one. Bounds for the planner, and for choosing the segments
 );
 
--- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive.
+-- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive. Messages
+-- that have expired don't match.
 create or replace function headrace_internal.compile_selection(
     p_stream headrace_internal.streams, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
@@ -15,7 +16,7 @@ language plpgsql stable as $$
 declare
     v_chosen  headrace_internal.selection;
 begin
-    v_chosen.clause := '(' || headrace_internal.condition(coalesce(p_filters, '{>}'), p_where) || ')';
+    v_chosen.clause := headrace_internal.unexpired(headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), clock_timestamp());
     v_chosen.first := greatest(coalesce(p_from_seq, 1), 1);
     v_chosen.last := least(p_to_seq, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
     if p_from_time is not null then

@@ -65,6 +65,18 @@ begin
     return p_scanned;
 end $$;
 
+-- Remove the expired messages from those that a scan found. They are examined, and so the cursor passes them.
+create or replace function headrace_internal.without_expired(p_scanned headrace_internal.scanned, p_now timestamptz) returns headrace_internal.scanned
+language plpgsql as $$
+begin
+    select array_agg(seq), array_agg(hash), array_agg(key), array_agg(data), array_agg(headers), array_agg(created_at)
+        into p_scanned.seqs, p_scanned.hashes, p_scanned.keys, p_scanned.data, p_scanned.headers, p_scanned.created_at
+        from unnest(p_scanned.seqs, p_scanned.hashes, p_scanned.keys, p_scanned.data, p_scanned.headers, p_scanned.created_at)
+            as m(seq, hash, key, data, headers, created_at)
+        where not headrace_internal.is_expired(headers, created_at, p_now);
+    return p_scanned;
+end $$;
+
 -- Scan for a consumer without a filter. The statement walks up the primary key, and the messages that must wait are
 -- set aside afterwards. If it meets a late arrival, this returns null, and headrace_internal.scan_general scans.
 --
@@ -306,6 +318,8 @@ declare
     v_had_xid      boolean;
     v_waiting      headrace_internal.waiting_keys;
     v_scanned      headrace_internal.scanned;
+    v_unexpired    boolean := false;        -- whether the scan itself leaves out what has expired
+    v_found        int;
 begin
     if p_cursor.mark is not null then
         v_next := headrace_internal.check_mark(v_next, p_stream.relation, pg_snapshot_xmin(pg_current_snapshot()), p_now);
@@ -321,6 +335,17 @@ begin
         v_scanned := headrace_internal.scan(p_consumer, p_stream, p_cursor, p_limit, v_scan_limit, p_bytes, p_busy || v_waiting.hashes,
                                    coalesce(v_waiting.parked, false), coalesce(v_waiting.blocked, false), p_distinct_keys, p_cached,
                                    v_search, p_until);
+        if not v_unexpired and headrace_internal.may_expire(v_scanned.headers) then
+            v_found := cardinality(v_scanned.seqs);
+            v_scanned := headrace_internal.without_expired(v_scanned, p_now);
+            -- When more than half of them have expired, run the general statement, which looks farther.
+            if (v_scanned.more or v_scanned.full_up) and coalesce(cardinality(v_scanned.seqs), 0) * 2 < v_found then
+                p_consumer.condition := headrace_internal.unexpired(p_consumer.condition, p_now);
+                v_scan_limit := greatest(p_limit, p_scan_limit);
+                v_unexpired := true;
+                continue;
+            end if;
+        end if;
         exit when p_in_progress is null or p_more_late;
         p_in_progress := array(select pg_snapshot_xip(v_scanned.snapshot));
         exit when v_search or p_cursor.holes = '{}' or (p_cursor.holders <@ p_in_progress) is true;

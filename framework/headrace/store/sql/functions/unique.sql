@@ -4,7 +4,7 @@
 --
 -- A message is pending while some consumer of the stream is not done with it. Consumers write nothing for that. The
 -- publisher looks where the message is: ahead of a consumer's position, in a hole, parked, in a tail, to be replayed or
--- in flight. What is acked, dead-lettered, filtered out, passed by or removed is not pending.
+-- in flight. What is acked, dead-lettered, filtered out, passed by, expired or removed is not pending.
 --
 -- Two publishers of one unique key take turns. The second one waits for the first one's transaction, at the row of the
 -- last message, which both delete, or at the primary key of the first version, which both insert. Several keys are
@@ -33,6 +33,7 @@ language plpgsql as $$
 declare
     v_table     text;
     v_stored    bigint[];       -- those that are still in the stream
+    v_live      bigint[];       -- those of them that have not expired: a consumer that has not got one yet waits for it
     v_left      bigint[];       -- those that no consumer waits for, as far as the consumers were looked at
     v_unread    bigint[];
     v_consumer  record;
@@ -41,14 +42,15 @@ begin
         return '{}';
     end if;
     v_table := headrace_internal.table_of_range(p_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s));
-    execute format('select array_agg(seq) from %s where seq = any ($1)', v_table) into v_stored using p_seqs;
+    execute format('select array_agg(seq), array_agg(seq) filter (where not headrace_internal.is_expired(headers, created_at, clock_timestamp()))
+                    from %s where seq = any ($1)', v_table) into v_stored, v_live using p_seqs;
     if v_stored is null then
         return '{}';
     end if;
     v_left := v_stored;
     for v_consumer in
         select c.condition,
-               array(select m from unnest(v_stored) as m
+               array(select m from unnest(v_live) as m
                      where coalesce(
                          (select true from headrace_internal.parked where consumer_id = c.id and seq = m),
                          (select true from headrace_internal.tails where consumer_id = c.id and seq = m),
@@ -59,7 +61,7 @@ begin
                       select unnest(seqs) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor
                       except
                       select unnest(seqs) from headrace_internal.acks where consumer_id = c.id and lease_id >= u.lease_floor)) as held,
-               array(select m from unnest(v_stored) as m
+               array(select m from unnest(v_live) as m
                      where m > u.position or m <@ headrace_internal.all_holes(u)) as unread
         from headrace_internal.consumers as c
         cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
@@ -74,7 +76,7 @@ begin
         end if;
         exit when v_left = '{}';
     end loop;
-    return case when found then array(select unnest(v_stored) except select unnest(v_left)) else v_stored end;
+    return case when found then array(select unnest(v_stored) except select unnest(v_left)) else coalesce(v_live, '{}') end;
 end $$;
 
 -- Take a unique key for a message, until the end of the transaction. Returns false if the last message is pending.
@@ -195,6 +197,9 @@ begin
     if p_unique_while is null or p_unique_while not in ('pending', 'waiting') then
         raise exception using errcode = 'HR004', column = 'unique_while', message = format(
             'unique_while can''t be %L: take "pending", or "waiting" to publish while a message of the unique key is in flight.', p_unique_while);
+    end if;
+    if headrace_internal.may_expire(p_headers) then
+        perform headrace_internal.check_expiry(p_headers);
     end if;
     v_stream := headrace_internal.stream_to_publish_to(p_stream);
     if p_deliver_at is not null then
