@@ -67,6 +67,7 @@ headrace database add us --url-from file:/run/secrets/us-database --no-check""",
     "spark check": """\
 headrace spark check
 headrace spark check --master spark://cluster:7077 --json""",
+    "stream erase": 'headrace stream erase orders 17 18 --reason "request 2031-17"',
     "token add": """\
 headrace token add ops --scope admin
 headrace token add shop --scope publish:orders --expires 30d""",
