@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
 import pytest
 
 from headrace import store
+from headrace.model.errors import NotGranted
+from headrace.model.outcomes import Failure, Settlement
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, publish
+from tests.support.roles import Login
 from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
 
 SECRET = "ann-secret"
 """In the key, the data, the headers, the message id and the errors of what is erased."""
+
+
+REJECT = Failure("reject", None, "no use")
 
 
 async def leaks(database: store.Database) -> list[str]:
@@ -74,14 +81,17 @@ async def test_the_key_of_an_erased_message_goes_on(database: store.Database, de
 
 
 async def test_a_handler_that_has_the_message_in_hand_settles_it(database: store.Database, declare: Declare) -> None:
-    acks, fails = await declare("acks"), await declare("fails", max_deliver=1)
+    acks, fails, dies = await declare("acks"), await declare("fails"), await declare("dies", max_deliver=1)
     await publish(database, *"aa")
-    in_hand, failing = await acks.lease(limit=1), await fails.lease(limit=1)
+    in_hand, failing, dying = [await reader.lease(limit=1) for reader in (acks, fails, dies)]
     await store.erase(database, "orders", [1])
     assert await acks.ack_all(in_hand) == []
-    assert await fails.nack(failing, error="boom") == []
-    assert await fails.dead_letters() == []
-    assert await acks.drain() == await fails.drain() == [2]
+    assert await fails.nack(failing, delay=3600) == []
+    assert await dies.nack(dying, error="boom") == []
+    for reader in (acks, fails, dies):
+        assert await reader.drain() == [2], "its key goes on at once"
+        info = await reader.info()
+        assert (info.dead_letters, info.parked, info.missed) == (0, 0, 0)
 
 
 async def test_an_erased_message_is_not_replayed(database: store.Database, declare: Declare) -> None:
@@ -158,3 +168,25 @@ async def test_with_one_message_per_key_the_key_can_be_published_again(
     assert await leaks(database) == []
     await store.publish(database, "latest", SECRET, "1")
     assert await reader.drain() == [2]
+
+
+async def test_a_role_erases_only_with_the_grant_admin(database: store.Database, login: Login) -> None:
+    await publish(database, *"ab")
+    consumer, operator = await login("publish", "consume"), await login("admin")
+    number = await database.fetchval("select id from headrace_internal.consumers where name = 'ship'")
+    await store.settle(
+        database,
+        number,
+        Settlement([], [(await store.lease(database, number, uuid4(), 1)).lease_id or 0], [1], [REJECT]),
+    )
+    for refused in (
+        store.erase(consumer, "orders", [1]),
+        store.erasures(consumer, "orders"),
+        store.erase(operator, "secrets", [1]),
+    ):
+        with pytest.raises(NotGranted):
+            await refused
+    assert await store.erase(operator, "orders", [1]) == [1]
+    (erasure,) = await store.erasures(operator, "orders")
+    assert erasure.erased_by.startswith("app_")
+    assert await store.dead_letters(database, number) == []

@@ -16,6 +16,12 @@ language sql volatile as $$
     select pg_advisory_xact_lock_shared(1212498512, p_stream)
 $$;
 
+-- Whether a message was erased while it was leased. Then there is nothing to deliver again or to keep.
+create or replace function headrace_internal.is_erased(p_stream int, p_seq bigint) returns boolean
+language sql stable as $$
+    select exists (select from headrace_internal.erasures where stream_id = p_stream and seq = p_seq)
+$$;
+
 -- Erase messages. Those of which there is nothing are left out. `erased`: the seqs of those that were erased now.
 -- `consumers`: the consumers that have something of any of these messages, for headrace_internal.forget_erased.
 create or replace function headrace_internal.erase_messages(

@@ -87,8 +87,8 @@ begin
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
                case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end
         from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
-        where outcome = 'release'
-           or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver)
+        where (outcome = 'release' or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver))
+          and not headrace_internal.is_erased(p_stream.id, seq)
         on conflict do nothing;
     if p_stream.one_message_per_key then
         -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
@@ -136,11 +136,11 @@ begin
                     error_type = excluded.error_type, traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
         )
         select count(*) as count, min(seq) as lowest, max(seq) as highest from failed
-        where (reason <> 'exhausted' or $9 <> 'drop') and seq not in (select seq from dead)
+        where (reason <> 'exhausted' or $9 <> 'drop') and seq not in (select seq from dead) and not headrace_internal.is_erased($12, seq)
         $sql$, headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
         into v_removed
         using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
-              p_consumer.on_exhausted, p_now, p_error_types;
+              p_consumer.on_exhausted, p_now, p_error_types, p_stream.id;
     -- With one message per key, a newer message has replaced it and is delivered.
     if v_removed.count > 0 and not p_stream.one_message_per_key then
         perform headrace_internal.record_gap(p_consumer.id, v_removed.count, v_removed.lowest, v_removed.highest + 1, p_now);
