@@ -291,3 +291,19 @@ async def test_sql_publishes_with_a_header(database: store.Database, declare: De
     assert json.loads(await database.fetchval("select headers from headrace_streams.orders")) == {
         "headrace-expires-in": "0.5"
     }
+
+
+async def test_no_setting_of_a_session_makes_messages_expire_at_another_time(
+    database: store.Database, declare: Declare, clock: Clock, connect: Connect
+) -> None:
+    """In Kolkata the German text of a time ends in IST, which PostgreSQL before 18 reads as the time of Israel."""
+    reader, session = await declare(), await connect()
+    await session.execute("set datestyle = 'German'; set timezone = 'Asia/Kolkata'")
+    await put(database, *"abcdefghij")
+    await put(database, "a", life=3600)
+    clock.advance(61)
+    there = Reader(session, reader.spec, reader.id, clock)
+    assert await there.drain(limit=5) == [11]
+    now = datetime.now(UTC)
+    assert await store.replay(session, reader.id, store.Selection(start_time=now - timedelta(hours=1))) == 11
+    assert await store.replay(session, reader.id, store.Selection(start_time=now + timedelta(hours=1))) == 0
