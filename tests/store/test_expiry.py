@@ -307,3 +307,15 @@ async def test_no_setting_of_a_session_makes_messages_expire_at_another_time(
     now = datetime.now(UTC)
     assert await store.replay(session, reader.id, store.Selection(start_time=now - timedelta(hours=1))) == 11
     assert await store.replay(session, reader.id, store.Selection(start_time=now + timedelta(hours=1))) == 0
+
+
+async def test_a_message_that_may_expire_is_published_again_though_dedupe_finds_it_unchanged(
+    database: store.Database, declare: Declare, clock: Clock
+) -> None:
+    await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True, dedupe=True))
+    declared = await store.declare_consumer(database, ConsumerSpec(stream="latest", name="ship"))
+    reader = Reader(database, ConsumerSpec(stream="latest", name="ship"), declared.id, clock)
+    for life in (60, 60, None, None):
+        await store.publish(database, "latest", "a", "1", with_expiry(None, life))
+    clock.advance(61)
+    assert await reader.drain() == [3], "it lives on, and the last publish changed nothing"
