@@ -319,3 +319,19 @@ async def test_a_message_that_may_expire_is_published_again_though_dedupe_finds_
         await store.publish(database, "latest", "a", "1", with_expiry(None, life))
     clock.advance(61)
     assert await reader.drain() == [3], "it lives on, and the last publish changed nothing"
+
+
+async def test_a_scheduled_message_with_a_header_that_cant_be_read_stops_no_other(
+    database: store.Database, declare: Declare, clock: Clock
+) -> None:
+    """Releases that knew no time to live have scheduled it."""
+    reader = await declare()
+    due = clock.now + timedelta(seconds=1000)
+    for key in "ab":
+        await store.publish(database, "orders", key, "{}", deliver_at=due)
+    await database.fetch(
+        """update headrace_internal.scheduled set headers = '{"headrace-expires-in": "soon"}' where key = 'a'"""
+    )
+    stream = await database.fetchval("select id from headrace_internal.streams")
+    await store.publish_scheduled(database, stream, None, now=due)
+    assert (await reader.lease()).keys == ["a", "b"]
