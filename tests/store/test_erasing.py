@@ -251,3 +251,18 @@ async def test_an_erasure_and_a_publisher_with_a_message_id_take_turns(
             await store.publish(publisher, "latest", "a", "2")
         await transaction.commit()
     assert await erasing == []
+
+
+async def test_an_erasure_waits_for_a_settle_that_parks_the_message(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"aa")
+    batch = await reader.lease(limit=1)
+    async with begun(connect) as (settling, transaction):
+        await Reader(settling, reader.spec, reader.id, reader.clock).nack(batch, delay=3600)
+        erasing = await start(store.erase(database, "orders", [1]))
+        await until_blocked(database, settling, timeout=1)
+        await transaction.commit()
+    assert await erasing == [1]
+    assert await reader.drain() == [2], "its key does not wait for the retry"

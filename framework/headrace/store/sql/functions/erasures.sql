@@ -6,12 +6,12 @@
 -- one consumer after the other. What it removes has no contents. If a process ends in between, a dead letter without
 -- contents is left, and erasing the same messages again goes on.
 --
--- A dead letter is a copy of its message. A settle that copies it holds the lock of headrace_internal.lock_copying, so
--- no copy is made of a message that is being erased.
+-- A dead letter is a copy of its message, and a parked message keeps its key waiting. A settle that makes either holds the
+-- lock of headrace_internal.lock_out_erasures, so neither is made of a message that is being erased.
 
--- Wait for an erasure in the stream, and let none begin before the end of the transaction. For whoever copies a
--- message that it reads now. Only an erasure waits for it, and holds nothing else that a settle waits for.
-create or replace function headrace_internal.lock_copying(p_stream int) returns void
+-- Wait for an erasure in the stream, and let none begin before the end of the transaction. For whoever puts messages
+-- back. Only an erasure waits for it, and holds nothing else that a settle waits for.
+create or replace function headrace_internal.lock_out_erasures(p_stream int) returns void
 language sql volatile as $$
     select pg_advisory_xact_lock_shared(1212498512, p_stream)
 $$;
