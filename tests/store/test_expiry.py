@@ -14,6 +14,7 @@ from headrace.model.payloads import with_expiry
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, by_key, owner, publish
+from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
 
@@ -48,7 +49,7 @@ async def test_a_message_that_lives_is_delivered_with_the_time_of_the_call(
     await put(database, "a")
     clock.advance(50)
     batch = await reader.lease()
-    assert (batch.seqs, batch.read_at) == ([1], clock.now)
+    assert (batch.seqs, batch.begun_at) == ([1], clock.now)
 
 
 @pytest.mark.parametrize("settings", [{}, {"ordered": False}, {"filters": (">",), "max_ack_pending": 5}])
@@ -335,3 +336,20 @@ async def test_a_scheduled_message_with_a_header_that_cant_be_read_stops_no_othe
     stream = await database.fetchval("select id from headrace_internal.streams")
     await store.publish_scheduled(database, stream, None, now=due)
     assert (await reader.lease()).keys == ["a", "b"]
+
+
+async def test_a_message_lives_as_long_after_a_call_that_waited(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Processes count the rest of its life from the beginning of the call."""
+    reader = await declare()
+    async with begun(connect) as (holder, transaction):
+        await holder.execute("select pg_advisory_xact_lock(1212498508, $1)", reader.id)
+        leasing = await start(store.lease(database, reader.id, owner("ann"), 1))
+        await until_blocked(database, holder)
+        await put(database, "a")
+        await transaction.commit()
+    batch = await leasing
+    assert batch.seqs == [1]
+    assert batch.begun_at is not None
+    assert batch.begun_at < batch.created_at[0]
