@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from uuid import uuid4
 
@@ -190,3 +191,78 @@ async def test_a_role_erases_only_with_the_grant_admin(database: store.Database,
     (erasure,) = await store.erasures(operator, "orders")
     assert erasure.erased_by.startswith("app_")
     assert await store.dead_letters(database, number) == []
+
+
+async def test_an_erased_seq_is_never_given_again(database: store.Database, declare: Declare) -> None:
+    """Also after the data alone was restored. A message with the seq would be lost at its first failure."""
+    reader = await declare()
+    await publish(database, *"ab")
+    await store.erase(database, "orders", [2])
+    await database.fetch("update headrace_internal.streams set drawn = 0")
+    sequence = await database.fetchval("select sequence from headrace_internal.streams")
+    await database.fetch(f"select setval('{sequence}', 1)")
+    await database.fetch("select headrace.mend_sequences()")
+    await publish(database, "c")
+    assert await reader.drain() == [1, 3]
+
+
+async def test_a_lease_call_in_the_middle_of_an_erasure_misses_nothing(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    await reader.release(await reader.lease())
+    await database.fetch("select headrace_internal.erase_messages('orders', '{1}', null, null)")
+    assert await reader.drain() == [2]
+    assert (await reader.info()).missed == 0
+
+
+async def test_an_erasure_that_waits_for_a_publisher_keeps_no_consumer_waiting(
+    database: store.Database, declare: Declare, connect: Connect, clock: Clock
+) -> None:
+    await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True))
+    spec = ConsumerSpec(stream="latest", name="ship")
+    reader = Reader(database, spec, (await store.declare_consumer(database, spec)).id, clock)
+    await publish(database, *"ab", stream="latest")
+    batch = await reader.lease()
+    async with begun(connect) as (publisher, transaction):
+        await publish(publisher, "a", stream="latest")
+        erasing = await start(store.erase(database, "latest", [1, 2]))
+        await until_blocked(database, publisher)
+        async with asyncio.timeout(5):
+            await reader.reject(batch, 1)
+        await transaction.rollback()
+    assert await erasing == [1, 2]
+    assert await reader.dead_letters() == []
+
+
+async def test_an_erasure_and_a_publisher_with_a_message_id_take_turns(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Both lock the row of the id before that of the key."""
+    await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True, dedupe_window=1.0))
+    await store.publish(database, "latest", "a", "1", message_id="x")
+    await database.fetch("update headrace_internal.message_ids set published_at = published_at - interval '1 hour'")
+    async with begun(connect) as (publisher, transaction):
+        await store.publish(publisher, "latest", "b", "1", message_id="x")
+        erasing = await start(store.erase(database, "latest", [1]))
+        await until_blocked(database, publisher)
+        async with asyncio.timeout(5):
+            await store.publish(publisher, "latest", "a", "2")
+        await transaction.commit()
+    assert await erasing == []
+
+
+async def test_an_erasure_waits_for_a_settle_that_parks_the_message(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"aa")
+    batch = await reader.lease(limit=1)
+    async with begun(connect) as (settling, transaction):
+        await Reader(settling, reader.spec, reader.id, reader.clock).nack(batch, delay=3600)
+        erasing = await start(store.erase(database, "orders", [1]))
+        await until_blocked(database, settling, timeout=1)
+        await transaction.commit()
+    assert await erasing == [1]
+    assert await reader.drain() == [2], "its key does not wait for the retry"

@@ -14,6 +14,7 @@ from headrace.model.payloads import with_expiry
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, by_key, owner, publish
+from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
 
@@ -48,7 +49,7 @@ async def test_a_message_that_lives_is_delivered_with_the_time_of_the_call(
     await put(database, "a")
     clock.advance(50)
     batch = await reader.lease()
-    assert (batch.seqs, batch.read_at) == ([1], clock.now)
+    assert (batch.seqs, batch.begun_at) == ([1], clock.now)
 
 
 @pytest.mark.parametrize("settings", [{}, {"ordered": False}, {"filters": (">",), "max_ack_pending": 5}])
@@ -291,3 +292,64 @@ async def test_sql_publishes_with_a_header(database: store.Database, declare: De
     assert json.loads(await database.fetchval("select headers from headrace_streams.orders")) == {
         "headrace-expires-in": "0.5"
     }
+
+
+async def test_no_setting_of_a_session_makes_messages_expire_at_another_time(
+    database: store.Database, declare: Declare, clock: Clock, connect: Connect
+) -> None:
+    """In Kolkata the German text of a time ends in IST, which PostgreSQL before 18 reads as the time of Israel."""
+    reader, session = await declare(), await connect()
+    await session.execute("set datestyle = 'German'; set timezone = 'Asia/Kolkata'")
+    await put(database, *"abcdefghij")
+    await put(database, "a", life=3600)
+    clock.advance(61)
+    there = Reader(session, reader.spec, reader.id, clock)
+    assert await there.drain(limit=5) == [11]
+    now = datetime.now(UTC)
+    assert await store.replay(session, reader.id, store.Selection(start_time=now - timedelta(hours=1))) == 11
+    assert await store.replay(session, reader.id, store.Selection(start_time=now + timedelta(hours=1))) == 0
+
+
+async def test_a_message_that_may_expire_is_published_again_though_dedupe_finds_it_unchanged(
+    database: store.Database, declare: Declare, clock: Clock
+) -> None:
+    await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True, dedupe=True))
+    declared = await store.declare_consumer(database, ConsumerSpec(stream="latest", name="ship"))
+    reader = Reader(database, ConsumerSpec(stream="latest", name="ship"), declared.id, clock)
+    for life in (60, 60, None, None):
+        await store.publish(database, "latest", "a", "1", with_expiry(None, life))
+    clock.advance(61)
+    assert await reader.drain() == [3], "it lives on, and the last publish changed nothing"
+
+
+async def test_a_scheduled_message_with_a_header_that_cant_be_read_stops_no_other(
+    database: store.Database, declare: Declare, clock: Clock
+) -> None:
+    """Releases that knew no time to live have scheduled it."""
+    reader = await declare()
+    due = clock.now + timedelta(seconds=1000)
+    for key in "ab":
+        await store.publish(database, "orders", key, "{}", deliver_at=due)
+    await database.fetch(
+        """update headrace_internal.scheduled set headers = '{"headrace-expires-in": "soon"}' where key = 'a'"""
+    )
+    stream = await database.fetchval("select id from headrace_internal.streams")
+    await store.publish_scheduled(database, stream, None, now=due)
+    assert (await reader.lease()).keys == ["a", "b"]
+
+
+async def test_a_message_lives_as_long_after_a_call_that_waited(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Processes count the rest of its life from the beginning of the call."""
+    reader = await declare()
+    async with begun(connect) as (holder, transaction):
+        await holder.execute("select pg_advisory_xact_lock(1212498508, $1)", reader.id)
+        leasing = await start(store.lease(database, reader.id, owner("ann"), 1))
+        await until_blocked(database, holder)
+        await put(database, "a")
+        await transaction.commit()
+    batch = await leasing
+    assert batch.seqs == [1]
+    assert batch.begun_at is not None
+    assert batch.begun_at < batch.created_at[0]

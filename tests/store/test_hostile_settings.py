@@ -181,6 +181,12 @@ async def live(dsn: str) -> None:
         token = await admin.create_token("t", ["admin"])
         assert token
         await admin.pause("orders", "ship")
+        await app.publish("prices", "eu.2", {"n": 9}, expires_in="1m", unique_key="nine")
+        for published in (1, 0):
+            assert await app.publish_many("prices", [("eu.3", 3)], unique_keys=["three"], delay="1h") == published
+        (priced,) = await admin.messages("prices", filter="eu.2")
+        assert await admin.erase("prices", [priced.seq], reason="try") == [priced.seq]
+        assert [one.seq for one in await admin.erasures("prices")] == [priced.seq]
         await admin.delete_stream("prices", force=True)
     assert set(billed.notes) == {4, 5, 6, 7, 8, 9}
     assert shown.notes
@@ -195,7 +201,9 @@ PUBLISHES = """
     select headrace.publish('orders', 'a', '{}', p_message_id => 'once', p_deliver_at => null);
     select headrace.publish('orders', 'b', '{}', p_deliver_at => pg_catalog.clock_timestamp() + interval '1 hour');
     select headrace.publish('prices', 'a', '1'), headrace.publish('prices', 'a', '1'), headrace.publish('prices', 'a', '2');
-    select headrace.publish_many('orders', array['c', 'd'], array['1', '2']::json[]);
+    select headrace.publish_many('orders', array['c', 'd'], array['1', '2']::json[], array['{"headrace-expires-in": 3000000000}', null]::json[]);
+    select headrace.publish_unique('prices', 'a', '1', 'x'), headrace.publish_unique('prices', 'b', '1', 'x');
+    select headrace.publish_unique_many('prices', array['c', 'd'], array['1', '2']::json[], array['y', null]);
     select headrace.create_stream('invoices', '{"retain_up_to": 60}');
 """
 

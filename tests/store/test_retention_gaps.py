@@ -215,3 +215,12 @@ async def test_a_consumer_that_was_moved_over_rolled_back_numbers_has_no_holes_l
     cursor = await reader.cursor()
     assert cursor["position"] == 40
     assert list(cursor["holes"]) == []
+
+
+async def test_messages_that_have_expired_are_not_missed(stream: Stream) -> None:
+    await stream.create(retain_up_to=HOUR)
+    reader = await stream.consumer()
+    await store.publish_many(stream.database, "orders", ["k"] * 12, ["1"] * 12, ['{"headrace-expires-in": 60}'] * 12)
+    await stream.fill(3)
+    assert (await stream.sweep(2 * HOUR)).missed == 3
+    assert await stream.gap(reader) == (3, 13, 16)

@@ -420,10 +420,11 @@ async def test_what_waits_in_the_stream_costs_a_publisher_nothing(
 
 async def test_wrong_arguments_say_what_would_be_right(database: store.Database, declare: Declare) -> None:
     await declare()
-    for wrong in ("", "x" * 257, "é" * 129):
+    for wrong in ("", "x" * 257, "é" * 129, "half\ud800", "nul\0"):
         with pytest.raises(InvalidInput, match="1 to 256 bytes") as error:
             await put(database, wrong)
         assert error.value.field == "unique_key"
+    for wrong in ("", "x" * 257, "é" * 129):
         with pytest.raises(InvalidInput, match="1 to 256 bytes"):
             await database.fetchval("select headrace.publish_unique('orders', 'a', '1', $1)", wrong)
     with pytest.raises(InvalidInput, match="'pending', or 'waiting'"):

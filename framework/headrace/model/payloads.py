@@ -162,9 +162,10 @@ def check_unique(unique_keys: Sequence[str | None], unique_while: str, message_i
             raise InvalidInput(f"unique_while={unique_while!r} needs a unique key. Pass both.", field="unique_while")
         return
     for key in given:
-        if not isinstance(key, str) or not 1 <= len(key.encode()) <= MAX_UNIQUE_KEY_BYTES:
+        if not isinstance(key, str) or not 1 <= _size(key) <= MAX_UNIQUE_KEY_BYTES:
             raise InvalidInput(
-                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8.",
+                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8, and no"
+                " NUL.",
                 field="unique_key",
             )
     if any(one is not None for one in message_ids):
@@ -172,6 +173,14 @@ def check_unique(unique_keys: Sequence[str | None], unique_while: str, message_i
             "Messages with unique keys can't have message ids in the same call. Pass one of the two.",
             field="unique_key",
         )
+
+
+def _size(text: str) -> int:
+    """The bytes of a text in UTF-8, or 0 for one that Postgres can't hold."""
+    try:
+        return 0 if "\0" in text else len(text.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return 0
 
 
 def check_lengths(count: int, **given: Sequence[Any] | None) -> None:

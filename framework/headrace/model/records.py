@@ -55,9 +55,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The call looked at nothing, because several other processes are leasing and will find what there is now.
     Call again in `due_in` seconds.
     """
-    read_at: datetime | None = None
-    """The server's time at the end of the call, from which it follows how long messages still live. None if there is
-    nothing."""
+    begun_at: datetime | None = None
+    """The server's time when it got the call, from which it follows how long messages still live. The call may have
+    waited since then, and messages may be younger. None if there is nothing."""
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):

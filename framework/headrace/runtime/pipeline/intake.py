@@ -41,7 +41,7 @@ class Intake:
         lease call began, on the clock of the process."""
         messages = self._messages(batch, lease, lanes)
         if any(batch.headers):
-            _limit_lives(messages, batch.read_at, called_at)
+            _limit_lives(messages, batch.begun_at, called_at)
         if self._breaker is None or self._breaker.admits(messages):
             refused = self._lanes.add(messages)
             self._actors.wake()
@@ -69,13 +69,14 @@ class Intake:
         return messages
 
 
-def _limit_lives(messages: list[Message], read_at: datetime | None, called_at: float) -> None:
+def _limit_lives(messages: list[Message], begun_at: datetime | None, called_at: float) -> None:
     """Note when messages expire, on the clock of the process.
 
-    The server's time of the lease call says how long they still live, so this machine's clock need not agree with it.
-    That counts from before the call, so that no handler starts too late.
+    The server's time of the beginning of the lease call says how long they still live, so this machine's clock need not
+    agree with it. That counts from before the call, so that no handler starts too late. The time that the server waits
+    in the call takes nothing from their lives.
     """
     for message in messages:
         alive = payloads.time_to_live(message.raw_headers)
-        if alive is not None and read_at is not None:
-            message.alive_until = called_at + alive - (read_at - message.created_at).total_seconds()
+        if alive is not None and begun_at is not None:
+            message.alive_until = called_at + alive - (begun_at - message.created_at).total_seconds()

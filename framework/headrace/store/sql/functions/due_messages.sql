@@ -146,6 +146,11 @@ begin
            min(seq), count(*), v_found.bytes, null, null, null
         into v_result from taken;
     perform headrace_internal.promote_tails(p_consumer.id, v_due.hashes[:v_result.removed], v_due.seqs[:v_result.removed], p_cursor.parked_floor);
+    if not p_stream.one_message_per_key and v_result.removed > coalesce(cardinality(v_result.seqs), 0) then
+        perform headrace_internal.record_gap(p_consumer.id, count(*), p_cursor.parked_floor, coalesce(v_result.seqs[1], p_cursor.position + 1), p_now)
+            from (select unnest(v_due.seqs[:v_result.removed]) as seq except select unnest(v_result.seqs)) as gone
+            where not headrace_internal.is_erased(p_stream.id, seq) having count(*) > 0;
+    end if;
     return v_result;
 end $$;
 
@@ -202,10 +207,6 @@ begin
     if p_parked.ready is not null or p_parked.due_at is not null then
         v_due := headrace_internal.take_due_messages(p_consumer, p_stream, p_cursor, p_limit, p_bytes, p_busy, p_parked.blocked is not null,
                                             least(p_until, p_cursor.replay_floor - 1), p_distinct_keys, p_cached, p_now);
-        if not p_stream.one_message_per_key and v_due.removed > coalesce(cardinality(v_due.seqs), 0) then
-            perform headrace_internal.record_gap(p_consumer.id, v_due.removed - coalesce(cardinality(v_due.seqs), 0),
-                                        p_cursor.parked_floor, coalesce(v_due.seqs[1], p_cursor.position + 1), p_now);
-        end if;
         if headrace_internal.may_expire(v_due.headers) then
             v_due := headrace_internal.due_without_expired(v_due, p_now);
         end if;

@@ -6,12 +6,12 @@
 -- one consumer after the other. What it removes has no contents. If a process ends in between, a dead letter without
 -- contents is left, and erasing the same messages again goes on.
 --
--- A dead letter is a copy of its message. A settle that copies it holds the lock of headrace_internal.lock_copying, so
--- no copy is made of a message that is being erased.
+-- A dead letter is a copy of its message, and a parked message keeps its key waiting. A settle that makes either holds the
+-- lock of headrace_internal.lock_out_erasures, so neither is made of a message that is being erased.
 
--- Wait for an erasure in the stream, and let none begin before the end of the transaction. For whoever copies a
--- message that it reads now. Only an erasure waits for it, and holds nothing else that a settle waits for.
-create or replace function headrace_internal.lock_copying(p_stream int) returns void
+-- Wait for an erasure in the stream, and let none begin before the end of the transaction. For whoever puts messages
+-- back. Only an erasure waits for it, and holds nothing else that a settle waits for.
+create or replace function headrace_internal.lock_out_erasures(p_stream int) returns void
 language sql volatile as $$
     select pg_advisory_xact_lock_shared(1212498512, p_stream)
 $$;
@@ -31,23 +31,35 @@ create or replace function headrace_internal.erase_messages(
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream     headrace_internal.streams;
+    v_there      bigint[];
     v_seqs       bigint[];
     v_consumers  int[];
 begin
     perform headrace_internal.require_read_committed('headrace_internal.erase_messages');      -- it reads after it has the lock
     v_stream := headrace_internal.require_stream(p_stream);
-    -- Publishers take unique keys before they lock anything else. There is no index of their seqs, since erasing is rare.
+    -- Locks are taken in the order in which others take them: the stream's row as a deletion of the stream does, then as
+    -- publishers do. The lock that settles wait for comes last, since publishers may keep their locks for long.
+    perform from headrace_internal.streams where id = v_stream.id for key share;
+    execute format('lock table only %s in row exclusive mode', v_stream.relation);
+    -- Messages that commit from here on are not there yet. Their unique keys and ids may be overlooked below.
+    execute format('select array_agg(seq) from %s where seq = any ($1)', v_stream.relation) into v_there using p_seqs;
+    -- Neither unique keys nor message ids have an index of their seqs, since erasing is rare.
     with locked as materialized (
         select unique_key, version from headrace_internal.unique_keys
         where stream_id = v_stream.id and seq = any (p_seqs) order by unique_key, version for update
     )
     delete from headrace_internal.unique_keys as u using locked
         where u.stream_id = v_stream.id and u.unique_key = locked.unique_key and u.version = locked.version and u.seq = any (p_seqs);
+    with locked as materialized (
+        select message_id from headrace_internal.message_ids
+        where stream_id = v_stream.id and seq = any (p_seqs) order by message_id for update
+    )
+    delete from headrace_internal.message_ids as i using locked
+        where i.stream_id = v_stream.id and i.message_id = locked.message_id and i.seq = any (p_seqs);
+    execute format('select from %s where seq = any ($1) order by key for update', v_stream.relation) using v_there;
     perform pg_advisory_xact_lock(1212498512, v_stream.id);
-    -- Rows are locked in the order of their keys, as publishers lock them.
-    execute format('with locked as materialized (select seq from %1$s where seq = any ($1) order by key for update),
-                         gone as (delete from %1$s as m using locked where m.seq = locked.seq and m.seq = any ($1) returning m.seq)
-                    select array_agg(seq) from gone', v_stream.relation) into v_seqs using p_seqs;
+    execute format('with gone as (delete from %s where seq = any ($1) returning seq) select array_agg(seq) from gone', v_stream.relation)
+        into v_seqs using v_there;
     v_consumers := array(select id from headrace_internal.consumers where stream_id = v_stream.id);
     -- Also of messages that retention has removed meanwhile.
     with wiped as (
@@ -55,7 +67,6 @@ begin
         where consumer_id = any (v_consumers) and seq = any (p_seqs) returning seq
     )
     select v_seqs || array_agg(seq) into v_seqs from wiped;
-    delete from headrace_internal.message_ids where stream_id = v_stream.id and seq = any (p_seqs);
     with traced as (
         insert into headrace_internal.erasures (stream_id, seq, erased_at, erased_by, reason)
             select distinct v_stream.id, seq, p_now, coalesce(p_by, session_user), p_reason from unnest(v_seqs) as seq order by seq

@@ -31,10 +31,17 @@ language sql stable as $$
                     and headrace_internal.expires_at(p_headers, p_created_at) <= p_now, false)
 $$;
 
+-- Return a time as an expression. Its text stands for another time in some sessions, since it may end in an abbreviation
+-- that several zones have.
+create or replace function headrace_internal.quoted_time(p_time timestamptz) returns text
+language sql stable as $$
+    select format('to_timestamp(%L)', extract(epoch from p_time))
+$$;
+
 -- Return a condition over the columns of a message, with one more: the message has not expired.
 create or replace function headrace_internal.unexpired(p_condition text, p_now timestamptz) returns text
 language sql stable as $$
-    select format('(%s) and not headrace_internal.is_expired(headers, created_at, %L)', p_condition, p_now)
+    select format('(%s) and not headrace_internal.is_expired(headers, created_at, %s)', p_condition, headrace_internal.quoted_time(p_now))
 $$;
 
 -- Raise if a time to live can't be read. For publishers, since it would be ignored.

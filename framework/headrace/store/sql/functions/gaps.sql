@@ -30,8 +30,8 @@ begin
     end loop;
 end $$;
 
--- Move a consumer past messages below p_upper that it will not get, at most p_scan_limit of them, and count them. Missing
--- seqs among them become holes, as in a lease call. `reached`: all seqs up to here have been examined.
+-- Move a consumer past messages below p_upper that it will not get, at most p_scan_limit of them, and count those that
+-- have not expired. Missing seqs among them become holes, as in a lease call. `reached`: all seqs up to here have been examined.
 create or replace function headrace_internal.skip_undelivered(
     p_stream headrace_internal.streams, p_consumer int, p_upper bigint, p_scan_limit int, p_now timestamptz, out reached bigint, out missed bigint
 ) language plpgsql as $$
@@ -43,7 +43,7 @@ declare
 begin
     reached := p_upper - 1;
     missed := 0;
-    select condition into v_condition from headrace_internal.consumers where id = p_consumer;
+    select headrace_internal.unexpired(condition, p_now) into v_condition from headrace_internal.consumers where id = p_consumer;
     select * into v_before from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found or v_before.position >= reached then
         return;
@@ -90,7 +90,7 @@ declare
     v_after      headrace_internal.cursors;
     v_lost       record;
 begin
-    select condition into v_condition from headrace_internal.consumers where id = p_consumer;
+    select headrace_internal.unexpired(condition, p_now) into v_condition from headrace_internal.consumers where id = p_consumer;
     select * into v_before from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then
         return 0;

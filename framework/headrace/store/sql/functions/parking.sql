@@ -82,6 +82,7 @@ begin
     if p_seqs is null then
         return;
     end if;
+    perform headrace_internal.lock_out_erasures(p_stream.id);
     insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
@@ -114,7 +115,6 @@ language plpgsql as $$
 declare
     v_removed  record;
 begin
-    perform headrace_internal.lock_copying(p_stream.id);
     execute format($sql$
         with failed as materialized (
             select seq, hash, attempts, error, error_type, traceback,

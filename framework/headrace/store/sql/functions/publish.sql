@@ -190,8 +190,10 @@ declare
     v_seqs  bigint[];
 begin
     execute format('lock table %s in row exclusive mode', p_stream.relation);   -- before any seq is drawn
-    execute format('select array_agg(key) as keys, array_agg(digest) as digests, max(seq) as largest
-                    from (select seq, key, digest from %s where key = any ($1) order by key for update) as held', p_stream.relation)
+    -- A message that may expire is published again although its payload is the same, since it lives from then on.
+    execute format('select array_agg(key) as keys, max(seq) as largest,
+                           array_agg(case when digest is not null and not headrace_internal.may_expire(array[headers]) then digest end) as digests
+                    from (select seq, key, headers, digest from %s where key = any ($1) order by key for update) as held', p_stream.relation)
         into v_held using p_keys;
     select array_agg(key order by place) as keys, array_agg(data order by place) as data,
            array_agg(headers order by place) as headers, array_agg(digest order by place) as digests

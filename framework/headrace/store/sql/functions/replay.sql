@@ -20,11 +20,11 @@ begin
     v_chosen.first := greatest(coalesce(p_from_seq, 1), 1);
     v_chosen.last := least(p_to_seq, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
     if p_from_time is not null then
-        v_chosen.clause := v_chosen.clause || format(' and created_at >= %L', p_from_time);
+        v_chosen.clause := v_chosen.clause || ' and created_at >= ' || headrace_internal.quoted_time(p_from_time);
         v_chosen.first := greatest(v_chosen.first, headrace_internal.seq_near(p_stream, p_from_time - interval '1 minute'));
     end if;
     if p_to_time is not null then
-        v_chosen.clause := v_chosen.clause || format(' and created_at <= %L', p_to_time);
+        v_chosen.clause := v_chosen.clause || ' and created_at <= ' || headrace_internal.quoted_time(p_to_time);
         v_chosen.last := least(v_chosen.last, headrace_internal.seq_near(p_stream, p_to_time + interval '1 minute'));
     end if;
     return v_chosen;

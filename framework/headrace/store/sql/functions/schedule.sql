@@ -28,15 +28,12 @@ begin
             returning *
         )
         select count(*) as count, array_agg(key order by deliver_at, id) as keys, array_agg(data order by deliver_at, id) as data,
-               array_agg(headers order by deliver_at, id) as headers, array_agg(unique_key order by deliver_at, id) as unique_keys,
-               count(unique_key) as unique_count
+               array_agg(headers order by deliver_at, id) as headers, array_agg(unique_key order by deliver_at, id) as unique_keys
             into v_due from due;
-        if v_due.unique_count > 0 then
+        if v_due.count > 0 then     -- they were checked when they were scheduled
             perform headrace_internal.publish_as_unique(
                 headrace_internal.stream_to_publish_to(v_stream.name), v_due.keys, v_due.data, v_due.headers, v_due.unique_keys);
             perform headrace_internal.notify_stream(p_stream);
-        elsif v_due.count > 0 then
-            perform headrace_internal.publish_messages(v_stream.name, v_due.keys, v_due.data, v_due.headers);
         end if;
         moved := v_due.count;
     exception

@@ -68,6 +68,7 @@ begin
         (select min(lower) - 1 from headrace_internal.segments where stream_id = p_stream.id),
         (select max(seq) from headrace_internal.message_ids where stream_id = p_stream.id),
         (select max(seq) from headrace_internal.unique_keys where stream_id = p_stream.id),
+        (select max(seq) from headrace_internal.erasures where stream_id = p_stream.id),
         (select max(greatest(u.settled, u.mark, case when u.position is distinct from u.sought then u.position end))
          from headrace_internal.consumers as c
          cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
