@@ -13,6 +13,8 @@ import pytest_asyncio
 from headrace import store
 from headrace.admin import Admin, configuration
 from headrace.admin.configuration import applying
+from headrace.admin.configuration.objects import databases
+from headrace.admin.configuration.parts import Part
 from headrace.model.errors import ConfigurationError, InUse, StoreUnavailable
 from tests.support import servers
 
@@ -221,6 +223,30 @@ async def test_another_place_of_the_url_is_a_change(
     assert await _planned(database, text) == [("change", "eu", None)]
     await configuration.apply(database, declared(text))
     assert [one.url_from for one in await store.databases(database)] == ["env:HR_TEST_OTHER"]
+
+
+async def test_a_database_that_was_added_or_removed_meanwhile_is_another_plan(
+    database: store.Database, eu: store.Database
+) -> None:
+    one = declared(SHOP).databases
+    (change,) = databases.steps(one, {"eu": "env:HR_OTHER"})
+    with pytest.raises(InUse, match="'eu' was added or removed since the plan"):
+        await change.perform(database)
+    await store.add_database(database, "eu", "env:HR_OTHER")
+    (create,) = databases.steps(one, {})
+    with pytest.raises(InUse, match="'eu' was added or removed since the plan"):
+        await create.perform(database)
+    assert [info.url_from for info in await store.databases(database)] == ["env:HR_OTHER"]
+
+
+async def test_a_stream_that_was_created_anew_meanwhile_stays_where_it_is(
+    database: store.Database, eu: store.Database
+) -> None:
+    await configuration.apply(database, declared(SHOP))
+    part = Part("eu", eu, declared(SHOP))
+    earlier = store.Managed("stream", ("visits",), str(uuid4()))
+    await applying._delete(database, part, "shop", earlier, allow_delete=True)
+    assert await store.places_of(database, "stream", ["visits"]) == [store.Place("visits", "eu")]
 
 
 async def test_rights_in_a_further_database_stand_below_it(

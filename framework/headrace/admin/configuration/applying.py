@@ -232,7 +232,7 @@ async def _delete(home: Database, part: Part, name: str, one: Managed, *, allow_
             exists = False
     if exists:
         await removal.delete(database, one)
-    if part.name is not None and one.kind in ("stream", "source"):
-        await store.forget_place(home, one.kind, one.object[0], part.name)
+        if part.name is not None and one.kind in ("stream", "source"):
+            await store.forget_place(home, one.kind, one.object[0], part.name)
     async with database.transaction() as connection:
         await store.unmanage(connection, name, one)
