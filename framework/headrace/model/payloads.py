@@ -162,9 +162,9 @@ def check_unique(unique_keys: Sequence[str | None], unique_while: str, message_i
             raise InvalidInput(f"unique_while={unique_while!r} needs a unique key. Pass both.", field="unique_while")
         return
     for key in given:
-        if not isinstance(key, str) or not 1 <= len(key.encode()) <= MAX_UNIQUE_KEY_BYTES:
+        if not isinstance(key, str) or "\0" in key or not 1 <= len(key.encode()) <= MAX_UNIQUE_KEY_BYTES:
             raise InvalidInput(
-                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8.",
+                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8, and no NUL.",
                 field="unique_key",
             )
     if any(one is not None for one in message_ids):
