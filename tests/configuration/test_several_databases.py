@@ -185,7 +185,7 @@ async def test_a_database_that_no_file_mentions_may_be_away(
     monkeypatch.delenv("HR_TEST_EU")
     plan = await configuration.plan(database, declared("name: a\nstreams: {orders: }"), prune=True)
     assert "HR_TEST_EU is not set" in plan.away["eu"]
-    with pytest.raises(ConfigurationError, match="HR_TEST_EU is not set"):
+    with pytest.raises(ConfigurationError, match=r"HR_TEST_EU is not set\. Set it where this server or command runs"):
         await configuration.export(database)
 
 
@@ -201,6 +201,9 @@ async def test_two_names_of_one_database_are_refused(database: store.Database, e
     text = SHOP.replace("streams:", '  us: {url_from: "env:HR_TEST_EU"}\nstreams:', 1)
     with pytest.raises(ConfigurationError, match="'eu' and 'us' are the same one"):
         await configuration.plan(database, declared(text))
+    await configuration.apply(database, declared(SHOP))
+    with pytest.raises(ConfigurationError, match="'eu' and 'us' are the same one"):
+        await configuration.plan(database, declared('databases: {us: {url_from: "env:HR_TEST_EU"}}'))
 
 
 async def test_a_stream_that_servers_have_not_found_yet_is_not_created_again_elsewhere(
