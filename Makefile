@@ -50,7 +50,7 @@ test-postgres: $(READY)  ## Run the tests of SQL on another Postgres: VERSION=15
 test-python:  ## Run the core's tests on another Python: PYTHON=python3.13, or NEWEST=1
 	$(PYTHON) -m tests.versions.python $(if $(NEWEST),--newest) $(if $(SHORT),--short) --jobs $(JOBS) -- $(ARGS)
 
-torture: $(READY)  ## Run the long tests that kill, freeze and restart things
+torture: $(READY)  ## Run the longest tests, which kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)
 
 bench: $(READY)  ## Run every benchmark, beside the raw limits of Postgres; best with nothing else running

@@ -208,6 +208,16 @@ def test_data_comes_from_standard_input(orders: Operator, monkeypatch: pytest.Mo
     assert orders.json("stream", "view", "parcels")[0]["data"] == {"long": "data"}
 
 
+def test_a_send_that_a_server_may_have_found_pending_says_so(orders: Operator) -> None:
+    for option, unless in (
+        (("--unique-key", "u"), "a message with the unique key is pending"),
+        (("--message-id", "m"), "a message with the id was sent before"),
+    ):
+        output = orders.out("stream", "send", "parcels", "k", "1", *option)
+        assert orders.out("stream", "send", "parcels", "k", "1", *option) == output
+        assert (f"'parcels', unless {unless}." in output) == orders.over_http
+
+
 def test_a_message_id_is_sent_once(orders: Operator) -> None:
     first = orders.json("stream", "send", "parcels", "k", "1", "--message-id", "m-1")
     assert orders.json("stream", "send", "parcels", "k", "1", "--message-id", "m-1") == first

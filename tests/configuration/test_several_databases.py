@@ -13,6 +13,8 @@ import pytest_asyncio
 from headrace import store
 from headrace.admin import Admin, configuration
 from headrace.admin.configuration import applying
+from headrace.admin.configuration.objects import databases
+from headrace.admin.configuration.parts import Part
 from headrace.model.errors import ConfigurationError, InUse, StoreUnavailable
 from tests.support import servers
 
@@ -183,7 +185,7 @@ async def test_a_database_that_no_file_mentions_may_be_away(
     monkeypatch.delenv("HR_TEST_EU")
     plan = await configuration.plan(database, declared("name: a\nstreams: {orders: }"), prune=True)
     assert "HR_TEST_EU is not set" in plan.away["eu"]
-    with pytest.raises(ConfigurationError, match="HR_TEST_EU is not set"):
+    with pytest.raises(ConfigurationError, match=r"HR_TEST_EU is not set\. Set it where this server or command runs"):
         await configuration.export(database)
 
 
@@ -199,6 +201,9 @@ async def test_two_names_of_one_database_are_refused(database: store.Database, e
     text = SHOP.replace("streams:", '  us: {url_from: "env:HR_TEST_EU"}\nstreams:', 1)
     with pytest.raises(ConfigurationError, match="'eu' and 'us' are the same one"):
         await configuration.plan(database, declared(text))
+    await configuration.apply(database, declared(SHOP))
+    with pytest.raises(ConfigurationError, match="'eu' and 'us' are the same one"):
+        await configuration.plan(database, declared('databases: {us: {url_from: "env:HR_TEST_EU"}}'))
 
 
 async def test_a_stream_that_servers_have_not_found_yet_is_not_created_again_elsewhere(
@@ -221,6 +226,30 @@ async def test_another_place_of_the_url_is_a_change(
     assert await _planned(database, text) == [("change", "eu", None)]
     await configuration.apply(database, declared(text))
     assert [one.url_from for one in await store.databases(database)] == ["env:HR_TEST_OTHER"]
+
+
+async def test_a_database_that_was_added_or_removed_meanwhile_is_another_plan(
+    database: store.Database, eu: store.Database
+) -> None:
+    one = declared(SHOP).databases
+    (change,) = databases.steps(one, {"eu": "env:HR_OTHER"})
+    with pytest.raises(InUse, match="'eu' was added or removed since the plan"):
+        await change.perform(database)
+    await store.add_database(database, "eu", "env:HR_OTHER")
+    (create,) = databases.steps(one, {})
+    with pytest.raises(InUse, match="'eu' was added or removed since the plan"):
+        await create.perform(database)
+    assert [info.url_from for info in await store.databases(database)] == ["env:HR_OTHER"]
+
+
+async def test_a_stream_that_was_created_anew_meanwhile_stays_where_it_is(
+    database: store.Database, eu: store.Database
+) -> None:
+    await configuration.apply(database, declared(SHOP))
+    part = Part("eu", eu, declared(SHOP))
+    earlier = store.Managed("stream", ("visits",), str(uuid4()))
+    await applying._delete(database, part, "shop", earlier, allow_delete=True)
+    assert await store.places_of(database, "stream", ["visits"]) == [store.Place("visits", "eu")]
 
 
 async def test_rights_in_a_further_database_stand_below_it(

@@ -61,6 +61,36 @@ async def test_messages_are_erased_and_a_trace_stays(api: Api) -> None:
     await api.refused("POST", "/streams/nowhere/erasures", {"seqs": [1]}, status=404)
 
 
+async def test_a_page_of_erased_messages_has_a_largest_size(api: Api) -> None:
+    await api.stream()
+    await api.server.app.database.fetchval(
+        "insert into headrace_internal.erasures (stream_id, seq, erased_at, erased_by, reason)"
+        " select s.id, n, now(), 'me', repeat('\U0001f642', 2000) from headrace_internal.streams as s, generate_series(1, 501) as n"
+    )
+    path = "/streams/orders/erasures"
+    answer = await api.answer("GET", path, limit=10_000)
+    assert len(answer.content) < 4_200_000
+    assert (len(answer.json()["data"]), answer.json()["next"]) == (500, 500)
+    assert [one["seq"] for one in (await api.get(path, limit=10_000, after=500))["data"]] == [501]
+    assert (await api.get(path, limit=10_000, before=502))["data"][0]["seq"] == 2
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"unique_key": "x"}, {"unique_while": "waiting"}, {"expires_in_ms": 1000}, {"delay_ms": 1000}, {"headers": {}},
+        {"deliver_at": "2031-01-01T00:00:00Z"}, {"message_id": "m"}, {"key": "a"}, {"data": None},
+    ],
+)  # fmt: skip
+async def test_what_stands_beside_several_messages_is_refused(api: Api, beside: dict[str, Any]) -> None:
+    await api.stream()
+    body = {"messages": [{"key": "a", "data": 1}], **beside}
+    answer = await api.refused("POST", "/streams/orders/messages", body, status=422)
+    assert next(iter(beside)) in answer["summary"]
+    assert "messages" in answer["validation_errors"]
+    assert (await api.get("/streams/orders/messages"))["data"] == []
+
+
 async def test_messages_are_published_all_or_none(api: Api) -> None:
     await api.stream()
     given = [{"key": "a", "data": 1, "headers": {"trace": "x"}}, {"key": "b", "data": "text"}]
@@ -205,6 +235,9 @@ async def test_a_message_with_a_unique_key_is_published_unless_one_is_pending(ap
     await api.post("/streams/orders/consumers/ship/receive", {"batch_size": 1})
     waiting = {**unique, "unique_while": "waiting"}
     assert await api.post("/streams/orders/messages", waiting) == {"data": {"published": 1}}
+    for key in ("", "x" * 257, "a\0b"):
+        refused = await api.refused("POST", "/streams/orders/messages", {**unique, "unique_key": key}, status=422)
+        assert list(refused["validation_errors"]) == ["unique_key"]
 
 
 async def test_at_most_10000_messages_are_published_at_once(api: Api) -> None:

@@ -178,3 +178,37 @@ async def test_a_mounted_server_reports_that_the_app_does_not_run(dsn: str) -> N
         answer = await client.get("/v1/streams/orders/consumers/ship/receive")
         assert answer.status_code in (422, 503)
         assert (await client.get("/ready")).status_code == 503
+
+
+async def test_web_servers_of_one_process_start_and_stop_on_their_own() -> None:
+    """All servers of a process share one application of the management API. The first one to stop must not end it."""
+    told: list[tuple[str, str]] = []
+    starts = {name: asyncio.Event() for name in "ab"}
+    stops = {name: asyncio.Event() for name in "ab"}
+
+    async def live(name: str) -> None:
+        events = iter(("lifespan.startup", "lifespan.shutdown"))
+
+        async def receive() -> dict[str, str]:
+            event = next(events)
+            if event == "lifespan.shutdown":
+                await stops[name].wait()
+            return {"type": event}
+
+        async def send(message: dict[str, Any]) -> None:
+            told.append((name, message["type"]))
+            starts[name].set()
+
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        await Server(App("postgresql://h/d"))(scope, receive, send)
+
+    lives = {name: asyncio.create_task(live(name)) for name in "ab"}
+    for name in "ab":
+        await starts[name].wait()
+    for name in "ab":
+        stops[name].set()
+        await lives[name]
+    assert told == [
+        *((name, "lifespan.startup.complete") for name in "ab"),
+        *((name, "lifespan.shutdown.complete") for name in "ab"),
+    ]

@@ -42,6 +42,7 @@ class Remote(Calls):
 
     Attributes:
         unavailable: names of databases behind the server that did not answer, so that what lists returned is not complete.
+            Each list adds to them. To learn of one list alone, clear the set before it.
 
     Every method raises what the method of `Admin` raises. It also raises `StoreUnavailable` if the
     server can't be reached, `InDoubt` if the answer is lost, and `ConfigurationError` if the token

@@ -293,7 +293,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "method_not_allowed": ErrorCode(405, "The path does not support this method."),
     "too_slow": ErrorCode(408, "The headers or the body arrived too slowly."),
     "exists": ErrorCode(409, "The object to create exists already.", AlreadyExists),
-    "ambiguous": ErrorCode(409, "Several streams have a consumer of this name."),
+    "ambiguous": ErrorCode(409, "Several streams have a consumer of this name, or several databases a schedule."),
     "in_use": ErrorCode(409, "The object to delete is in use.", InUse),
     "slot_remains": ErrorCode(409, "The replication slot of the source to delete can't be dropped.", SlotRemains),
     "lease_lost": ErrorCode(409, "A strict settle has ack ids with lost leases.", LeaseLost),

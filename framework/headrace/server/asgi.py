@@ -91,7 +91,9 @@ class Server:
         self.databases.end_waits()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
+            await _acknowledge(receive, send)
+        elif scope["type"] != "http":
             await self._management(scope, receive, send)  # type: ignore[arg-type]
         elif (violation := self._origins.violation(scope)) is not None and await self._refuses(scope):
             await error_response(self.limits.refuse(violation)).send(send)
@@ -226,6 +228,14 @@ place of the management API."""
 _SCOPE_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "raw_path", "query_string", "headers", "client", "server", "extensions",
 )  # fmt: skip
+
+
+async def _acknowledge(receive: Receive, send: Send) -> None:
+    """Acknowledge the start and the end of the web server. All servers of a process share the application of the
+    management API, so it is neither started nor stopped by one of them."""
+    for event in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{event}.complete"})
 
 
 def _path(scope: Scope) -> str:

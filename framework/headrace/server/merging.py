@@ -53,29 +53,6 @@ async def reachable(engine: Engine, kind: store.PlaceKind, items: Sequence[T], n
     return [item for item in items if name(item) in names]
 
 
-async def reachable_page(
-    engine: Engine,
-    kind: store.PlaceKind,
-    name: Callable[[T], str],
-    read: Callable[[Place | None, Place | None], Awaitable[Page[T]]],
-    place: Callable[[T], Place],
-    after: Place | None,
-    before: Place | None,
-) -> Page[T]:
-    """Read a page as `reachable`. It is empty at the end of the list only, where no more follows.
-
-    Args:
-        read: reads the page after or before a place.
-        place: returns the place of an item.
-    """
-    while True:
-        page = await read(after, before)
-        kept = Page(await reachable(engine, kind, page, name), more=page.more)
-        if kept or not page or not page.more:
-            return kept
-        after, before = (place(page[-1]), None) if before is None else (None, place(page[0]))
-
-
 async def read_all(engine: Engine, read: Callable[[Engine], Awaitable[T]]) -> tuple[list[T], list[str]]:
     """Read from all databases at the same time.
 
@@ -114,3 +91,43 @@ async def read_all(engine: Engine, read: Callable[[Engine], Awaitable[T]]) -> tu
     if failure is not None:
         raise failure
     return [*own, *(found[name] for name in sorted(found))], sorted(away)
+
+
+async def merged_page(
+    engine: Engine,
+    read: Callable[[Engine, Place | None, Place | None], Awaitable[Page[T]]],
+    *,
+    kind: store.PlaceKind,
+    name: Callable[[T], str],
+    place: Callable[[T], Place],
+    limit: int,
+    after: Place | None,
+    before: Place | None,
+    order: Callable[[T], Any] | None = None,
+) -> tuple[Page[T], list[str]]:
+    """Read a page of the list of all databases, as far as requests reach its items.
+
+    Args:
+        engine: as for `read_all`.
+        read: reads the page of one database after or before a place.
+        kind, name: as for `reachable`.
+        place: returns the place of an item, which no other item has.
+        limit: the largest number of items.
+        after, before: where the page begins or ends.
+        order: the key by which the list is sorted. By default the place.
+
+    Returns:
+        The page, and the names of the further databases that did not answer.
+    """
+
+    async def read_one(one: Engine) -> Page[T]:
+        start, end = after, before
+        while True:
+            page = await read(one, start, end)
+            kept = Page(await reachable(one, kind, page, name), more=page.more)
+            if kept or not page or not page.more:
+                return kept  # empty at the end of the list only
+            start, end = (place(page[-1]), None) if end is None else (None, place(page[0]))
+
+    pages, away = await read_all(engine, read_one)
+    return merged(pages, order or place, limit, backwards=before is not None), away

@@ -191,6 +191,13 @@ async def test_a_name_that_two_databases_have_is_listed_once(
         assert [one["name"] async for one in _listed(two, "/sources", limit)].count("twinned") == 1
         consumers = [one["info"] async for one in _listed(two, "/consumers", limit)]
         assert [one["name"] for one in consumers if one["stream"] == "twin"] == ["theirs"]
+    for engine in (two.server.engine, two.server.databases.open["eu"].engine):
+        for insert in (
+            "insert into headrace_internal.captures (source_id) select id from headrace_internal.sources where name = 'twinned'",
+            "insert into headrace_internal.backfills (source_id, relation, state) select source_id, 'a', 'done' from headrace_internal.captures",
+        ):
+            await engine.app.database.fetchval(insert)
+    assert [one["source"] async for one in _listed(two, "/backfills", 1)] == ["twinned"]
     overview = (await two.get("/overview"))["data"]
     assert [one["name"] for one in overview["streams"]].count("twin") == 1
     assert [one["name"] for one in overview["consumers"] if one["stream"] == "twin"] == ["theirs"]

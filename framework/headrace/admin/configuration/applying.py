@@ -58,7 +58,7 @@ async def apply(
     follow one by one. If the process stops between them, the next call continues.
 
     Args:
-        database: the configuration database. Further ones are opened.
+        database: the configuration database, with two connections at least: one holds the lock. Further ones are opened.
         expected: the plan that was confirmed. Nothing is done if there would be other changes now.
         prune: delete what the configuration manages and the files no longer mention.
         allow_delete: also delete streams with messages, and consumers and captures with a position.
@@ -232,7 +232,7 @@ async def _delete(home: Database, part: Part, name: str, one: Managed, *, allow_
             exists = False
     if exists:
         await removal.delete(database, one)
-    if part.name is not None and one.kind in ("stream", "source"):
-        await store.forget_place(home, one.kind, one.object[0], part.name)
+        if part.name is not None and one.kind in ("stream", "source"):
+            await store.forget_place(home, one.kind, one.object[0], part.name)
     async with database.transaction() as connection:
         await store.unmanage(connection, name, one)

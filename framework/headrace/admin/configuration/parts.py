@@ -74,9 +74,9 @@ async def opened(home: Database, declared: Declared) -> AsyncIterator[Parts]:
     urls = {one.name: one.url_from for one in await store.databases(home)}
     objects = await _by_database(home, declared, urls)
     mentioned = {name for name in objects if name is not None} | declared.databases.keys()
-    # Those that the files don't mention may have objects that they no longer mention.
-    others = urls.keys() - mentioned if declared.name is not None else set()
     references = {**urls, **{name: one.url_from for name, one in declared.databases.items()}}
+    # Those that the files don't mention may have objects that they no longer mention, or be the same as a new one.
+    others = urls.keys() - mentioned if declared.name is not None or references != urls else set()
     async with AsyncExitStack() as stack:
         databases, failures = await _open(home, {name: references[name] for name in sorted(mentioned | others)}, stack)
         for name in sorted(mentioned & failures.keys()):

@@ -112,6 +112,9 @@ class Deliveries(msgspec.Struct):
     data: list[Delivery]
 
 
+_ONE = {one.name: one.default for one in msgspec.structs.fields(Publish) if one.name != "messages"}
+"""The fields of a request with one message, and their defaults."""
+
 _decode_publish = msgspec.json.Decoder(Publish).decode
 _decode_receive = msgspec.json.Decoder(Receive).decode
 
@@ -186,16 +189,18 @@ def invalid_field(messages: Incoming) -> str:
 
 
 def _messages(publish: Publish) -> list[NewMessage]:
-    has_data = len(bytes(publish.data)) > 0
     if publish.messages is not None:
-        if publish.key is not None or has_data:
-            raise _invalid("messages", "messages is given with key or data", "Give either messages, or key and data.")
+        beside = [name for name, default in _ONE.items() if getattr(publish, name) != default]
+        if beside:
+            raise _invalid(
+                "messages", f"messages is given with {', '.join(beside)}", "Give each of the messages its own fields."
+            )
         return publish.messages
     if publish.key is None:
         raise _invalid(
             "key", "key is missing", 'Give a text such as "orders.us.42", or "messages": [{"key", "data"}, …].'
         )
-    if not has_data:
+    if publish.data == _MISSING:
         raise _invalid("data", "data is missing", "Give any JSON value.")
     return [
         NewMessage(

@@ -17,7 +17,7 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.pages import Page
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
-from headrace.server.merging import merged, read_all
+from headrace.server.merging import merged_page
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import (
     HIGHEST,
@@ -106,13 +106,26 @@ async def _backfills(
 ) -> Listed[Backfill]:
     check_one_place(after, before)
 
-    async def read_one(engine: Engine) -> Page[BackfillInfo]:
+    async def read(engine: Engine, after: str | None, before: str | None) -> Page[BackfillInfo]:
         return await store.backfills(
             engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
         )
 
-    pages, away = await read_all(context.engine, read_one) if source is None else ([await read_one(context.engine)], [])
-    found = merged(pages, _newest_first, limit, backwards=before is not None)
+    away: list[str] = []
+    if source is not None:
+        found = await read(context.engine, after, before)
+    else:
+        found, away = await merged_page(
+            context.engine,
+            read,
+            kind="source",
+            name=lambda backfill: backfill.source,
+            place=lambda backfill: backfill.place,
+            limit=limit,
+            after=after,
+            before=before,
+            order=_newest_first,
+        )
     return page(found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of, unavailable=away)
 
 

@@ -24,7 +24,7 @@ from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.lookups import Lookups
-from headrace.server.merging import merged, reachable_page, read_all
+from headrace.server.merging import merged_page, read_all
 from headrace.server.options import Options
 from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
@@ -149,29 +149,26 @@ class RouteContext:
             The page, and the names of the databases that did not answer.
         """
 
-        async def read(engine: Engine) -> Page[ConsumerInfo]:
-            return await reachable_page(
-                engine,
-                "stream",
-                lambda info: info.stream,
-                lambda after, before: ConsumerPages.of(engine.admin).consumers(
-                    None, limit=limit, after=after, before=before
-                ),
-                lambda info: (info.stream, info.name),
-                after,
-                before,
-            )
+        async def read(
+            engine: Engine, after: tuple[str, str] | None, before: tuple[str, str] | None
+        ) -> Page[ConsumerInfo]:
+            pages = ConsumerPages.of(engine.admin)
+            return await pages.consumers(stream, limit=limit, after=after, before=before)
 
-        if stream is None:
-            pages, away = await read_all(self.engine, read)
+        away: list[str] = []
+        if stream is not None:
+            found = await read(self.engine, after, before)
         else:
-            of_stream = ConsumerPages.of(self.admin).consumers(stream, limit=limit, after=after, before=before)
-            pages, away = [await of_stream], []
-        found = (
-            pages[0]
-            if len(pages) == 1
-            else merged(pages, lambda info: (info.stream, info.name), limit, backwards=before is not None)
-        )
+            found, away = await merged_page(
+                self.engine,
+                read,
+                kind="stream",
+                name=lambda info: info.stream,
+                place=lambda info: (info.stream, info.name),
+                limit=limit,
+                after=after,
+                before=before,
+            )
         for index, info in enumerate(found):
             found[index] = await self.visible(request, info)
         return found, away

@@ -11,7 +11,9 @@ from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
 from headrace.admin.messages import erase as erase_messages
+from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.records import Erasure
+from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
@@ -28,6 +30,9 @@ from headrace.server.wire.messages import (
     PublishedAnswer,
     Republish,
 )
+
+_MOST_ERASURES = MAX_ANSWER_BYTES // (4 * MAX_ERROR)
+"""The largest number of erased messages of a page. So many of the longest reasons have the size of a page."""
 
 
 @get(
@@ -114,16 +119,20 @@ async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: 
     return ErasedAnswer(Erased(erased))
 
 
-@get("/streams/{stream:str}/erasures", summary="List erased messages", tags=["Messages"])
+@get(
+    "/streams/{stream:str}/erasures",
+    summary="List erased messages",
+    tags=["Messages"],
+    description=f"Returns what is left of erased messages, in seq order. A page ends after {_MOST_ERASURES} of them.",
+)
 async def list_erasures(
     request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 100, after: AfterSeq = None, before: BeforeSeq = None,
 ) -> Listed[Erasure]:  # fmt: skip
-    """Returns what is left of erased messages, in seq order."""
     check_one_place(after, before)
     cached = await context.stream(request, stream, "admin")
     found = await store.erasures(
-        context.engine.app.database, cached.name, limit=limit, above=after or 0, below=before
-    )  # fmt: skip
+        context.engine.app.database, cached.name, limit=min(limit, _MOST_ERASURES), above=after or 0, below=before
+    )
     return page(found, lambda erasure: erasure.seq, after=after, before=before)
 
 

@@ -16,8 +16,7 @@ from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import UnknownSchedule
 from headrace.model.pages import Page
 from headrace.model.schedules import ScheduleInfo
-from headrace.server.engine import Engine
-from headrace.server.merging import merged, reachable_page, read_all
+from headrace.server.merging import merged_page
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.wire.common import Listed, Success
@@ -90,20 +89,17 @@ async def list_schedules(
     await context.check_all_streams(request, "consume")
     check_one_place(after, before)
 
-    async def read(one: Engine) -> Page[ScheduleInfo]:
-        return await reachable_page(
-            one,
-            "stream",
-            lambda info: info.stream,
-            lambda after, before: _page_of(one.app.database, limit, after, before),
-            _place,
-            _place_in(after),
-            _place_in(before),
-        )
-
+    found, away = await merged_page(
+        context.engine,
+        lambda one, after, before: _page_of(one.app.database, limit, after, before),
+        kind="stream",
+        name=lambda info: info.stream,
+        place=_place,
+        limit=limit,
+        after=_place_in(after),
+        before=_place_in(before),
+    )
     further = context.engine.further
-    pages, away = await read_all(context.engine, read)
-    found = merged(pages, _place, limit, backwards=before is not None)
     return page(
         found,
         _ref if further is not None and further.exist else lambda info: info.name,

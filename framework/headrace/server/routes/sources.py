@@ -23,7 +23,7 @@ from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
-from headrace.server.merging import merged, reachable_page, read_all
+from headrace.server.merging import merged_page
 from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
@@ -55,6 +55,10 @@ async def create_source(request: AnyRequest, context: Context, data: Annotated[N
     return source_of(await context.admin.source(data.name))
 
 
+def _name(info: SourceInfo) -> str:
+    return info.name
+
+
 @get(
     "/sources",
     summary="List sources",
@@ -71,22 +75,15 @@ async def list_sources(
     await context.check_all_streams(request, "admin")
     check_one_place(after, before)
 
-    async def read(one: Engine) -> Page[SourceInfo]:
-        return await reachable_page(
-            one,
-            "source",
-            lambda info: info.name,
-            lambda after, before: store.sources(
-                one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
-            ),
-            lambda info: info.name,
-            after,
-            before,
+    async def read(one: Engine, after: str | None, before: str | None) -> Page[SourceInfo]:
+        return await store.sources(
+            one.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
         )
 
-    pages, away = await read_all(context.engine, read)
-    found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
-    return page(found, lambda info: info.name, after=after, before=before, show=source_of, unavailable=away)
+    found, away = await merged_page(
+        context.engine, read, kind="source", name=_name, place=_name, limit=limit, after=after, before=before
+    )
+    return page(found, _name, after=after, before=before, show=source_of, unavailable=away)
 
 
 @get("/sources/{source:str}", summary="Read a source", tags=["Sources"])

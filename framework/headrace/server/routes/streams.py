@@ -18,12 +18,16 @@ from headrace.model.pages import Page
 from headrace.model.records import StreamInfo
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
-from headrace.server.merging import merged, reachable_page, read_all
+from headrace.server.merging import merged_page
 from headrace.server.routes.context import AnyRequest, Context, located
 from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
 from headrace.server.routes.parameters import StreamRef
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
+
+
+def _name(info: StreamInfo) -> str:
+    return info.name
 
 
 @post("/streams", summary="Create a stream", tags=["Streams"])
@@ -51,21 +55,14 @@ async def list_streams(
     await context.check_all_streams(request, "consume")
     check_one_place(after, before)
 
-    async def read(one: Engine) -> Page[StreamInfo]:
-        found = await reachable_page(
-            one,
-            "stream",
-            lambda info: info.name,
-            lambda after, before: store.streams(one.app.database, limit=limit, after=after, before=before),
-            lambda info: info.name,
-            after,
-            before,
-        )
+    async def read(one: Engine, after: str | None, before: str | None) -> Page[StreamInfo]:
+        found = await store.streams(one.app.database, limit=limit, after=after, before=before)
         return Page((located(one, info) for info in found), more=found.more)
 
-    pages, away = await read_all(context.engine, read)
-    found = merged(pages, lambda info: info.name, limit, backwards=before is not None)
-    return page(found, lambda info: info.name, after=after, before=before, show=Stream.of, unavailable=away)
+    found, away = await merged_page(
+        context.engine, read, kind="stream", name=_name, place=_name, limit=limit, after=after, before=before
+    )
+    return page(found, _name, after=after, before=before, show=Stream.of, unavailable=away)
 
 
 @get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])

@@ -44,9 +44,13 @@ async def add_database(executor: Executor, name: str, url_from: str) -> bool:
     return bool(await executor.fetchval("select headrace_internal.add_database($1, $2)", name, url_from))
 
 
-async def edit_database(executor: Executor, name: str, url_from: str) -> None:
-    """Change where servers find the URL of a database."""
-    await executor.fetchval("update headrace_internal.databases set url_from = $2 where name = $1", name, url_from)
+async def edit_database(executor: Executor, name: str, url_from: str) -> bool:
+    """Change where servers find the URL of a database. Returns False if there is none of this name."""
+    return bool(
+        await executor.fetchval(
+            "update headrace_internal.databases set url_from = $2 where name = $1 returning true", name, url_from
+        )
+    )
 
 
 async def remove_database(executor: Executor, name: str) -> bool:

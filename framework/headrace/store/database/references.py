@@ -53,7 +53,7 @@ def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
     if not url:
         missing = f"the environment variable {place} is not set" if kind == "env" else f"the file {place} is empty"
         raise ConfigurationError(
-            f"The URL of the database can't be read from {reference}: {missing}. Set it where the server runs."
+            f"The URL of the database can't be read from {reference}: {missing}. Set it where this server or command runs."
         )
     if not url.startswith(("postgresql://", "postgres://")):
         raise ConfigurationError(
@@ -68,7 +68,7 @@ def _content(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
         raise ConfigurationError(
-            f"The URL of the database can't be read from file:{path}: {reason}. Let the user of the server read it."
+            f"The URL of the database can't be read from file:{path}: {reason}. Let the user of this server or command read it."
         ) from error
     if text is None:
         raise ConfigurationError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from headrace import store
 from headrace.admin.configuration.declared import Database
 from headrace.admin.configuration.steps import Change, FieldChange, Step
+from headrace.model.errors import InUse
 from headrace.store import Executor
 
 _OPENED = "Servers open it within five seconds, as far as they find the URL there, too."
@@ -29,8 +30,16 @@ def _step(one: Database, before: str | None) -> Step:
 
 
 async def _add(connection: Executor, one: Database) -> None:
-    await store.add_database(connection, one.name, one.url_from)
+    if not await store.add_database(connection, one.name, one.url_from):
+        raise _changed(one)
 
 
 async def _edit(connection: Executor, one: Database) -> None:
-    await store.edit_database(connection, one.name, one.url_from)
+    if not await store.edit_database(connection, one.name, one.url_from):
+        raise _changed(one)
+
+
+def _changed(one: Database) -> InUse:
+    return InUse(
+        f"The database {one.name!r} was added or removed since the plan was made. Nothing was done. Try again."
+    )

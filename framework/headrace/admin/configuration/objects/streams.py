@@ -60,8 +60,7 @@ async def require_unplaced(executor: Executor, kind: PlaceKind, name: str) -> No
     place = await store.place_of(executor, kind, name)
     if place is not None:
         raise InvalidInput(
-            f"The {kind} {name!r} lives in the database {place.database!r}. Declare it in a file of its own, and apply that"
-            " with the URL of the database as --database."
+            f"The {kind} {name!r} lives in the database {place.database!r}, as servers know it. Choose another name, or try again if it is new."
         )
 
 

@@ -162,8 +162,13 @@ def send(
         print(f"Sent to {name!r} as seq {seq}.")
     elif due is not None:
         print(f"Scheduled for {name!r} at {in_utc(due)}.")
-    else:
-        print(f"Sent to {name!r}.")  # a server doesn't return the seq
+    else:  # a server doesn't return the seq
+        unless = ""
+        if unique_key is not None:
+            unless = ", unless a message with the unique key is pending"
+        elif message_id is not None:
+            unless = ", unless a message with the id was sent before"
+        print(f"Sent to {name!r}{unless}.")
 
 
 def republish(
