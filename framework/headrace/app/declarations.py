@@ -100,7 +100,7 @@ class Declarations:
             one_message_per_key: a new message replaces the previous one of the same key (compaction).
                 It is chosen when the stream is created.
             dedupe: a payload that equals the latest one of its key is not published, compared by the
-                SHA-256 of its JSON. It needs `one_message_per_key`.
+                SHA-256 of its JSON, unless that one has a time to live. It needs `one_message_per_key`.
             tombstones: a `null` payload deletes its key, after every consumer has received it. It needs
                 `one_message_per_key`.
             dedupe_window: how long message ids are remembered, so that a repeated publish has no
