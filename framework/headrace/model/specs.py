@@ -166,8 +166,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     )] = False  # fmt: skip
     dedupe: Annotated[bool, Setting(
         "A payload that equals the latest one of its key is not published, compared by the SHA-256 of its JSON,"
-        " unless that one has a time to live. It"
-        " needs `one_message_per_key`.", older=_PROCESS_UNMODIFIED,
+        " unless that one has a time to live. It needs `one_message_per_key`.", older=_PROCESS_UNMODIFIED,
     )] = False  # fmt: skip
     tombstones: Annotated[bool, Setting(
         "A `null` payload deletes its key, after every consumer has received it. It needs `one_message_per_key`.",
