@@ -18,6 +18,7 @@ VERSIONS = [(14, 18), (15, 18), (16, 18), (17, 18)]
 
 
 @pytest.mark.parametrize(("old", "new"), VERSIONS)
+@pytest.mark.long
 async def test_consumers_go_on_after_pg_upgrade(old: int, new: int) -> None:
     """Leases stay, and so do acks that no settle has folded in. Slots of captures stay from version 17 on."""
     before, after = (

@@ -77,6 +77,7 @@ def test_a_published_history(demo: Demo) -> None:
     assert "5,811 of 5,812 handled" in out
 
 
+@pytest.mark.long
 def test_a_history_that_is_out_of_order_or_leads_elsewhere_is_caught(demo: Demo, tmp_path: Path) -> None:
     lines = gzip.decompress((RIVER / "river.ndjson.gz").read_bytes()).splitlines(keepends=True)
     keys = [json.loads(line)["key"] for line in lines]

@@ -114,6 +114,7 @@ async def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
             await goes_on(reader, other.url)
 
 
+@pytest.mark.long
 async def test_the_command_of_pg_upgrade_runs() -> None:
     before, after = require_programs(16, "pg_resetwal"), require_programs(18, "pg_upgrade")
     with copy_of(before) as old, copy_of(after) as new:

@@ -176,6 +176,7 @@ def _ask(dsn: str, question: Callable[[store.Database], Any]) -> Any:
 # --- two servers
 
 
+@pytest.mark.long
 def test_two_servers_are_one_service_and_one_that_is_killed_loses_nothing(
     serve: Serve, aside: ThreadPoolExecutor
 ) -> None:

@@ -85,7 +85,7 @@ async def test_every_call_reads_hot_tables_only_by_index(
         assert await read_in_sequence(connection, lease) == {}
 
 
-@pytest.mark.parametrize("failing", [False, True], ids=["acks", "retries"])
+@pytest.mark.parametrize("failing", [False, pytest.param(True, marks=pytest.mark.long)], ids=["acks", "retries"])
 async def test_a_lease_reads_no_more_after_thousands_of_others_while_xmin_is_pinned(
     database: store.Database, declare: Declare, connect: Connect, failing: bool
 ) -> None:

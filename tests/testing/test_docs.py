@@ -14,6 +14,7 @@ EXAMPLE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DO
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_the_examples_run(project: Path) -> None:
     files: dict[str, str] = {}
     for name, text in EXAMPLE.findall(PAGE.read_text(encoding="utf-8")):

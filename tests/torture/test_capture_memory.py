@@ -18,7 +18,9 @@ MORE = 50_000_000
 
 # With little memory the server streams the transaction while it runs. With much memory it sends the
 # transaction at the commit.
-STREAMED = pytest.mark.parametrize("memory", ["1MB", "2GB"], ids=["streamed", "at_its_end"])
+STREAMED = pytest.mark.parametrize(
+    "memory", ["1MB", pytest.param("2GB", marks=pytest.mark.long)], ids=["streamed", "at_its_end"]
+)
 
 
 @STREAMED
