@@ -92,6 +92,7 @@ async def test_windows_go_on_from_run_to_run_and_what_comes_too_late_is_counted(
     assert (await results(database))[len(before) :] == [("bob.2030-01-01T12:00:00Z", 1, "1.00")]
 
 
+@pytest.mark.long
 async def test_with_append_a_window_is_published_once_when_it_is_closed(run: Any, database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await store.create_stream(database, "hourly")
