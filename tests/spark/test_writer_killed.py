@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.spark.processes import PATIENCE, environment
 from tests.spark.written import Written
 
