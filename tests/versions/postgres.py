@@ -42,13 +42,13 @@ SHORT = (
     *(
         f"--ignore=tests/store/test_{name}.py"
         for name in (
-            *("filters", "model_of_compaction", "model_of_store"),
-            *("ranges_over_a_crash", "recovery_to_earlier", "rewound"),
+            *("filters", "model_of_compaction", "model_of_store", "model_of_unique_keys", "order", "shares"),
+            *("detector", "ranges_over_a_crash", "recovery_to_earlier", "rewound"),
         )
     ),
 )
 """The tests that say most about a version, for continuous integration: how the SQL is parsed and planned, and what
-statistics, vacuum, snapshots and locks do. Those of models and of recoveries take longest and say least.
+statistics, vacuum, snapshots and locks do. Those of models, of order and of recoveries take longest and say least.
 """
 
 _NO_TESTS = 5
