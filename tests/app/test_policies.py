@@ -164,9 +164,10 @@ async def test_a_message_with_a_delay_comes_when_it_is_due(app: App) -> None:
         seen.note(order)
 
     async with running(app):
-        assert await app.publish("orders", "a", 1, delay=0.05) is None
+        assert await app.publish("orders", "a", 1, delay="1h") is None
         assert await app.publish("orders", "a", 2) == 1
-        assert await seen.until(2) == [2, 1]
+        await app.publish("orders", "a", 3, delay=0.05)
+        assert await seen.until(2) == [2, 3]
 
 
 async def test_many_messages_with_ids_and_a_time(app: App) -> None:

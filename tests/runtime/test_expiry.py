@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace import App, Batch, Message, Retry
 from headrace.testing import Harness
-from tests.runtime.running import Gate, Seen
+from tests.runtime.running import Gate, Seen, eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -14,6 +16,15 @@ pytestmark = pytest.mark.asyncio
 @pytest.fixture
 def app() -> App:
     return App("postgresql://nobody@nowhere.invalid/nothing", streams=["orders"])
+
+
+async def until_leased(h: Harness, consumer: Any, count: int) -> None:
+    """Wait until the worker holds this many messages. What expires before it is leased has no outcome."""
+
+    async def leased() -> bool:
+        return [m.state for m in await h.pending(consumer)].count("in_flight") == count
+
+    await eventually(leased)
 
 
 async def test_a_message_that_expires_while_it_waits_for_an_actor_is_passed_by(app: App, dsn: str) -> None:
@@ -30,6 +41,7 @@ async def test_a_message_that_expires_while_it_waits_for_an_actor_is_passed_by(a
         await h.publish("orders", "a", 2, expires_in="1m")
         await h.publish("orders", "a", 3, expires_in="1d")
         await h.publish("orders", "a", 4)
+        await until_leased(h, ship, 3)
         await h.advance("2m")
         gate.open()
         await h.drain()
@@ -52,6 +64,7 @@ async def test_a_batch_leaves_out_what_has_expired_meanwhile(app: App, dsn: str)
         await seen.until(1)
         await h.publish_many("orders", [("a", 1), ("a", 2)], expires_in=60)
         await h.publish_many("orders", [("a", 3), ("b", 4)])
+        await until_leased(h, ship, 5)
         await h.advance("2m")
         gate.open()
         await h.drain()

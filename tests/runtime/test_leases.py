@@ -338,17 +338,18 @@ async def test_a_handler_goes_on_while_the_store_is_away_and_its_ack_arrives_aft
         return await real(*args, **more)
 
     monkeypatch.setattr(store, "settle", settle)
-    seen: list[int] = []
+    seen = Seen()
 
     @app.consumer("orders", max_ack_pending=3)
     async def ship(number: int) -> None:
-        seen.append(number)
+        seen.note(number)
 
     async with running(app):
         await app.publish_many("orders", numbered("abcdef"))
-        await refused.until(2)
-        assert len(seen) == 3, "while nothing can be settled, no more is leased than may be unsettled"
+        await seen.until(3)
+        await refused.until(len(refused.notes) + 2)
+        assert len(seen.notes) == 3, "while nothing can be settled, no more is leased than may be unsettled"
         away = False
         await app.idle()
         await settled_everything(app)
-    assert sorted(seen) == [1, 2, 3, 4, 5, 6]
+    assert sorted(seen.notes) == [1, 2, 3, 4, 5, 6]

@@ -57,6 +57,7 @@ def tools(tmp_path: Path) -> Path:
     return tools
 
 
+@pytest.mark.long
 def test_without_a_java_on_the_system_the_wheel_runs_the_job(tmp_path: Path, tools: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "headrace.cli.main", "spark", "check", "--json", "--timeout", str(PATIENCE)],
@@ -74,6 +75,7 @@ def test_without_a_java_on_the_system_the_wheel_runs_the_job(tmp_path: Path, too
     assert sorted(os.listdir(tmp_path)) == ["cache", "tools"], "nothing else is left in the working directory"
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_a_session_that_waits_for_ever_for_its_worker(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "begun")
     stuck = tmp_path / "python"

@@ -34,6 +34,7 @@ def step(rows):
 """
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_replay_sends_its_function_along(
     server: str, dsn: str, database: store.Database, tmp_path: Path

@@ -82,6 +82,7 @@ async def test_the_order_of_each_key_is_kept_over_batches_and_what_was_published
     )
 
 
+@pytest.mark.long
 async def test_an_archive_is_replayed_batch_by_batch_and_goes_on_with_what_was_archived_since(
     run: Any, spark: SparkSession, dsn: str, database: store.Database, tmp_path: Path
 ) -> None:

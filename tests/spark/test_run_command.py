@@ -132,6 +132,7 @@ def test_a_signal_ends_a_program_whatever_it_does(monkeypatch: pytest.MonkeyPatc
     assert until_stopped(lambda: 7) == 7
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_the_job_and_then_the_process(place: Path, dsn: str) -> None:
     process = subprocess.Popen(
         [*COMMAND, "program.py:endless"], cwd=place, env=environment(HEADRACE_DATABASE=dsn), text=True,

@@ -145,6 +145,7 @@ def _program() -> None:
     sys.stdin.readline()
 
 
+@pytest.mark.long
 def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_and_dies_with_its_process(
     tmp_path: Path,
 ) -> None:

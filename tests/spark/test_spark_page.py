@@ -156,6 +156,7 @@ def reader(
     servers.run(drop_slots(dsn))
 
 
+@pytest.mark.long
 def test_every_line_of_the_page_works(reader: Reader) -> None:
     reader.read(PAGE)
     assert reader.lines > 20

@@ -12,6 +12,7 @@ from headrace.cli.main import call
 from tests.spark.processes import environment
 
 
+@pytest.mark.long
 def test_the_template_s_test_of_its_spark_handler_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert call(["new", "web-shop"]) == 0

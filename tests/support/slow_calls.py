@@ -1,0 +1,46 @@
+"""Random delays before and after each call of the database, to find tests that depend on how fast one is:
+
+    make test ARGS="-p tests.support.slow_calls tests/runtime"
+
+A test that fails with it and passes without waits for the wrong event, or measures time. `SLOW_CALLS_SEED` repeats
+the delays of a run, as far as the order of the calls is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from headrace.store.database.connection import Connection
+
+SHARE = 0.2
+"""The share of calls that are delayed, on each of their two sides."""
+LONGEST = 0.15
+"""The longest delay in seconds."""
+
+
+def pytest_configure() -> None:
+    """Replace the method that every call of a pool goes through."""
+    seed = os.environ.get("SLOW_CALLS_SEED") or str(random.randrange(10**6))
+    delays = random.Random(seed)
+    watched = Connection._watched
+
+    async def slow(self: Connection, statement: str, answer: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            await _pause(delays)
+        except asyncio.CancelledError:
+            answer.close()
+            raise
+        answered = await watched(self, statement, answer)
+        await _pause(delays)
+        return answered
+
+    Connection._watched = slow  # type: ignore[method-assign]
+
+
+async def _pause(delays: random.Random) -> None:
+    if delays.random() < SHARE:
+        await asyncio.sleep(delays.uniform(0, LONGEST))
