@@ -38,7 +38,7 @@ def pytest_configure() -> None:
         await _pause(delays)
         return answered
 
-    Connection._watched = slow  # type: ignore[method-assign]
+    Connection._watched = slow  # type: ignore[assignment,method-assign]
 
 
 async def _pause(delays: random.Random) -> None:
