@@ -210,4 +210,4 @@ async def test_ranges_between_resolved_positions_hold_each_committed_message_onc
     assert set(found) == publishers.committed
     assert max(found.values()) == 1
     assert found == again
-    assert len(ranges) > 10
+    assert len(ranges) > 1, "nothing was read while messages were published"
