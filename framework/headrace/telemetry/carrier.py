@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -49,6 +49,24 @@ def extract(headers: str | None) -> Context:
         return NO_CONTEXT
     strings = {name: value for name, value in _decode(headers).items() if isinstance(value, str)}
     return propagate.extract(strings, NO_CONTEXT)
+
+
+def latest_context() -> Callable[[str | None], Context]:
+    """A function like `extract` that remembers its latest result. Messages that were published together have equal
+    headers.
+    """
+    latest: str | None = None
+    context = NO_CONTEXT
+
+    def context_of(headers: str | None) -> Context:
+        nonlocal latest, context
+        if headers is None:
+            return NO_CONTEXT
+        if headers != latest:
+            latest, context = headers, extract(headers)
+        return context
+
+    return context_of
 
 
 def link_in(context: Context, attributes: Mapping[str, str] | None = None) -> Link | None:

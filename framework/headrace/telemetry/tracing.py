@@ -16,7 +16,8 @@ from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import error_type
 from headrace.telemetry import names
-from headrace.telemetry.carrier import NO_CONTEXT, extract, inject, link_in, links_of
+from headrace.telemetry.carrier import NO_CONTEXT, extract, inject, latest_context, link_in, links_of
+from headrace.telemetry.sampling import RatioSampling, ratio_sampling
 
 Call = Callable[[Any, Any], Awaitable[Any]]
 Attributes = Mapping[str, Any]
@@ -44,6 +45,7 @@ class Tracing:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._sampling = ratio_sampling(tracer)
 
     @contextmanager
     def publishing(
@@ -84,34 +86,12 @@ class Tracing:
         The span of a single message continues the trace that published the message, and also links to it.
         The span of a batch starts a new trace, and links to the traces of its messages.
         """
-        name, stream = f"process {spec.stream}", spec.stream
-        begin = partial(self._tracer.start_span, name, kind=SpanKind.CONSUMER, attributes=attributes)
-
-        def of_message(message: Delivered, context: Context) -> Span:
-            link = None if context is NO_CONTEXT else link_in(context)
-            span = begin(context, links=None if link is None else (link,))
-            if span.is_recording():
-                span.set_attribute(names.MESSAGE_ID, names.message_id(stream, message.seq))
-                span.set_attribute(names.KEY, message.key)
-                span.set_attribute(names.ATTEMPT, message.attempt)
-            return span
-
-        def of_batch(delivery: Any, _: Context) -> Span:
-            span = begin(NO_CONTEXT, links=links_of(stream, ((m.seq, m.raw_headers) for m in delivery.messages)))
-            span.set_attribute(names.BATCH_COUNT, len(delivery.messages))
-            return span
-
-        start = of_batch if batch else of_message
-
-        async def traced(payload: Any, delivery: Any) -> Any:
-            context = NO_CONTEXT if batch else extract(delivery.raw_headers)
-            with _as_current(start(delivery, context), context) as span:
-                result = await call(payload, delivery)
-                if isinstance(result, (Retry, Reject)):
-                    _record_error(span, result)
-                return result
-
-        return traced
+        begin = partial(
+            self._tracer.start_span, f"process {spec.stream}", kind=SpanKind.CONSUMER, attributes=attributes
+        )
+        return (
+            _of_batches(spec.stream, call, begin) if batch else _of_messages(spec.stream, call, begin, self._sampling)
+        )
 
     def dead_lettered(
         self, spec: ConsumerSpec, message: Delivered, attributes: Attributes, error: BaseException
@@ -125,6 +105,45 @@ class Tracing:
         span.set_attribute(names.ATTEMPT, message.attempt)
         _record_error(span, error)
         span.end()
+
+
+def _of_messages(stream: str, call: Call, begin: Callable[..., Span], sampling: RatioSampling | None) -> Call:
+    context_of = latest_context()
+
+    async def traced(payload: Any, message: Any) -> Any:
+        context = context_of(message.raw_headers)
+        if sampling is not None and (dropped := sampling.drop(context)) is not None:
+            token = attach(trace.set_span_in_context(dropped, context))
+            try:
+                return await call(payload, message)
+            finally:
+                detach(token)
+        link = None if context is NO_CONTEXT else link_in(context)
+        span = begin(context, links=None if link is None else (link,))
+        if span.is_recording():
+            span.set_attribute(names.MESSAGE_ID, names.message_id(stream, message.seq))
+            span.set_attribute(names.KEY, message.key)
+            span.set_attribute(names.ATTEMPT, message.attempt)
+        return await _called_in(span, context, call, payload, message)
+
+    return traced
+
+
+def _of_batches(stream: str, call: Call, begin: Callable[..., Span]) -> Call:
+    async def traced(payload: Any, batch: Any) -> Any:
+        span = begin(NO_CONTEXT, links=links_of(stream, ((m.seq, m.raw_headers) for m in batch.messages)))
+        span.set_attribute(names.BATCH_COUNT, len(batch.messages))
+        return await _called_in(span, NO_CONTEXT, call, payload, batch)
+
+    return traced
+
+
+async def _called_in(span: Span, context: Context, call: Call, payload: Any, delivery: Any) -> Any:
+    with _as_current(span, context):
+        result = await call(payload, delivery)
+        if isinstance(result, (Retry, Reject)):
+            _record_error(span, result)
+        return result
 
 
 @contextmanager

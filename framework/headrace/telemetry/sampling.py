@@ -1,0 +1,130 @@
+"""Spans that the sampler drops, at little cost.
+
+Where one trace in a hundred is sampled, nearly all work of the SDK is for spans that nobody sees: attributes, ids, a
+result of the sampler and a context for each. A sampler by ratio decides by the trace id alone. So the decision is
+made first here, and the rest only for those who ask for it. Other samplers are asked as usual, because theirs may depend
+on anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    Tracer,
+    TraceState,
+    get_current_span,
+)
+
+from headrace.telemetry.carrier import NO_CONTEXT
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import IdGenerator
+
+
+class DroppedSpan(NonRecordingSpan):
+    """A span that is not sampled. Its context is made when somebody asks for it: a span inside it, a message that
+    is published in it, a log record.
+
+    Args:
+        ids: makes the id of the span.
+        trace_id, flags, state: those of its trace.
+    """
+
+    def __init__(self, ids: Ids, trace_id: int, flags: TraceFlags, state: TraceState | None = None) -> None:
+        self._ids = ids
+        self._trace_id = trace_id
+        self._flags = flags
+        self._state = state
+        self._made: SpanContext | None = None
+
+    def get_span_context(self) -> SpanContext:
+        if self._made is None:
+            self._made = SpanContext(self._trace_id, self._ids.generate_span_id(), False, self._flags, self._state)
+        return self._made
+
+    def __repr__(self) -> str:
+        return f"DroppedSpan({self.get_span_context()!r})"
+
+
+class Ids:
+    """An id generator that gives the next trace the id on which the sampler has decided already.
+
+    Attributes:
+        next_trace_id: this id, or None.
+        generator: makes the ids.
+        flags: those of a new trace that is dropped.
+    """
+
+    def __init__(self, generator: IdGenerator) -> None:
+        self.next_trace_id: int | None = None
+        self.generate_span_id = generator.generate_span_id
+        self.generator = generator
+        self.is_trace_id_random = generator.is_trace_id_random
+        self.flags = TraceFlags(TraceFlags.RANDOM_TRACE_ID if generator.is_trace_id_random() else TraceFlags.DEFAULT)
+
+    def generate_trace_id(self) -> int:
+        chosen, self.next_trace_id = self.next_trace_id, None
+        return self.generator.generate_trace_id() if chosen is None else chosen
+
+
+class RatioSampling:
+    """The decisions of a sampler by ratio about spans of messages. See `ratio_sampling`.
+
+    Args:
+        ids: those of the tracer.
+        bound: a new trace is sampled if the lower 64 bits of its id are below it.
+    """
+
+    def __init__(self, ids: Ids, bound: int) -> None:
+        self._ids = ids
+        self._bound = bound
+        self._generate = ids.generator.generate_trace_id
+
+    def drop(self, context: Context) -> DroppedSpan | None:
+        """Return a span for a message if the sampler drops it. None if the tracer is to make it at once, as it decides
+        about nothing but the next span.
+
+        Args:
+            context: the trace context of the message.
+        """
+        if context is not NO_CONTEXT:
+            parent = get_current_span(context).get_span_context()
+            if parent.is_valid:
+                dropped = parent.is_remote and not parent.trace_flags.sampled
+                return (
+                    DroppedSpan(self._ids, parent.trace_id, parent.trace_flags, parent.trace_state) if dropped else None
+                )
+        trace_id = self._generate()
+        if trace_id & _LOWER_BITS < self._bound:
+            self._ids.next_trace_id = trace_id
+            return None
+        return DroppedSpan(self._ids, trace_id, self._ids.flags)
+
+
+_LOWER_BITS = (1 << 64) - 1
+
+
+def ratio_sampling(tracer: Tracer) -> RatioSampling | None:
+    """The decisions of the tracer's sampler, if it is the SDK's for a ratio of all new traces, which follows the decision
+    of the trace that a span continues (`parentbased_traceidratio`). None for other samplers.
+    """
+    sdk: Any = sys.modules.get("opentelemetry.sdk.trace")
+    if sdk is None or type(tracer) is not sdk.Tracer:
+        return None
+    from opentelemetry.sdk.trace import sampling
+
+    sampler = tracer.sampler
+    if type(sampler).should_sample is not sampling.ParentBased.should_sample:
+        return None
+    root, unsampled = getattr(sampler, "_root", None), getattr(sampler, "_remote_parent_not_sampled", None)
+    if type(root) is not sampling.TraceIdRatioBased or unsampled is not sampling.ALWAYS_OFF:
+        return None
+    if not isinstance(tracer.id_generator, Ids):
+        tracer.id_generator = Ids(tracer.id_generator)
+    return RatioSampling(tracer.id_generator, root.bound)

@@ -1,0 +1,162 @@
+"""Sampling by ratio: what the sampler drops costs little, and nothing else about it differs."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, NamedTuple
+
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBased,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import NonRecordingSpan, ProxyTracer, SpanContext
+
+from headrace import App, Message
+from headrace.model.specs import ConsumerSpec
+from headrace.telemetry.sampling import DroppedSpan, ratio_sampling
+from headrace.telemetry.tracing import Tracing
+from tests.runtime.running import running
+from tests.telemetry.recorded import Recorded, is_child, trace_of
+
+REMOTE = {
+    "sampled": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "not sampled": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+}
+
+
+class Delivery:
+    key, seq, attempt = "a", 1, 1
+
+    def __init__(self, headers: dict[str, str] | None = None) -> None:
+        self.raw_headers = None if headers is None else json.dumps(headers)
+
+
+class Seeded(RandomIdGenerator):
+    """Random ids that are equal in each run of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = random.Random(seed)
+
+    def generate_trace_id(self) -> int:
+        return self._source.getrandbits(128)
+
+
+class Current(NamedTuple):
+    span: Any
+    recorded: bool
+    context: SpanContext
+
+
+async def handle(sampler: Sampler, *headers: dict[str, str] | None, seed: int = 1) -> list[Current]:
+    """The spans that are current in a handler of messages with these headers: whether each is recorded, with its
+    context."""
+    recorded = Recorded(sampler=sampler)
+    recorded.tracers.id_generator = Seeded(seed)
+    seen: list[Current] = []
+
+    async def call(payload: Any, delivery: Any) -> None:
+        span = trace.get_current_span()
+        seen.append(Current(span, span.is_recording(), span.get_span_context()))
+
+    process = Tracing(recorded.tracers.get_tracer("headrace")).process(
+        ConsumerSpec(stream="orders", name="ship"), call, {}, batch=False
+    )
+    for each in headers:
+        await process(1, Delivery(each))
+    assert trace.get_current_span().get_span_context().is_valid is False
+    return seen
+
+
+class Unknown(ParentBased):
+    """Like `ParentBased`, but the decisions are made by the SDK alone."""
+
+    def should_sample(self, *args: Any, **options: Any) -> Any:
+        return super().should_sample(*args, **options)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("parent", [None, *REMOTE])
+async def test_the_same_traces_are_sampled_as_by_the_sdk_alone(rate: float, parent: str | None) -> None:
+    headers = [None if parent is None else {"traceparent": REMOTE[parent], "tracestate": "shop=1"}] * 200
+    ours = await handle(ParentBased(TraceIdRatioBased(rate)), *headers)
+    theirs = await handle(Unknown(TraceIdRatioBased(rate)), *headers)
+    assert [one.recorded for one in ours] == [one.recorded for one in theirs]
+    for (_, _, mine), (_, _, other) in zip(ours, theirs, strict=True):
+        assert mine[0] == other[0]
+        assert (mine.trace_flags, mine.trace_state) == (other.trace_flags, other.trace_state)
+        assert mine.is_valid
+        assert mine.is_remote is other.is_remote is False
+    assert len({one.context.span_id for one in ours}) == 200
+    assert [type(one.span) is DroppedSpan for one in ours] == [not one.recorded for one in ours]
+    assert not any(type(one.span) is DroppedSpan for one in theirs)
+
+
+@pytest.mark.asyncio
+async def test_a_dropped_span_keeps_its_ids_and_has_those_of_its_parent() -> None:
+    ((span, _, context),) = await handle(ParentBasedTraceIdRatio(1), {"traceparent": REMOTE["not sampled"]})
+    assert span.get_span_context() is context
+    assert (context.trace_id, context.trace_flags.sampled) == (0x0AF7651916CD43DD8448EB211C80319C, False)
+    assert context.span_id != 0xB7AD6B7169203331
+    assert f"{context.trace_id:x}" in repr(span)
+
+
+def test_other_samplers_and_tracers_are_asked_as_usual() -> None:
+    for sampler in (
+        ALWAYS_ON, ALWAYS_OFF, TraceIdRatioBased(0.5), ParentBased(ALWAYS_ON), Unknown(TraceIdRatioBased(0.5)),
+        ParentBased(TraceIdRatioBased(0.5), remote_parent_not_sampled=ALWAYS_ON),
+    ):  # fmt: skip
+        assert ratio_sampling(TracerProvider(sampler, shutdown_on_exit=False).get_tracer("headrace")) is None
+    assert ratio_sampling(ProxyTracer("headrace")) is None
+    assert ratio_sampling(trace.NoOpTracer()) is None
+
+
+def test_two_apps_with_one_provider_share_its_ids() -> None:
+    tracer = TracerProvider(ParentBasedTraceIdRatio(0.5), shutdown_on_exit=False).get_tracer("headrace")
+    assert ratio_sampling(tracer) is not None
+    ids = tracer.id_generator
+    assert ratio_sampling(tracer) is not None
+    assert tracer.id_generator is ids
+
+
+@pytest.mark.asyncio
+async def test_what_a_handler_begins_in_a_dropped_trace_is_dropped_too(dsn: str) -> None:
+    recorded = Recorded(sampler=ParentBased(TraceIdRatioBased(0.5)))
+    app = App(dsn, streams=["orders", "invoices"], telemetry=recorded.telemetry)
+    shop = recorded.tracers.get_tracer("shop")
+    sampled: dict[int, bool] = {}
+
+    @app.consumer("orders")
+    async def ship(number: int, message: Message) -> None:
+        sampled[number] = trace.get_current_span().is_recording()
+        with shop.start_as_current_span(f"inside {number}") as span:
+            assert span.is_recording() is sampled[number]
+            assert baggage.get_baggage("tenant") is None
+        await message.publish("invoices", message.key, number)
+
+    @app.consumer("invoices")
+    async def send(number: int) -> None:
+        assert trace.get_current_span().is_recording() is sampled[number]
+        assert isinstance(trace.get_current_span(), NonRecordingSpan) is not sampled[number]
+
+    plain = App(dsn, streams=["orders"], telemetry=False)
+    async with plain:
+        await plain.publish_many("orders", [("a", number) for number in range(60)])
+    async with running(app):
+        await app.idle()
+    seen = [number for number in range(60) if sampled[number]]
+    assert 5 < len(seen) < 55
+    assert len(recorded.spans("process orders")) == len(recorded.spans("process invoices")) == len(seen)
+    processed = {trace_of(span): span for span in recorded.spans("process orders")}
+    for number in seen:
+        inside = recorded.span(f"inside {number}")
+        assert is_child(inside, processed[trace_of(inside)])
+    assert not any(recorded.spans(f"inside {number}") for number in range(60) if not sampled[number])
