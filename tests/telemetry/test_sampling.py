@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from opentelemetry import baggage, trace
-from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
     ALWAYS_ON,
@@ -120,7 +121,7 @@ def test_other_samplers_and_tracers_are_asked_as_usual() -> None:
 
 
 def test_two_apps_with_one_provider_share_its_ids() -> None:
-    tracer = TracerProvider(ParentBasedTraceIdRatio(0.5), shutdown_on_exit=False).get_tracer("headrace")
+    tracer: Any = TracerProvider(ParentBasedTraceIdRatio(0.5), shutdown_on_exit=False).get_tracer("headrace")
     assert ratio_sampling(tracer) is not None
     ids = tracer.id_generator
     assert ratio_sampling(tracer) is not None

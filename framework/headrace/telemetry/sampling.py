@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 from headrace.telemetry.carrier import NO_CONTEXT
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import IdGenerator
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 
 class DroppedSpan(NonRecordingSpan):
@@ -119,12 +119,13 @@ def ratio_sampling(tracer: Tracer) -> RatioSampling | None:
         return None
     from opentelemetry.sdk.trace import sampling
 
-    sampler = tracer.sampler
+    sdk_tracer: Any = tracer
+    sampler = sdk_tracer.sampler
     if type(sampler).should_sample is not sampling.ParentBased.should_sample:
         return None
     root, unsampled = getattr(sampler, "_root", None), getattr(sampler, "_remote_parent_not_sampled", None)
     if type(root) is not sampling.TraceIdRatioBased or unsampled is not sampling.ALWAYS_OFF:
         return None
-    if not isinstance(tracer.id_generator, Ids):
-        tracer.id_generator = Ids(tracer.id_generator)
-    return RatioSampling(tracer.id_generator, root.bound)
+    if not isinstance(sdk_tracer.id_generator, Ids):
+        sdk_tracer.id_generator = Ids(sdk_tracer.id_generator)
+    return RatioSampling(sdk_tracer.id_generator, root.bound)
