@@ -223,7 +223,8 @@ async def test_a_timeout_rolls_back_the_transaction(app: App) -> None:
             await tx.execute("select pg_sleep(60)")
 
     await work_off(app, ("k", 7))
-    assert await effects(app) == [2]
+    assert len(attempts.notes) > 1
+    assert await effects(app) == attempts.notes[-1:]  # on a slow machine more than one attempt may take too long
     await nothing_is_left(app)
 
 

@@ -122,7 +122,7 @@ async def test_no_delivery_is_accepted_again_while_its_signature_may_be(api: Api
     for scheme, headers in genuine.items():
         await source(api, scheme, signature=scheme, secret=_secret(scheme))
         assert (await deliver(api, b'{"id": "evt_1"}', scheme, headers)).json() == OK
-    for seconds in (1, 119, 180, 298):
+    for seconds in (1, 119, 180, 280):  # less than 600 together, with a margin for a slow machine
         await _later(api, seconds)
         for scheme, headers in genuine.items():
             assert (await deliver(api, b'{"id": "evt_1"}', scheme, headers)).json() == OK

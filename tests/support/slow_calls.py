@@ -19,7 +19,10 @@ from headrace.store.database.connection import Connection
 SHARE = 0.2
 """The share of calls that are delayed, on each of their two sides."""
 LONGEST = 0.15
-"""The longest delay in seconds."""
+"""The longest of most delays in seconds."""
+STALLS = 0.01
+"""The share of calls that are delayed by up to `LONGEST_STALL` seconds, as on a machine that is overloaded."""
+LONGEST_STALL = 2.0
 
 
 def pytest_configure() -> None:
@@ -42,5 +45,7 @@ def pytest_configure() -> None:
 
 
 async def _pause(delays: random.Random) -> None:
-    if delays.random() < SHARE:
+    if delays.random() < STALLS:
+        await asyncio.sleep(delays.uniform(0, LONGEST_STALL))
+    elif delays.random() < SHARE:
         await asyncio.sleep(delays.uniform(0, LONGEST))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import anyio
 import pytest
 
-from headrace import App, Message
+from headrace import App, Message, store
 from headrace.testing import Harness, NotDrained
 
 pytestmark = pytest.mark.asyncio
@@ -106,3 +108,35 @@ async def test_a_message_that_is_settled_early_is_waited_for(app: App, harness: 
         await h.publish("orders", "a", 1)
         await h.drain()
         assert ended
+
+
+async def test_a_lease_call_that_is_under_way_when_the_clock_is_moved_takes_nothing_that_expires_then(
+    app: App, harness: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go, asked, slow = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+    real = store.lease
+
+    async def lease(*args: Any, **options: Any) -> Any:
+        if started.is_set() and not asked.is_set():
+            asked.set()
+            await slow.wait()
+        return await real(*args, **options)
+
+    monkeypatch.setattr(store, "lease", lease)
+
+    @app.consumer("orders", ack_wait="30s")
+    async def ship(message: Message) -> None:
+        started.set()
+        if message.attempt == 1:
+            await go.wait()
+
+    async with harness(app) as h:
+        await h.publish("orders", "a", 1)
+        await asked.wait()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(h.advance, "30s", frozen=True))
+            await anyio.wait_all_tasks_blocked()
+            slow.set()
+        go.set()
+        await h.drain()
+        h.assert_outcomes(ship, "lost", "acked")

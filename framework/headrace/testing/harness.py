@@ -229,6 +229,7 @@ class Harness:
         remaining = seconds(duration, "duration")
         for _ in range(MAX_STEPS):
             worker = await self._running_worker()
+            await worker.answered()
             step = remaining if frozen else min(remaining, worker.longest_step())
             self.clock.move(step)
             remaining -= step

@@ -187,6 +187,13 @@ class Worker:
         """The most seconds by which the clock may be moved at a time, so that leases in use can be extended."""
         return min((p.settings.spec.ack_wait / 2 for p in self.pipelines if p.in_flight.leases), default=float("inf"))
 
+    async def answered(self) -> None:
+        """Wait until no lease call is under way. One that began before the clock is moved would take what expires then,
+        with the time from before.
+        """
+        while any([await pipeline.fetcher.answered() for pipeline in self.pipelines]):
+            pass
+
     async def notice_time(self, *, extend: bool) -> None:
         """After the clock was moved, do what the parts would have done in between, or would do when they next
         wake up.

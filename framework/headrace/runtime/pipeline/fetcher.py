@@ -78,6 +78,7 @@ class Fetcher:
         self._demand = Demand(settings.spec.max_ack_pending)
         self._room = anyio.Event()
         self._called_at = 0.0
+        self._under_way: anyio.Event | None = None  # set when the lease call that is under way has ended
         self._in_doubt = False  # the store may have leases of this process that are not tracked here
         self._timeline: UUID | None = None  # the timeline of the database, see `Batch.timeline`
         self._rewinds = 0  # how often the timeline has changed
@@ -217,7 +218,12 @@ class Fetcher:
         return batch
 
     async def _call(self, want: int) -> Batch:
-        return await self.calls.lease(self._owner, want, self._settings.spec, now=self._now())
+        self._under_way = anyio.Event()
+        try:
+            return await self.calls.lease(self._owner, want, self._settings.spec, now=self._now())
+        finally:
+            self._under_way.set()
+            self._under_way = None
 
     async def _take(self, batch: Batch, lease_id: int) -> None:
         """Track the lease, and give its messages to the actors."""
@@ -331,6 +337,13 @@ class Fetcher:
         """Like `dry`, but without waiting for what falls due later or for the pause of a circuit breaker."""
         self.hurry()
         await self._quiet.quiet(lambda: self._paused)
+
+    async def answered(self) -> bool:
+        """Wait until the lease call that is under way has ended. Returns whether there was one."""
+        if self._under_way is None:
+            return False
+        await self._under_way.wait()
+        return True
 
     @property
     def _paused(self) -> bool:
