@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN,
     NonRecordingSpan,
     SpanContext,
     TraceFlags,
     Tracer,
-    TraceState,
     get_current_span,
+    set_span_in_context,
 )
 
 from headrace.telemetry.carrier import NO_CONTEXT
@@ -33,19 +34,22 @@ class DroppedSpan(NonRecordingSpan):
 
     Args:
         ids: makes the id of the span.
-        trace_id, flags, state: those of its trace.
+        trace_id: the id of its trace.
+        parent: the span that it continues, if it begins no trace.
     """
 
-    def __init__(self, ids: Ids, trace_id: int, flags: TraceFlags, state: TraceState | None = None) -> None:
+    _made: SpanContext | None = None
+
+    def __init__(self, ids: Ids, trace_id: int, parent: SpanContext | None = None) -> None:
         self._ids = ids
         self._trace_id = trace_id
-        self._flags = flags
-        self._state = state
-        self._made: SpanContext | None = None
+        self._parent = parent
 
     def get_span_context(self) -> SpanContext:
         if self._made is None:
-            self._made = SpanContext(self._trace_id, self._ids.generate_span_id(), False, self._flags, self._state)
+            ids, parent = self._ids, self._parent
+            flags, state = (ids.flags, None) if parent is None else (parent.trace_flags, parent.trace_state)
+            self._made = SpanContext(self._trace_id, ids.generate_span_id(), False, flags, state)
         return self._made
 
     def __repr__(self) -> str:
@@ -86,28 +90,27 @@ class RatioSampling:
         self._bound = bound
         self._generate = ids.generator.generate_trace_id
 
-    def drop(self, context: Context) -> DroppedSpan | None:
-        """Return a span for a message if the sampler drops it. None if the tracer is to make it at once, as it decides
-        about nothing but the next span.
+    def drop(self, context: Context) -> Context | None:
+        """Return the context with a span for a message if the sampler drops it. None if the tracer is to make it at once,
+        as the decision is about the next span of the tracer.
 
         Args:
             context: the trace context of the message.
         """
-        if context is not NO_CONTEXT:
-            parent = get_current_span(context).get_span_context()
-            if parent.is_valid:
-                dropped = parent.is_remote and not parent.trace_flags.sampled
-                return (
-                    DroppedSpan(self._ids, parent.trace_id, parent.trace_flags, parent.trace_state) if dropped else None
-                )
-        trace_id = self._generate()
-        if trace_id & _LOWER_BITS < self._bound:
+        if context is NO_CONTEXT:
+            trace_id = self._generate()
+            if trace_id & _LOWER_BITS >= self._bound:
+                return Context({_SPAN: DroppedSpan(self._ids, trace_id)})
             self._ids.next_trace_id = trace_id
             return None
-        return DroppedSpan(self._ids, trace_id, self._ids.flags)
+        parent = get_current_span(context).get_span_context()
+        if not parent.is_valid or not parent.is_remote or parent.trace_flags.sampled:
+            return None
+        return set_span_in_context(DroppedSpan(self._ids, parent.trace_id, parent), context)
 
 
 _LOWER_BITS = (1 << 64) - 1
+(_SPAN,) = set_span_in_context(INVALID_SPAN, NO_CONTEXT)  # the key by which a context has its span
 
 
 def ratio_sampling(tracer: Tracer) -> RatioSampling | None:

@@ -113,7 +113,7 @@ def _of_messages(stream: str, call: Call, begin: Callable[..., Span], sampling: 
     async def traced(payload: Any, message: Any) -> Any:
         context = context_of(message.raw_headers)
         if sampling is not None and (dropped := sampling.drop(context)) is not None:
-            token = attach(trace.set_span_in_context(dropped, context))
+            token = attach(dropped)
             try:
                 return await call(payload, message)
             finally:
