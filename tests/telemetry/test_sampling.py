@@ -93,7 +93,9 @@ async def test_the_same_traces_are_sampled_as_by_the_sdk_alone(rate: float, pare
     assert [one.recorded for one in ours] == [one.recorded for one in theirs]
     for (_, _, mine), (_, _, other) in zip(ours, theirs, strict=True):
         assert mine[0] == other[0]
-        assert (mine.trace_flags, mine.trace_state) == (other.trace_flags, other.trace_state)
+        assert (mine.trace_flags.sampled, mine.trace_state) == (other.trace_flags.sampled, other.trace_state)
+        if parent is None:  # older versions of the SDK don't take all flags from a parent
+            assert mine.trace_flags == other.trace_flags
         assert mine.is_valid
         assert mine.is_remote is other.is_remote is False
     assert len({one.context.span_id for one in ours}) == 200
