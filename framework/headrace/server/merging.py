@@ -104,6 +104,7 @@ async def merged_page(
     after: Place | None,
     before: Place | None,
     order: Callable[[T], Any] | None = None,
+    alone: bool = False,
 ) -> tuple[Page[T], list[str]]:
     """Read a page of the list of all databases, as far as requests reach its items.
 
@@ -115,10 +116,13 @@ async def merged_page(
         limit: the largest number of items.
         after, before: where the page begins or ends.
         order: the key by which the list is sorted. By default the place.
+        alone: read the engine's own database only, because a request names what lives there.
 
     Returns:
         The page, and the names of the further databases that did not answer.
     """
+    if alone:
+        return await read(engine, after, before), []
 
     async def read_one(one: Engine) -> Page[T]:
         start, end = after, before

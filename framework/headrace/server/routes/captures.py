@@ -111,21 +111,18 @@ async def _backfills(
             engine.app.database, source, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
         )
 
-    away: list[str] = []
-    if source is not None:
-        found = await read(context.engine, after, before)
-    else:
-        found, away = await merged_page(
-            context.engine,
-            read,
-            kind="source",
-            name=lambda backfill: backfill.source,
-            place=lambda backfill: backfill.place,
-            limit=limit,
-            after=after,
-            before=before,
-            order=_newest_first,
-        )
+    found, away = await merged_page(
+        context.engine,
+        read,
+        kind="source",
+        name=lambda backfill: backfill.source,
+        place=lambda backfill: backfill.place,
+        limit=limit,
+        after=after,
+        before=before,
+        order=_newest_first,
+        alone=source is not None,
+    )
     return page(found, lambda backfill: backfill.place, after=after, before=before, show=Backfill.of, unavailable=away)
 
 

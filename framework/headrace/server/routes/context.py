@@ -155,20 +155,17 @@ class RouteContext:
             pages = ConsumerPages.of(engine.admin)
             return await pages.consumers(stream, limit=limit, after=after, before=before)
 
-        away: list[str] = []
-        if stream is not None:
-            found = await read(self.engine, after, before)
-        else:
-            found, away = await merged_page(
-                self.engine,
-                read,
-                kind="stream",
-                name=lambda info: info.stream,
-                place=lambda info: (info.stream, info.name),
-                limit=limit,
-                after=after,
-                before=before,
-            )
+        found, away = await merged_page(
+            self.engine,
+            read,
+            kind="stream",
+            name=lambda info: info.stream,
+            place=lambda info: (info.stream, info.name),
+            limit=limit,
+            after=after,
+            before=before,
+            alone=stream is not None,
+        )
         for index, info in enumerate(found):
             found[index] = await self.visible(request, info)
         return found, away
