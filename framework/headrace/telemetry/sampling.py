@@ -17,7 +17,6 @@ from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
     TraceFlags,
-    Tracer,
     get_current_span,
     set_span_in_context,
 )
@@ -113,22 +112,20 @@ _LOWER_BITS = (1 << 64) - 1
 (_SPAN,) = set_span_in_context(INVALID_SPAN, NO_CONTEXT)  # the key by which a context has its span
 
 
-def ratio_sampling(tracer: Tracer) -> RatioSampling | None:
+def ratio_sampling(tracer: Any) -> RatioSampling | None:
     """The decisions of the tracer's sampler, if it is the SDK's for a ratio of all new traces, which follows the decision
     of the trace that a span continues (`parentbased_traceidratio`). None for other samplers.
     """
-    sdk: Any = sys.modules.get("opentelemetry.sdk.trace")
+    sdk: Any = sys.modules.get("opentelemetry.sdk.trace")  # a tracer of the SDK has loaded it
     if sdk is None or type(tracer) is not sdk.Tracer:
         return None
-    from opentelemetry.sdk.trace import sampling
-
-    sdk_tracer: Any = tracer
-    sampler = sdk_tracer.sampler
+    sampler, sampling = tracer.sampler, sdk.sampling
     if type(sampler).should_sample is not sampling.ParentBased.should_sample:
         return None
-    root, unsampled = getattr(sampler, "_root", None), getattr(sampler, "_remote_parent_not_sampled", None)
+    root: Any = getattr(sampler, "_root", None)
+    unsampled = getattr(sampler, "_remote_parent_not_sampled", None)
     if type(root) is not sampling.TraceIdRatioBased or unsampled is not sampling.ALWAYS_OFF:
         return None
-    if not isinstance(sdk_tracer.id_generator, Ids):
-        sdk_tracer.id_generator = Ids(sdk_tracer.id_generator)
-    return RatioSampling(sdk_tracer.id_generator, root.bound)
+    if not isinstance(tracer.id_generator, Ids):
+        tracer.id_generator = Ids(tracer.id_generator)
+    return RatioSampling(tracer.id_generator, root.bound)
