@@ -2,8 +2,8 @@
 
     make test ARGS="-p tests.support.slow_calls tests/runtime"
 
-A test that fails with it and passes without waits for the wrong event, or measures time. `SLOW_CALLS_SEED` repeats
-the delays of a run, as far as the order of the calls is the same.
+A test that fails with it and passes without waits for the wrong event, or measures time. `SLOW_CALLS_SEED`, which the
+run prints, repeats its delays as far as the order of the calls is the same.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.store.database.connection import Connection
 
+SEED = "SLOW_CALLS_SEED"
 SHARE = 0.2
 """The share of calls that are delayed, on each of their two sides."""
 LONGEST = 0.15
@@ -27,8 +28,8 @@ LONGEST_STALL = 2.0
 
 def pytest_configure() -> None:
     """Replace the method that every call of a pool goes through."""
-    seed = os.environ.get("SLOW_CALLS_SEED") or str(random.randrange(10**6))
-    delays = random.Random(seed)
+    # The processes of pytest-xdist inherit it.
+    delays = random.Random(os.environ.setdefault(SEED, str(random.randrange(10**6))))
     watched = Connection._watched
 
     async def slow(self: Connection, statement: str, answer: Coroutine[Any, Any, Any]) -> Any:
@@ -42,6 +43,11 @@ def pytest_configure() -> None:
         return answered
 
     Connection._watched = slow  # type: ignore[assignment,method-assign]
+
+
+def pytest_report_header() -> str:
+    """Print the seed."""
+    return f"{SEED}={os.environ[SEED]}"
 
 
 async def _pause(delays: random.Random) -> None:

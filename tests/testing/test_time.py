@@ -17,6 +17,19 @@ pytestmark = pytest.mark.asyncio
 Start = Callable[..., Harness]
 
 
+def consuming_slowly(app: App) -> tuple[Any, anyio.Event, anyio.Event]:
+    """A consumer whose first attempt sets an event and waits for another one. Returns it with the two."""
+    started, go = anyio.Event(), anyio.Event()
+
+    @app.consumer("orders", ack_wait="30s")
+    async def ship(message: Message) -> None:
+        started.set()
+        if message.attempt == 1:
+            await go.wait()
+
+    return ship, started, go
+
+
 async def test_a_handler_that_is_past_its_timeout_is_stopped(app: App, harness: Start) -> None:
     started = anyio.Event()
 
@@ -52,14 +65,7 @@ async def test_a_handler_keeps_its_lease_while_the_clock_is_advanced(app: App, h
 
 
 async def test_a_process_that_was_frozen_loses_its_lease(app: App, harness: Start) -> None:
-    started, go = anyio.Event(), anyio.Event()
-
-    @app.consumer("orders", ack_wait="30s")
-    async def ship(message: Message) -> None:
-        started.set()
-        if message.attempt == 1:
-            await go.wait()
-
+    ship, started, go = consuming_slowly(app)
     async with harness(app) as h:
         await h.publish("orders", "a", 1)
         await started.wait()
@@ -113,7 +119,8 @@ async def test_a_message_that_is_settled_early_is_waited_for(app: App, harness: 
 async def test_a_lease_call_that_is_under_way_when_the_clock_is_moved_takes_nothing_that_expires_then(
     app: App, harness: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, go, asked, slow = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+    ship, started, go = consuming_slowly(app)
+    asked, slow = anyio.Event(), anyio.Event()
     real = store.lease
 
     async def lease(*args: Any, **options: Any) -> Any:
@@ -123,13 +130,6 @@ async def test_a_lease_call_that_is_under_way_when_the_clock_is_moved_takes_noth
         return await real(*args, **options)
 
     monkeypatch.setattr(store, "lease", lease)
-
-    @app.consumer("orders", ack_wait="30s")
-    async def ship(message: Message) -> None:
-        started.set()
-        if message.attempt == 1:
-            await go.wait()
-
     async with harness(app) as h:
         await h.publish("orders", "a", 1)
         await asked.wait()
