@@ -101,12 +101,19 @@ class Actors:
             self._wake_one()
 
     def wake(self) -> None:
-        """Wake as many actors as can get a lane, after lanes have become ready or no longer are."""
-        ready, idle = self._lanes.ready, len(self._idle)
-        for _ in range(min(ready, idle)):
-            self._wake_one()
+        """Wake actors, after lanes have become ready or no longer are."""
+        ready = self._lanes.ready
         if self.rank is not None:
-            self.rank.press(ready > idle)
+            self.rank.press(ready > len(self._idle))
+        self._wake_for(ready)
+
+    def _wake_for(self, ready: int) -> None:
+        """Wake two actors at most. Each of them wakes two more if lanes are left when it runs.
+
+        Handlers that never wait need few actors, and to wake one in vain costs more than a message.
+        """
+        for _ in range(min(ready, 2)):
+            self._wake_one()
 
     def finish(self) -> None:
         """Stop taking lanes. Every actor ends after its current lane."""
@@ -164,6 +171,7 @@ class Actors:
             await event.wait()
         finally:
             self._waiting -= 1
+            self._wake_for(self._lanes.ready - 1)
 
     async def _work_timed(self, lane: Lane[Message] | None, slot: ActorSlot, take: Take) -> None:
         """Work on lanes with a timeout. The scope belongs to the actor slot, since one per message
