@@ -35,7 +35,7 @@ class Item(Protocol):
 T = TypeVar("T", bound=Item)
 
 
-class Lane(msgspec.Struct, Generic[T], eq=False):
+class Lane(msgspec.Struct, Generic[T], eq=False, gc=False):
     """The waiting messages of one key, in order. Most lanes hold one message, so the deque is created
     for the second.
 

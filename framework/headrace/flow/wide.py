@@ -17,7 +17,7 @@ import msgspec
 from headrace.flow.lanes import Lane, Lanes, T
 
 
-class WideLane(Lane[T], Generic[T], eq=False):
+class WideLane(Lane[T], Generic[T], eq=False, gc=False):
     """The waiting messages of one key, and the number of actors that work on them."""
 
     waiting: deque[T] = msgspec.field(default_factory=deque)
