@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -50,7 +51,7 @@ class Actors:
         self._work = work
         self._lanes = lanes
         self._timed = timed
-        self._idle: deque[anyio.Event] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: set[ActorSlot] = set()
         self._group: anyio.abc.TaskGroup | None = None
         self._over = anyio.Event()
@@ -136,8 +137,11 @@ class Actors:
                 yield
 
     def _wake_one(self) -> None:
-        if self._idle:
-            self._idle.popleft().set()
+        while self._idle:
+            woken = self._idle.popleft()
+            if not woken.done():  # by being cancelled
+                woken.set_result(None)
+                return
 
     async def _actor(self) -> None:
         slot = ActorSlot()
@@ -164,11 +168,11 @@ class Actors:
 
     async def _wait_for_lane(self) -> None:
         self.starved += 1
-        event = anyio.Event()
-        self._idle.append(event)
+        woken = asyncio.get_running_loop().create_future()
+        self._idle.append(woken)
         self._waiting += 1
         try:
-            await event.wait()
+            await woken
         finally:
             self._waiting -= 1
             self._wake_for(self._lanes.ready - 1)
