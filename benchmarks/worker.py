@@ -33,6 +33,7 @@ from headrace import App, Telemetry, Transaction
 PROGRESS_EVERY = 0.02
 TIMEOUT = 60.0
 """Seconds without any progress after which the benchmark fails."""
+POLL = 0.005
 WORK = 0.001
 """Seconds that the handler of `work` awaits."""
 
@@ -225,7 +226,7 @@ class Worker:
             await anyio.sleep(PROGRESS_EVERY)
 
     async def _all_begun(self, expected: int) -> None:
-        """Wait until all began. It polls a thousand times a second, so that the handlers needn't count."""
+        """Wait until all began. It polls, so that the handlers needn't count."""
         seen, since = -1, time.monotonic()
         while any(len(record.trace) < (2 if record.awaits else 1) * expected for record in self._records):
             total = sum(len(record.trace) for record in self._records)
@@ -236,7 +237,7 @@ class Worker:
                 raise CheckFailed(
                     f"nothing came for {TIMEOUT:.0f} s; of {expected} messages each, there came {counts}."
                 )
-            await anyio.sleep(0.001)
+            await anyio.sleep(POLL)
 
     async def _all_settled(self) -> None:
         with anyio.move_on_after(TIMEOUT):  # after that, the check reports what is left

@@ -5,11 +5,19 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import Options
+import msgspec
+
+from benchmarks.batch_client import Used
+from benchmarks.checks import CheckFailed
+from benchmarks.harness import Bench, Options
 from benchmarks.payloads import Keys
+from benchmarks.processes import started
 from benchmarks.report import Result
 from benchmarks.suite.draining import LIMIT_IS, Drain, measure_drains
 from benchmarks.wire import TelemetryMode
+
+BATCH = 2000
+"""Messages in a batch of the client that acks by the batch. A lease call has as many at most."""
 
 
 async def drain(options: Options) -> Result:
@@ -17,7 +25,14 @@ async def drain(options: Options) -> Result:
     count = options.count(500_000, 50_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
     telemetry_modes: tuple[TelemetryMode, ...] = ("off", "metrics", "traces", "sampled")
-    measured, settings, proven = await measure_drains(options, Keys(100_000), count, "noop", consumer, telemetry_modes)
+    client: list[float] = []
+
+    async def beside(place: Bench) -> None:
+        client.append(await _batch_client(place, count))
+
+    measured, settings, proven = await measure_drains(
+        options, Keys(100_000), count, "noop", consumer, telemetry_modes, beside
+    )
     off = measured["off"]
     return Result(
         benchmark="drain",
@@ -30,9 +45,23 @@ async def drain(options: Options) -> Result:
             "telemetry: every trace": _beside(off, measured["traces"]),
             "telemetry: 1 trace in 100": _beside(off, measured["sampled"]),
         },
-        details={"cpu_us": median(off.cpu)},
+        details={
+            "cpu_us": median(off.cpu),
+            "batch_client_cpu_us": median(client),
+            "cpu_of_batch_client": median(ours / theirs for ours, theirs in zip(off.cpu, client, strict=True)),
+        },
         checks=proven,
     )
+
+
+async def _batch_client(place: Bench, count: int) -> float:
+    """The CPU time in µs per message of a client that acks by the batch."""
+    async with started("benchmarks.batch_client", "--dsn", place.dsn, "--size", str(BATCH)) as process:
+        assert process.stdout is not None
+        used = msgspec.json.decode(await process.stdout.receive(), type=Used)
+    if used.messages != count:
+        raise CheckFailed(f"The batch client had {used.messages} messages of {count}.")
+    return used.cpu / count * 1e6
 
 
 def _beside(off: Drain, on: Drain) -> dict[str, Any]:

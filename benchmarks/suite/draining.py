@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -43,11 +43,15 @@ async def measure_drains(
     handler: HandlerName,
     consumer: dict[str, Any],
     telemetry_modes: Sequence[TelemetryMode],
+    beside: Callable[[Bench], Awaitable[None]] | None = None,
 ) -> tuple[dict[TelemetryMode, Drain], dict[str, Any], list[str]]:
     """Run `drained` once for each kind of telemetry in each repeat.
 
     They are consumers of the same stream, one after the other. Each repeat starts with another one,
     so that changes in the machine's speed affect all of them.
+
+    Args:
+        beside: what else to measure in each repeat.
     """
     measured = {telemetry_mode: Drain() for telemetry_mode in telemetry_modes}
     repeats = options.times(3, 2)
@@ -59,6 +63,8 @@ async def measure_drains(
                 report = await _drain(place, keys, count, handler, consumer, telemetry_mode)
                 measured[telemetry_mode].samples.append(count / report.seconds)
                 measured[telemetry_mode].cpu.append(report.cpu / count * 1e6)
+            if beside is not None:
+                await beside(place)
             limit = await place.plain.read_rate(READ_SIZE, decode=True)
             for one in measured.values():
                 one.limit_samples.append(limit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import anyio
@@ -201,16 +200,12 @@ def test_the_acks_of_a_batch_leave_out_failed_messages_and_those_after_them() ->
 
 
 def batch_of(keys: str) -> Batch:
-    lease, acknowledger, now = (
-        Lease(1, range(1, len(keys) + 1), keys, float("inf")),
-        cast(Acknowledger, None),
-        datetime.now(UTC),
-    )
+    lease, acknowledger = Lease(1, range(1, len(keys) + 1), keys, float("inf")), cast(Acknowledger, None)
     return Batch(
         "orders",
         "ship",
         tuple(
-            Message("orders", "ship", key, seq, 1, now, str(seq), None, lease, key, acknowledger)
+            Message("orders", "ship", key, seq, 1, 0, str(seq), None, lease, key, acknowledger)
             for seq, key in enumerate(keys, 1)
         ),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -17,9 +16,8 @@ from tests.support.logs import logged
 
 
 def message(seq: int) -> Message:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
     return Message(
-        "orders", "ship", f"orders.{seq}", seq, 1, now, "1", None, Lease(1, [seq], [seq], 0.0), seq, cast(Any, None)
+        "orders", "ship", f"orders.{seq}", seq, 1, 0, "1", None, Lease(1, [seq], [seq], 0.0), seq, cast(Any, None)
     )
 
 

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from headrace.flow.signal import Signal
 
 
@@ -33,7 +35,7 @@ class Item(Protocol):
 T = TypeVar("T", bound=Item)
 
 
-class Lane(Generic[T]):
+class Lane(msgspec.Struct, Generic[T], eq=False, gc=False):
     """The waiting messages of one key, in order. Most lanes hold one message, so the deque is created
     for the second.
 
@@ -41,13 +43,10 @@ class Lane(Generic[T]):
     list when messages arrive after it was empty.
     """
 
-    __slots__ = ("first", "key", "refilled", "rest")
-
-    def __init__(self, key: Hashable, first: T) -> None:
-        self.key = key
-        self.first: T | None = first
-        self.rest: deque[T] | None = None
-        self.refilled: list[Lane[T]] | None = None
+    key: Hashable
+    first: T | None = None
+    rest: deque[T] | None = None
+    refilled: list[Lane[T]] | None = None
 
 
 class Lanes(Generic[T]):
@@ -99,13 +98,13 @@ class Lanes(Generic[T]):
         given back."""
         refused: list[T] = []
         shut = self._unconfirmed or self._barred
-        lanes, ready = self._lanes, self._ready
+        lanes, ready, added = self._lanes, self._ready, 0
         for item in items:
             key = item.lane
             if shut and (key in self._unconfirmed or key in self._barred):
                 refused.append(item)
                 continue
-            self.waiting += 1
+            added += 1
             lane = lanes.get(key)
             if lane is None:
                 lanes[key] = lane = Lane(key, item)
@@ -118,6 +117,7 @@ class Lanes(Generic[T]):
                 lane.rest = deque((item,))
             else:
                 lane.rest.append(item)
+        self.waiting += added
         self._call_out = False
         self._barred.clear()
         self.on_more()
@@ -135,15 +135,15 @@ class Lanes(Generic[T]):
             lane.first = None
         elif lane.rest:
             item = lane.rest.popleft()
-        if item is not None:
-            self.waiting -= 1
-            if self.waiting == self.low_water:
-                self.on_low()
-            return item
-        # A lane that was closed is no longer the key's lane.
-        if self._lanes.get(lane.key) is lane:
-            del self._lanes[lane.key]
-        return None
+        else:
+            # A lane that was closed is no longer the key's lane.
+            if self._lanes.get(lane.key) is lane:
+                del self._lanes[lane.key]
+            return None
+        self.waiting -= 1
+        if self.waiting == self.low_water:
+            self.on_low()
+        return item
 
     def take_run(self, lane: Lane[T], limit: int) -> list[T]:
         """Take up to `limit` of the lane's messages, in order. The actor keeps the lane until it calls

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
+from typing import Generic
+
+import msgspec
 
 from headrace.flow.lanes import Lane, Lanes, T
 
 
-class WideLane(Lane[T]):
+class WideLane(Lane[T], Generic[T], eq=False, gc=False):
     """The waiting messages of one key, and the number of actors that work on them."""
 
-    __slots__ = ("at_work", "waiting")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.waiting: deque[T] = deque()
-        self.at_work = 0
+    waiting: deque[T] = msgspec.field(default_factory=deque)
+    at_work: int = 0
 
 
 class WideLanes(Lanes[T]):

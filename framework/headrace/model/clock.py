@@ -1,10 +1,12 @@
-"""The clocks of a process."""
+"""The clocks of a process, and the times of the server."""
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, overload
 
 import msgspec
 
@@ -28,3 +30,70 @@ class Time(msgspec.Struct, frozen=True):
 
 
 SYSTEM_TIME = Time()
+
+
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""From when Postgres counts its microseconds."""
+
+
+def from_microseconds(microseconds: int) -> datetime:
+    """Return the time that Postgres stores as `microseconds`."""
+    return POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_microseconds(time: datetime) -> int:
+    """Return the number of microseconds as which Postgres stores a time."""
+    return (time - POSTGRES_EPOCH) // timedelta(microseconds=1)
+
+
+class Times(Sequence[datetime]):
+    """Times as Postgres sends an array of them. Each becomes a `datetime` when it is asked for, which costs more than
+    all the rest of reading a message.
+
+    Attributes:
+        microseconds: since `POSTGRES_EPOCH`. None for null, which is read as None.
+    """
+
+    __slots__ = ("microseconds",)
+
+    _HEAD = 20  # bytes: number of dimensions, whether there are nulls, type, number of elements, first index
+    _VALUE = struct.Struct(">iq")  # length, microseconds
+
+    def __init__(self, microseconds: Sequence[int]) -> None:
+        self.microseconds = microseconds
+
+    @classmethod
+    def read(cls, sent: bytes) -> Times:
+        """Read what `array_send` makes of a `timestamptz[]`."""
+        if sent[4:8] == b"\0\0\0\0":
+            return cls([value for _, value in cls._VALUE.iter_unpack(sent[cls._HEAD :])])
+        values: list[Any] = []
+        place = cls._HEAD
+        while place < len(sent):
+            if sent[place : place + 4] == b"\xff\xff\xff\xff":
+                values.append(None)
+                place += 4
+            else:
+                values.append(cls._VALUE.unpack_from(sent, place)[1])
+                place += cls._VALUE.size
+        return cls(values)
+
+    def __len__(self) -> int:
+        return len(self.microseconds)
+
+    def __iter__(self) -> Iterator[datetime]:
+        return map(_time_or_none, self.microseconds)
+
+    @overload
+    def __getitem__(self, index: int) -> datetime: ...
+    @overload
+    def __getitem__(self, index: slice) -> Times: ...
+    def __getitem__(self, index: int | slice) -> datetime | Times:
+        if isinstance(index, slice):
+            return Times(self.microseconds[index])
+        time: datetime = _time_or_none(self.microseconds[index])
+        return time
+
+
+def _time_or_none(microseconds: int | None) -> Any:
+    return None if microseconds is None else from_microseconds(microseconds)

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.capture import BackfillInfo
+from headrace.model.clock import Times
 from headrace.model.sources import SourceInfo
 
 
@@ -27,7 +28,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     keys: list[str]
     data: list[str]
     headers: list[str | None]
-    created_at: list[datetime]
+    created_at: Times
     looked_at: int
     more: bool
     due_in: float | None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import anyio
@@ -14,6 +15,9 @@ from headrace.flow.priority import Rank
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
+Take = Callable[[], Lane[Message] | None]
+"""Takes the next ready lane for an actor that is done with one. None if there is none, or if the actor must end."""
+
 
 class Work(Protocol):
     """What an actor does with a lane. Implemented by `single_executor` and `batch_executor`."""
@@ -22,9 +26,9 @@ class Work(Protocol):
     def unit(self) -> int:
         """The largest number of messages that it takes at a time."""
 
-    async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
-        """Work on the lane. Returns whether that is done. After a timeout it must continue with a
-        fresh scope."""
+    async def run(self, lane: Lane[Message], slot: ActorSlot, take: Take) -> Lane[Message] | None:
+        """Work on the lane, and then on those that `take` returns. Returns None when that is done. After a timeout it
+        returns the lane, on which it must continue with a fresh scope."""
 
 
 class Actors:
@@ -40,7 +44,6 @@ class Actors:
         wanted: the number of actors that there should be.
         target: the number that is allowed now, since other consumers may go first.
         count: the current number of actors. A surplus actor ends when it is done with its lane.
-        busy: the number of actors that work on a lane.
         starved: how often an actor found no lane.
     """
 
@@ -48,7 +51,7 @@ class Actors:
         self._work = work
         self._lanes = lanes
         self._timed = timed
-        self._idle: deque[anyio.Event] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: set[ActorSlot] = set()
         self._group: anyio.abc.TaskGroup | None = None
         self._over = anyio.Event()
@@ -57,7 +60,7 @@ class Actors:
         self.wanted = 0
         self.target = 0
         self.count = 0
-        self.busy = 0
+        self._waiting = 0
         self.starved = 0
         lanes.on_ready.connect(self.wake)
 
@@ -65,6 +68,11 @@ class Actors:
     def capacity(self) -> int:
         """How many messages the actors can work on at the same time."""
         return self.target * self._work.unit
+
+    @property
+    def busy(self) -> int:
+        """The number of actors that work on a lane."""
+        return self.count - self._waiting
 
     @property
     def held(self) -> bool:
@@ -94,12 +102,19 @@ class Actors:
             self._wake_one()
 
     def wake(self) -> None:
-        """Wake as many actors as can get a lane, after lanes have become ready or no longer are."""
-        ready, idle = self._lanes.ready, len(self._idle)
-        for _ in range(min(ready, idle)):
-            self._wake_one()
+        """Wake actors, after lanes have become ready or no longer are."""
+        ready = self._lanes.ready
         if self.rank is not None:
-            self.rank.press(ready > idle)
+            self.rank.press(ready > len(self._idle))
+        self._wake_for(ready)
+
+    def _wake_for(self, ready: int) -> None:
+        """Wake two actors at most. Each of them wakes two more if lanes are left when it runs.
+
+        Handlers that never wait need few actors, and to wake one in vain costs more than a message.
+        """
+        for _ in range(min(ready, 2)):
+            self._wake_one()
 
     def finish(self) -> None:
         """Stop taking lanes. Every actor ends after its current lane."""
@@ -122,47 +137,58 @@ class Actors:
                 yield
 
     def _wake_one(self) -> None:
-        if self._idle:
-            self._idle.popleft().set()
+        while self._idle:
+            woken = self._idle.popleft()
+            if not woken.done():  # by being cancelled
+                woken.set_result(None)
+                return
 
     async def _actor(self) -> None:
         slot = ActorSlot()
         current_slot.set(slot)
         work = self._work_timed if self._timed else self._work.run
-        lanes, rank = self._lanes, self.rank
         try:
             while self.count <= self.target:
-                lane = lanes.take()
-                if rank is not None and not lanes.ready:
-                    rank.press(False)
-                if lane is not None:
-                    self.busy += 1
-                    try:
-                        await work(lane, slot)
-                    finally:
-                        self.busy -= 1
-                        slot.delivery = None
+                lane = self._take()
+                if lane is None:
+                    await self._wait_for_lane()
                 else:
-                    self.starved += 1
-                    event = anyio.Event()
-                    self._idle.append(event)
-                    await event.wait()
+                    await work(lane, slot, self._take)
+                    slot.delivery = None
         finally:
             self.count -= 1
 
-    async def _work_timed(self, lane: Lane[Message], slot: ActorSlot) -> None:
-        """Work on a lane with a timeout. The scope belongs to the actor slot, since one per message
+    def _take(self) -> Lane[Message] | None:
+        if self.count > self.target:
+            return None
+        lane = self._lanes.take()
+        if self.rank is not None and not self._lanes.ready:
+            self.rank.press(False)
+        return lane
+
+    async def _wait_for_lane(self) -> None:
+        self.starved += 1
+        woken = asyncio.get_running_loop().create_future()
+        self._idle.append(woken)
+        self._waiting += 1
+        try:
+            await woken
+        finally:
+            self._waiting -= 1
+            self._wake_for(self._lanes.ready - 1)
+
+    async def _work_timed(self, lane: Lane[Message] | None, slot: ActorSlot, take: Take) -> None:
+        """Work on lanes with a timeout. The scope belongs to the actor slot, since one per message
         would cost more than all the rest.
 
         A timeout cancels the scope. Then the work on the lane continues with a fresh one.
         """
-        done = False
         self._slots.add(slot)
         try:
-            while not done:
+            while lane is not None:
                 slot.clear()
                 with slot.scope:
-                    done = await self._work.run(lane, slot)
+                    lane = await self._work.run(lane, slot, take)
         finally:
             self._slots.discard(slot)
 

@@ -23,6 +23,7 @@ from headrace.model.handling import Handling
 from headrace.model.outcomes import RELEASE, Failure, Release, Snooze
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call
+from headrace.runtime.execution.actors import Take
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects, parts
 from headrace.runtime.handlers.handler import Decode
@@ -60,11 +61,8 @@ class BatchExecutor:
         self._patient = True
         lanes.on_more.connect(self._fill)
 
-    async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
-        """Fill a batch, beginning with this lane, and run it.
-
-        Returns True, since a timeout stops only one call of the handler.
-        """
+    async def run(self, lane: Lane[Message], slot: ActorSlot, take: Take) -> None:
+        """Fill a batch, beginning with this lane, and run it. A timeout stops only one call of the handler."""
         batch = Gathering(self._lanes, lane, self.unit, one_key=self._handling.group_by_key)
         try:
             if self._handling.batch_timeout:
@@ -81,7 +79,6 @@ class BatchExecutor:
         finally:
             batch.return_lane()
         await anyio.lowlevel.checkpoint()  # yields the event loop to other tasks, in case the handler never waited
-        return True
 
     # --- filling
 

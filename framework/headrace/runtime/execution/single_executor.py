@@ -3,7 +3,7 @@ a time."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio.lowlevel
@@ -12,6 +12,7 @@ from headrace.flow.lanes import Lane, Lanes
 from headrace.model.clock import Clock
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.calls import Call
+from headrace.runtime.execution.actors import Take
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
@@ -51,69 +52,83 @@ class SingleExecutor:
         self._suspects = suspects
         self._clock = clock
 
-    async def run(self, lane: Lane[Message], slot: ActorSlot) -> bool:
-        """Run a lane until it is empty, or until a timeout has cancelled the actor slot's scope.
-        Returns whether it is empty.
+    async def run(self, lane: Lane[Message], slot: ActorSlot, take: Take) -> Lane[Message] | None:
+        """Run lanes until none is ready, or until a timeout has cancelled the actor slot's scope. Then it returns the
+        lane, which may have more messages.
+
+        For each message: check its lease and its life, decode it, call the handler, and record the outcome. All of it is
+        one function, and one coroutine for many lanes, since a call costs as much as any of these steps.
         """
-        next_message, execute, stretch = self._lanes.next, self._execute, 0
-        while (message := next_message(lane)) is not None:
-            await execute(message, slot)
+        next_message, clock, decode, opens = self._lanes.next, self._clock, self._decode, self._open
+        call, timed, ack = self._call, self._timeout is not None, self._acknowledger.ack
+        following: Lane[Message] | None = lane
+        stretch = 0
+        while following is not None:
+            message = next_message(following)
+            if message is None:
+                following = take()
+                continue
+            now = clock()
+            if message.lease.deadline <= now or message.alive_until <= now:
+                self._leave_out(message, now)
+                continue
+            try:
+                if opens is not None:
+                    opens(message)
+                payload = message._payload = decode(message.raw)
+            except BaseException as error:  # code of users in a type may raise anything
+                if interrupts(error):
+                    raise
+                self._failure_handler.undecodable(message, error)
+                continue
+            slot.delivery = message
+            try:
+                if timed or message.crashes:
+                    result = await self._call_guarded(payload, message, slot)
+                else:
+                    result = await call(payload, message)
+            except BaseException as error:
+                if not isinstance(error, Exception) and not failed_inside(error):
+                    self._failure_handler.stopped(message, slot)
+                    raise
+                self._failure_handler.failed(message, error)
+            else:
+                if result is None and not message.settled and not slot.overdue:
+                    message.settled = True
+                    ack(message)
+                else:
+                    self._finish(message, result, slot)
+            if message.xid is not None:  # acked in a transaction of the handler
+                await self._acknowledger.confirm(message, self._failure_handler.failed)
+            slot.until = NEVER
             if slot.overdue:
-                return False
+                return following
             stretch += 1
-            if stretch >= STRETCH:
+            if stretch == STRETCH:
                 stretch = 0
                 await anyio.lowlevel.checkpoint()
-        return True
+        return None
 
-    async def _execute(self, message: Message, slot: ActorSlot) -> None:
-        """Execute one message: check its lease and its life, decode it, call the handler, and record the outcome."""
-        now = self._clock()
+    def _leave_out(self, message: Message, now: float) -> None:
+        """Settle a message that may not start: its lease is over, or it has expired."""
         if message.lease.deadline <= now:
             self._acknowledger.give_up(message)
-            return
-        if message.alive_until <= now:
-            self._acknowledger.expire(message)
-            return
-        try:
-            if self._open is not None:
-                self._open(message)
-            payload = message._payload = self._decode(message.raw)
-        except BaseException as error:  # code of users in a type may raise anything
-            if interrupts(error):
-                raise
-            self._failure_handler.undecodable(message, error)
-            return
-        slot.delivery = message
-        try:
-            result = await self._call_handler(payload, message, slot)
-        except Exception as error:
-            self._failure_handler.failed(message, error)
-        except BaseException as error:
-            if not failed_inside(error):
-                self._failure_handler.stopped(message, slot)
-                raise
-            self._failure_handler.failed(message, error)
         else:
-            self._finish(message, result, slot)
-        if message.xid is not None:  # acked in a transaction of the handler
-            await self._acknowledger.confirm(message, self._failure_handler.failed)
-        slot.until = NEVER
+            self._acknowledger.expire(message)
 
-    def _call_handler(self, payload: Any, message: Message, slot: ActorSlot) -> Awaitable[Any]:
+    async def _call_guarded(self, payload: Any, message: Message, slot: ActorSlot) -> Any:
+        """Call a handler that has a timeout, or with a message that a worker held when it died. The wait for its turn
+        doesn't count against the timeout."""
         if message.crashes:
-            return self._call_suspect(payload, message, slot)
+            async with self._suspects.starting((message,)):
+                self._start_timeout(slot)
+                return await self._call(payload, message)
+        self._start_timeout(slot)
+        return await self._call(payload, message)
+
+    def _start_timeout(self, slot: ActorSlot) -> None:
         if self._timeout is not None:
             slot.until = self._clock() + self._timeout
-        return self._call(payload, message)
-
-    async def _call_suspect(self, payload: Any, message: Message, slot: ActorSlot) -> Any:
-        """Call the handler with a message that a worker held when it died. The wait for its turn doesn't
-        count against the timeout."""
-        async with self._suspects.starting((message,)):
-            if self._timeout is not None:
-                slot.until = self._clock() + self._timeout
-            return await self._call(payload, message)
 
     def _finish(self, message: Message, result: Any, slot: ActorSlot) -> None:
         """Record the outcome after the handler has returned."""

@@ -15,7 +15,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Hashable
-from datetime import datetime
 from functools import reduce
 from multiprocessing import connection, parent_process
 from typing import Any, NoReturn
@@ -56,7 +55,7 @@ class Sent(msgspec.Struct, array_like=True):
     key: str
     seq: int
     attempt: int
-    created_at: datetime
+    created: int
     raw: str
     raw_headers: str | None
     lane: Hashable
@@ -111,7 +110,7 @@ def request(delivery: Message | Batch) -> bytes:
         Request(
             delivery.stream,
             delivery.consumer,
-            [Sent(m.key, m.seq, m.attempt, m.created_at, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
+            [Sent(m.key, m.seq, m.attempt, m.created, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
         ),
         pickle.HIGHEST_PROTOCOL,
     )
@@ -181,7 +180,7 @@ def _run(handler: Handler, request: Request) -> Answer:
     acknowledger: Any = None
     messages = [
         DetachedMessage(
-            request.stream, request.consumer, sent.key, sent.seq, sent.attempt, sent.created_at, sent.raw, sent.raw_headers,
+            request.stream, request.consumer, sent.key, sent.seq, sent.attempt, sent.created, sent.raw, sent.raw_headers,
             held, sent.lane, acknowledger, handler.decode(sent.raw),
         )
         for sent in request.messages

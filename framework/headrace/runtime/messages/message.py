@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.flow.in_flight import Lease
 from headrace.model import payloads
+from headrace.model.clock import from_microseconds
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
@@ -42,7 +43,6 @@ class Message(msgspec.Struct, eq=False, gc=False):
         key: the routing key.
         seq: its sequence number in the stream.
         attempt: the number of this delivery to the consumer, from 1.
-        created_at: when it was published.
     """
 
     stream: str
@@ -50,7 +50,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     key: str
     seq: int
     attempt: int
-    created_at: datetime
+    created: int
+    """When it was published, in microseconds as Postgres counts them."""
     raw: str
     """The payload as JSON text: as it was published, or decoded and brought to the present version if the stream has
     a codec or upcasters."""
@@ -75,6 +76,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def messages(self) -> tuple[Message]:
         """The message itself, as a tuple. A `Batch` has more."""
         return (self,)
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was published."""
+        return from_microseconds(self.created)
 
     @property
     def data(self) -> Any:

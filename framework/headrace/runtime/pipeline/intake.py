@@ -57,9 +57,9 @@ class Intake:
     def _messages(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> list[Message]:
         stream, consumer, acknowledger = self._settings.spec.stream, self._settings.spec.name, self._acknowledger
         messages = [
-            Message(stream, consumer, key, seq, attempt, created_at, data, headers, lease, lane, acknowledger)
-            for key, seq, attempt, created_at, data, headers, lane in zip(
-                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at, batch.data, batch.headers, lanes,
+            Message(stream, consumer, key, seq, attempt, created, data, headers, lease, lane, acknowledger)
+            for key, seq, attempt, created, data, headers, lane in zip(
+                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at.microseconds, batch.data, batch.headers, lanes,
                 strict=False,
             )
         ]  # fmt: skip

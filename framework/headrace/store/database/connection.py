@@ -26,6 +26,9 @@ CANCEL_TIMEOUT = 2.0
 this connection is closed, and the server notices it.
 """
 
+KEPT_FOR = 2.0
+"""Seconds after which kept connections go back to the pool, those that are not in use."""
+
 
 if TYPE_CHECKING:
     Plain = asyncpg.Connection[asyncpg.Record]
@@ -241,3 +244,56 @@ async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
             connection.terminate()
     with suppress(TimeoutError):
         await pool.release(connection, timeout=CANCEL_TIMEOUT)
+
+
+def unused(connection: Any) -> bool:
+    """Whether a connection of a pool is open, and the next caller may use it as it is: no transaction is open on it, and
+    no cancellation is under way."""
+    with suppress(asyncpg.InterfaceError, AttributeError):  # it is closed already and has left its pool
+        return not (connection.is_closed() or connection.is_in_transaction() or connection._protocol._is_cancelling())
+    return False
+
+
+class KeptConnections:
+    """Connections of a pool that are kept at hand after a call.
+
+    To take a connection from the driver's pool and to return it costs a task, two timeouts and a timer, which is more
+    than a short statement itself. So the next call gets the connection of one that has just ended. A few seconds later
+    it goes back to the pool, which replaces old connections and closes idle ones.
+    """
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._pool = pool
+        self._kept: list[Any] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self) -> Any:
+        """Return the connection that was used last, or None if none is kept."""
+        return self._kept.pop() if self._kept else None
+
+    def keep(self, connection: Any) -> None:
+        """Keep a connection on which nothing is open."""
+        self._kept.append(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(KEPT_FOR, self._begin_giving_back)
+
+    async def clear(self) -> None:
+        """Return all to the pool. Call it before the pool is closed, and if they may have died."""
+        kept, self._kept = self._kept, []
+        await asyncio.gather(*(release(self._pool, connection) for connection in kept), return_exceptions=True)
+
+    def close(self) -> None:
+        """Forget all, after their pool has closed them."""
+        self._kept.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin_giving_back(self) -> None:
+        self._timer = None
+        if self._kept:
+            self._task = asyncio.get_running_loop().create_task(self.clear())

@@ -27,7 +27,15 @@ from headrace.model.errors import (
 )
 from headrace.model.text.masking import masked
 from headrace.store.database.addresses import Addresses
-from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
+from headrace.store.database.connection import (
+    Connection,
+    Hold,
+    KeptConnections,
+    PoolCounters,
+    ending_when_idle,
+    release,
+    unused,
+)
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 from headrace.store.database.fair_shares import FairShares, NoPlace
@@ -145,7 +153,9 @@ class Database:
         self._yours = ""  # SQL that gives a transaction of user code the settings that the user has chosen
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
+        self._acquiring = 0  # calls that the pool has not given a connection yet
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._kept: KeptConnections  # of the pool
 
     def limit_judging(self, places: int) -> None:
         """Set how many connections may examine many messages at the same time. It is at least one, and at most all."""
@@ -163,7 +173,7 @@ class Database:
                 await self._inspect_server(probe)
             finally:
                 await probe.close(timeout=self.connect_timeout)
-            self._pool = await asyncpg.create_pool(  # type: ignore[call-overload]
+            pool: asyncpg.Pool[asyncpg.Record] = await asyncpg.create_pool(  # type: ignore[call-overload]
                 self.dsn,
                 min_size=0,
                 max_size=self.max_connections,
@@ -177,6 +187,8 @@ class Database:
                 command_timeout=COMMAND_TIMEOUT,
                 server_settings=self._session(),
             )
+            self._kept = KeptConnections(pool)
+            self._pool = pool
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
@@ -233,12 +245,15 @@ class Database:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()
+            self._kept.close()
         await self._detector.close()
 
     async def drain(self) -> None:
         """Close every connection once it is not in use."""
         pool, self._pool = self._pool, None
         if pool is not None:
+            await self._kept.clear()
+            self._kept.close()
             with translated(self.dsn):
                 await pool.close()
         await self._detector.close()
@@ -405,22 +420,39 @@ class Database:
     async def _connection(self) -> AsyncIterator[Any]:
         """A connection from the pool. It is closed instead of returned if the driver can't use it any more."""
         pool, connection = await self._acquire()
+        answered = False
         try:
             yield connection
+            answered = True
         except asyncpg.InternalClientError:
             connection.terminate()
             raise
+        except asyncpg.PostgresError:
+            answered = True
+            raise
         finally:
             self._in_use -= 1
-            await release(pool, connection)
+            if answered and pool is self._pool and not self._acquiring and unused(connection):
+                self._kept.keep(connection)
+            else:
+                await release(pool, connection)
 
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
         pool = self._open_pool()
-        if self._in_use < self.max_connections:
-            connection = await pool.acquire(timeout=self.connect_timeout)
-        else:
-            with self._waiting():
+        while (connection := self._kept.take()) is not None:
+            if unused(connection):
+                self._in_use += 1
+                return pool, connection
+            await release(pool, connection)
+        self._acquiring += 1
+        try:
+            if self._in_use < self.max_connections:
                 connection = await pool.acquire(timeout=self.connect_timeout)
+            else:
+                with self._waiting():
+                    connection = await pool.acquire(timeout=self.connect_timeout)
+        finally:
+            self._acquiring -= 1
         self._in_use += 1
         return pool, connection
 
@@ -430,6 +462,7 @@ class Database:
     async def _expire(self) -> None:
         if self._pool is not None:
             await self._pool.expire_connections()
+            await self._kept.clear()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -459,7 +492,7 @@ class Database:
         pool = self._pool
         return {
             "open": pool.get_size() if pool else 0,
-            "idle": pool.get_idle_size() if pool else 0,
+            "idle": pool.get_idle_size() + len(self._kept) if pool else 0,
             "max": self.max_connections,
             "held": self.holds - self._hold_semaphore.value,
             "holds": self.holds,

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from asyncpg import Range
 
+from headrace.model.clock import Times
 from headrace.model.records import Batch
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Executor, within
@@ -18,9 +19,11 @@ MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
 # Columns by name, so that a newer schema may have more of them.
-_LEASE = """select lease_id, seqs, attempts, keys, data, headers, created_at, looked_at, more, due_in, version, crashes, lease_ids,
+_LEASE = """select lease_id, seqs, attempts, keys, data, headers, array_send(created_at) as created_at, looked_at, more, due_in, version, crashes, lease_ids,
                    history, timeline, coalesce(busy, false) as busy, coalesce($6, statement_timestamp()) as begun_at
             from headrace_internal.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
+
+_CREATED_AT = 6  # its place
 
 
 async def lease(
@@ -70,9 +73,11 @@ async def lease(
         await executor.fetchval("select headrace_internal.begin_timeline()")
         row = await _lease(executor, judging, arguments)
     if row[0] is not None:
-        return Batch(*row)
+        values = list(row)
+        values[_CREATED_AT] = Times.read(values[_CREATED_AT])
+        return Batch(*values)
     return Batch(
-        None, [], None, [], [], [], [], row["looked_at"], row["more"], row["due_in"], row["version"],
+        None, [], None, [], [], [], Times(()), row["looked_at"], row["more"], row["due_in"], row["version"],
         history=row["history"], timeline=row["timeline"], busy=row["busy"],
     )  # fmt: skip
 
