@@ -26,6 +26,9 @@ differently, if each occurs once."""
 MAX_TARGET = 512
 """The largest size of the target of a request that is answered in this way."""
 
+LARGE = 16_384
+"""Size of a body in bytes from which it is not copied to send it together with its head."""
+
 _JSON_NO_STORE = b"%b: %b\r\ncontent-type: application/json\r\ncontent-length: " % NO_STORE
 _DISCONNECT = {"type": "http.disconnect"}
 
