@@ -93,8 +93,12 @@ class Exchange:
         body = response.body
         headers = [b"%b: %b\r\n" % header for header in (*self._default_headers, *response.headers)]
         end = b"%d\r\n\r\n" if self.keep_alive else b"%d\r\nconnection: close\r\n\r\n"
+        head = b"".join((STATUS_LINE[response.status], *headers, _JSON_NO_STORE, end % len(body)))
         self.response_complete = True
-        self._transport.write(b"".join((STATUS_LINE[response.status], *headers, _JSON_NO_STORE, end % len(body), body)))
+        if len(body) < LARGE:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
         if not self.keep_alive:
             self._transport.close()
         self._on_response()
