@@ -142,7 +142,8 @@ def read_messages(body: bytes) -> Incoming:
             headers = _with_expiry(headers, message.expires_in_ms)
             field = "message_id"
             _check_message_id(message.message_id)
-            payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
+            if message.unique_key is not None or message.unique_while != "pending":
+                payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
             incoming.add(message.key, data, headers, message.message_id, _due(message), message.unique_key)
         except InvalidInput as error:
             error.field = error.field or field
