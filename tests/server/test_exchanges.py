@@ -10,7 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
+from headrace import App
+from headrace.server.asgi import Server
 from headrace.server.http import Response
+from headrace.server.options import Options
 from headrace.server.transport.exchange import Exchange, is_common
 from headrace.server.transport.limits import Limits
 from headrace.server.transport.listener import Address, Listener
@@ -109,3 +112,30 @@ async def test_a_connection_ends_as_the_client_asks() -> None:
         answer = await client.ask(request(b"", b"connection: close", path=b"/direct"))
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert await client.end() == b""
+
+
+async def test_the_limits_and_checks_of_the_server_hold(dsn: str) -> None:
+    app = App(dsn, streams=["orders"])
+    server = Server(app, Options(max_body=100, max_requests=1))
+    listener = Listener(server, server.limits, find_endpoint=server.find_endpoint)
+    bound = Address("127.0.0.1", 0).bind()
+    path = b"/v1/streams/orders/messages"
+    body = b'{"key":"a","data":1}'
+    async with app.running():
+        await listener.open([bound])
+        async with connected(bound.getsockname()[1]) as client:
+            assert (await client.ask(request(body, path=path))).body == b'{"data":{"published":1}}'
+            assert (await client.ask(request(b" " * 101, path=path))).code == "too_large"
+            assert (await client.ask(request(b"{", path=path))).status == 400
+            assert (await client.ask(request(body, path=path + b"?odd=1"))).status == 422
+            foreign = request(body, path=path).replace(b"host: localhost", b"host: evil.example")
+            assert (await client.ask(foreign)).code == "host_not_allowed"
+            browser = request(body, b"user-agent: Mozilla/5.0", b"content-type: text/plain", path=path)
+            assert (await client.ask(browser)).code == "unsupported_media_type"
+            server.limits.begin()
+            assert (await client.ask(request(body, path=path))).code == "too_many_requests_under_way"
+            server.limits.end({})
+            assert (await client.ask(request(body, path=path))).status == 200
+        assert (server.limits.under_way, server.limits.held) == (0, 0)
+        assert server.limits.refused == {413: 1, 403: 1, 415: 1, 503: 1}
+        await listener.abort()
