@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from headrace.server.http import Response
+from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.protocol import connection_class
 from tests.server.raw import echo, limits, request
 
@@ -67,6 +69,10 @@ class Transport:
         return 0
 
 
+async def _answer(exchange: Exchange) -> None:
+    await exchange.respond(Response(200, b"%d" % len(exchange.body)))
+
+
 async def _say(data: bytes, cuts: list[int]) -> tuple[Transport, dict[int, int]]:
     """Return the answer to the bytes, cut at these places, and the refusals."""
     bounds = limits(max_head=MAX_HEAD, max_headers=10)
@@ -76,7 +82,8 @@ async def _say(data: bytes, cuts: list[int]) -> tuple[Transport, dict[int, int]]
     )  # fmt: skip
     config.load()
     state, transport, loop = ServerState(), Transport(), asyncio.get_running_loop()
-    connection = connection_class(bounds, lambda: None)(config, state, {}, loop)
+    direct = connection_class(bounds, lambda: None, lambda method, path: _answer)
+    connection = direct(config, state, {}, loop)
     connection.connection_made(transport)  # type: ignore[arg-type]
     places = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     for start, end in pairwise(places):

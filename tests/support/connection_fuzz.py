@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from headrace.server.errors import error_response
 from headrace.server.http import Response
+from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.limits import Limits
 from headrace.server.transport.protocol import connection_class
 from tests.server.raw import limits
@@ -186,7 +187,7 @@ class Fuzzer:
     def __init__(self) -> None:
         self._limits = limits(max_head=MAX_HEAD)
         self._seen: list[Seen] = []
-        self._class = connection_class(self._limits, lambda: None)
+        self._class = connection_class(self._limits, lambda: None, lambda method, path: self._answer)
         self._config = Config(
             self._limits.around(self._application), http=self._class, ws="none", lifespan="off", interface="asgi3",
             log_config=None, access_log=False, proxy_headers=False,
@@ -207,6 +208,13 @@ class Fuzzer:
         except Exception as error:
             response = error_response(error)
         await response.send(send)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Answer a request that arrived in one piece, without ASGI."""
+        self._limits.hold_body(exchange.scope, exchange.body)
+        target = exchange.scope["raw_path"] + (b"?" + query if (query := exchange.scope["query_string"]) else b"")
+        self._seen.append(Seen(exchange.scope["method"], target.decode("latin-1"), exchange.body))
+        await exchange.respond(Response(200, b"", ((MARK, b"%d" % (len(self._seen) - 1)),)))
 
     async def send(self, stream: Stream) -> tuple[list[Seen], bytes]:
         """Send a stream to a new connection. Returns the requests that reached the application, and the answers."""

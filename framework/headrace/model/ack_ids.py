@@ -10,8 +10,9 @@ from __future__ import annotations
 import hmac
 import struct
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import repeat
 
 import msgspec
 
@@ -58,13 +59,10 @@ class AckIds:
 
     def seal_all(self, consumer: int, lease: int, seqs: Sequence[int], attempts: Sequence[int]) -> list[str]:
         """Make the ack ids of all messages of a lease. `attempts` is parallel to `seqs`."""
-        pack, size = _FIELDS.pack, min(len(seqs), _LARGEST_LEASE)
-        return self._sealed(
-            [
-                pack(consumer, lease, seq, min(_MOST_ATTEMPTS, attempt), size)
-                for seq, attempt in zip(seqs, attempts, strict=True)
-            ]
-        )
+        if max(attempts, default=1) > _MOST_ATTEMPTS:
+            attempts = [min(_MOST_ATTEMPTS, attempt) for attempt in attempts]
+        size = min(len(seqs), _LARGEST_LEASE)
+        return self._sealed(map(_FIELDS.pack, repeat(consumer), repeat(lease), seqs, attempts, repeat(size)))
 
     def open(self, ack_id: str) -> AckId:
         """Read an ack id. Raises `InvalidAckId`."""
@@ -83,7 +81,7 @@ class AckIds:
         unpack, end = _FIELDS.unpack_from, len(raw)
         return [AckId(*unpack(raw, place)) for place in range(0, end, _RAW)]
 
-    def _sealed(self, fields: list[bytes]) -> list[str]:
+    def _sealed(self, fields: Iterable[bytes]) -> list[str]:
         # One base64 call encodes all of them, because each id has a whole number of base64's groups.
         key = self._key
         raw = b"".join([one + blake2b(one, digest_size=_SEAL, key=key).digest() for one in fields])

@@ -49,7 +49,7 @@ _SECONDS = re.compile(r"[0-9]{1,10}([.][0-9]{1,9})?")
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_model)
-_NUL = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\u0000")
+_NUL = re.compile(r"(?:^|[^\\])(?:\\\\)*\\u0000")
 
 
 def encode(data: Any) -> str:
@@ -59,11 +59,10 @@ def encode(data: Any) -> str:
         InvalidData: JSON can't represent the data, or it contains a NUL, which Postgres can't return as text.
     """
     try:
-        encoded = _encoder.encode(data)
-        text = encoded.decode()
+        text = str(data, "utf-8") if isinstance(data, msgspec.Raw) else _encoder.encode(data).decode()
     except (TypeError, ValueError, RecursionError, UnicodeError) as error:
         raise InvalidData(f"The data can't be written as JSON: {error}.") from error
-    if b"\\u0000" in encoded and _NUL.search(encoded):
+    if "\\" in text and "\\u0000" in text and _NUL.search(text):
         raise InvalidData(
             "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import MutableMapping
 from contextlib import nullcontext
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,7 @@ from headrace.server.http import (
     Endpoint,
     Receive,
     Request,
+    Response,
     Scope,
     Send,
     while_connected,
@@ -34,7 +36,12 @@ from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.routes.context import CONTEXT
+from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
+from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.limits import Limits, replay
+
+MAX_PATHS = 1000
+"""The most paths of the data plane whose endpoints are remembered. Each has at most `MAX_TARGET` bytes."""
 
 CLIENT_DISCONNECTED = 499
 """Status under which a request is counted if its client disconnected before the answer. It is
@@ -67,6 +74,7 @@ class Server:
         self.push_consumers, self._webhooks = self._home.push_consumers, self._home.webhooks
         self._management = management()
         self._limited = self.limits.around(self._respond)
+        self.find_endpoint = lru_cache(MAX_PATHS)(self._find_endpoint)
         self.engine.requests = self._request_counts
         self.databases = DataDatabases(
             app, self._data_plane_of, self.options.data_connections, self.options.max_data_connections
@@ -139,21 +147,70 @@ class Server:
         try:
             self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive)
-            await self.limits.take_turn(scope)
-            if self._router.exist:
-                endpoint = await self._endpoint_elsewhere(scope, path, plane is None) or endpoint
             request = Request(scope, receive, names, body)
-            if plane is not None:  # webhooks are sent with any parameters
-                self.data_plane.check_query(endpoint, request)
-            response = await endpoint(request)
+            response = await self._answer(endpoint, request, path, webhook=plane is None)
         except Exception as error:
             response = error_response(error)
         if response is not None:
             send_response = scope.get(SEND_RESPONSE)  # of Headrace's own web server
             if send_response is None or not send_response(response):
                 await response.send(send)
+        self._count(endpoint, method, response, began)
+
+    async def _answer(self, endpoint: Endpoint, request: Request, path: str, *, webhook: bool) -> Response | None:
+        """Answer a request of the data plane or a webhook. Raises errors that `error_response` converts."""
+        await self.limits.take_turn(request.scope)
+        if self._router.exist:
+            endpoint = await self._endpoint_elsewhere(request.scope, path, webhook) or endpoint
+        if not webhook:  # webhooks are sent with any parameters
+            self.data_plane.check_query(endpoint, request)
+        return await endpoint(request)
+
+    def _count(self, endpoint: Endpoint, method: str, response: Response | None, began: float) -> None:
         status = CLIENT_DISCONNECTED if response is None else response.status
         self.monitoring.requests.add(endpoint.__name__, method, status, perf_counter() - began)
+
+    # --- without ASGI
+
+    def _find_endpoint(self, method: str, path: str) -> ExchangeEndpoint | None:
+        """Return what answers requests of the data plane. None for all other requests."""
+        found = self.data_plane.find(method, path)
+        return None if found is None else partial(self._answer_exchange, *found, path)
+
+    async def _answer_exchange(self, endpoint: Endpoint, names: tuple[str, ...], path: str, exchange: Exchange) -> None:
+        """Answer a request of the data plane that has arrived in one piece. It passes the same checks as in ASGI."""
+        began = perf_counter()
+        scope = exchange.scope
+        try:
+            if (violation := self._origins.violation(scope)) is not None and await self._refuses(scope):
+                raise self.limits.refuse(violation)
+            self.limits.begin()
+        except Exception as error:
+            await exchange.respond(error_response(error))
+            return
+        try:
+            response = await self._answer_within_limits(endpoint, names, path, exchange)
+            if response is not None:
+                await exchange.respond(response)
+        finally:
+            self.limits.end(scope)
+        self._count(endpoint, scope["method"], response, began)
+
+    async def _answer_within_limits(
+        self, endpoint: Endpoint, names: tuple[str, ...], path: str, exchange: Exchange
+    ) -> Response | None:
+        scope = exchange.scope
+        try:
+            if not self.access.open:
+                self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+            self.limits.hold_body(scope, exchange.body)
+            return await self._answer(
+                endpoint, Request(scope, exchange.receive, names, exchange.body), path, webhook=False
+            )
+        except Exception as error:
+            return error_response(error)
+
+    # --- elsewhere
 
     async def _endpoint_elsewhere(self, scope: Scope, path: str, webhook: bool) -> Endpoint | None:
         """Return the endpoint of a further database. None if the server's own database answers the request."""

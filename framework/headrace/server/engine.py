@@ -29,6 +29,7 @@ from headrace.server.access.transform_modules import TransformModules
 from headrace.server.data_plane.background_tasks import BackgroundTasks
 from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_WAIT
 from headrace.server.data_plane.coalescing import Coalescer
+from headrace.server.data_plane.given_leases import GivenLeases
 from headrace.server.data_plane.message_cache import MessageCaches
 from headrace.server.data_plane.publish_batching import Incoming, PublishBatcher
 from headrace.server.data_plane.receive_request import Gone, Share
@@ -139,6 +140,7 @@ class Engine:
         self._settles: dict[int, SettleBatcher] = {}
         self._leasing, self._settling = Coalescer(), Coalescer()
         self._caches = MessageCaches(self._options.max_cached)
+        self._given = GivenLeases()
 
     # --- administration
 
@@ -251,6 +253,8 @@ class Engine:
             self._forget_consumer(consumer)
             raise
         self.counts.received += len(share.seqs)
+        if share.lease is not None and share.ack_ids:  # retention may have deleted all of them meanwhile
+            self._given.add(consumer.number, share.lease, share.ack_ids)
         return share
 
     async def release(self, consumer: CachedConsumer, share: Share) -> None:
@@ -273,23 +277,37 @@ class Engine:
             InvalidAckId: an ack id is invalid. Nothing is settled.
             UnknownConsumer, StoreUnavailable.
         """
+        if failure is None and not strict:
+            lease = self._given.take(consumer.number, ack_ids)
+            if lease is not None:
+                held = await self._settles_of(consumer).ack_lease(lease)
+                return self._count_settled(consumer, len(ack_ids), failure, [] if held else list(ack_ids))
         ours, stale = await self._opened(consumer, ack_ids)
         distinct = len(ours) + len(stale)
         if ours:
-            settles = self._settles.get(consumer.number)
-            if settles is None:
-                settles = self._settles[consumer.number] = SettleBatcher(
-                    self._running().database, consumer.number, self._tasks.start, self._settling, self._clock
-                )
-            lost = await settles.settle(list(ours.values()), failure, strict=strict)
+            lost = await self._settles_of(consumer).settle(list(ours.values()), failure, strict=strict)
             if lost:
                 stale += [
                     text for text, one in ours.items() if (one.lease, one.seq) in lost or (one.lease, None) in lost
                 ]
-            receivers = self._receivers.get(consumer.number)
-            if receivers is not None:
-                receivers.wake()  # keys have become free, and there is capacity
+        return self._count_settled(consumer, distinct, failure, stale)
+
+    def _settles_of(self, consumer: CachedConsumer) -> SettleBatcher:
+        settles = self._settles.get(consumer.number)
+        if settles is None:
+            settles = self._settles[consumer.number] = SettleBatcher(
+                self._running().database, consumer.number, self._tasks.start, self._settling, self._clock
+            )
+        return settles
+
+    def _count_settled(
+        self, consumer: CachedConsumer, distinct: int, failure: Failure | None, stale: list[str]
+    ) -> list[str]:
+        """Count what a request has settled, and look for messages that may have become free. Returns the stale ids."""
         done = distinct - len(stale)
+        receivers = self._receivers.get(consumer.number)
+        if receivers is not None and done:
+            receivers.wake()  # keys have become free, and there is capacity
         if failure is None:
             self.counts.acked += done
         else:
@@ -348,6 +366,7 @@ class Engine:
         if history != self._history:
             self._history = history
             self._ack_ids = None
+            self._given.clear()
             self.clear_caches()
         return await self.ack_ids()
 
@@ -417,6 +436,7 @@ class Engine:
             self._publishes.clear()
             self._receivers.clear()
             self._settles.clear()
+            self._given.clear()
             self._caches = MessageCaches(self._options.max_cached)
             await self._tasks.cancel()
 

@@ -93,12 +93,7 @@ class Request:
     @property
     def query(self) -> dict[str, str]:
         """The query's parameters. If a parameter occurs twice, the last value counts."""
-        text = self._scope["query_string"]
-        if not text:
-            return {}
-        if b"%" in text or b"+" in text or b";" in text:
-            return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
-        return {name: value for name, _, value in (part.partition("=") for part in text.decode("latin-1").split("&"))}
+        return parameters(self._scope["query_string"])
 
     async def wait_for_disconnect(self) -> None:
         """Wait until the client has disconnected."""
@@ -121,6 +116,15 @@ class Request:
         event.cancel()
         await asyncio.wait([event])
         return not event.cancelled() and event.exception() is None and event.result()["type"] == "http.disconnect"
+
+
+def parameters(query: bytes) -> dict[str, str]:
+    """Return the parameters of a query string. If a parameter occurs twice, the last value counts."""
+    if not query:
+        return {}
+    if b"%" in query or b"+" in query or b";" in query:
+        return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    return {name: value for name, _, value in (part.partition("=") for part in query.decode("latin-1").split("&"))}
 
 
 @asynccontextmanager

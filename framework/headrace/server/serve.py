@@ -83,7 +83,7 @@ class ServerRunner:
 
     async def _serve(self) -> None:
         tls = None if self._certificate is None else self._certificate.context
-        listener = Listener(self._server, self._server.limits, tls)
+        listener = Listener(self._server, self._server.limits, tls, self._server.find_endpoint)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(listener.run)

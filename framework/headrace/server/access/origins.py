@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headrace.model.errors import ConfigurationError
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+_PLAIN = frozenset((
+    b"host", b"content-type", b"content-length", b"authorization", b"user-agent", b"accept", b"accept-encoding", b"connection",
+))  # fmt: skip
+_MAX_KNOWN = 100
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _BROWSER = b"mozilla/"
 _FORM = "application/x-www-form-urlencoded"
@@ -40,11 +44,28 @@ class OriginPolicy:
 
     def __init__(self, allowed_hosts: Iterable[str] = ()) -> None:
         self._hosts = frozenset(("localhost", *map(_configured, allowed_hosts)))
+        self._known: set[bytes | None] = set()  # Host headers that are allowed, whatever the address of the server is
 
     def violation(self, scope: Scope) -> Problem | None:
         """Return why a request must be refused while the server is open, or None."""
+        if self._is_plain(scope["headers"]):
+            return None
         signs = _Signs(scope["headers"])
+        if len(signs.hosts) == 1 and len(self._known) < _MAX_KNOWN and self._allows(signs.hosts[0], {}):
+            self._known.update(value for name, value in scope["headers"] if name == b"host")
         return self._foreign_host(signs.hosts, scope) or signs.cross_site(scope) or signs.simple_body(scope)
+
+    def _is_plain(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Return whether a request has no sign of a browser, and a host that is known to be allowed, which is nearly
+        always so."""
+        found = dict(headers)
+        return (
+            len(found) == len(headers)
+            and found.keys() <= _PLAIN
+            and found.get(b"host") in self._known
+            and found.get(b"content-type", b"application/json") == b"application/json"
+            and found.get(b"user-agent", b"")[: len(_BROWSER)].lower() != _BROWSER
+        )
 
     def cross_site(self, scope: Scope) -> Problem | None:
         """Return why a request must be refused that no token can protect, or None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 
@@ -16,7 +17,7 @@ from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SE
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import Problem
-from headrace.server.http import Request
+from headrace.server.http import Request, parameters
 
 RECEIVE_PARAMETERS = ("batch_size", "wait_for")
 """Query parameters of a receive request."""
@@ -141,7 +142,8 @@ def read_messages(body: bytes) -> Incoming:
             headers = _with_expiry(headers, message.expires_in_ms)
             field = "message_id"
             _check_message_id(message.message_id)
-            payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
+            if message.unique_key is not None or message.unique_while != "pending":
+                payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
             incoming.add(message.key, data, headers, message.message_id, _due(message), message.unique_key)
         except InvalidInput as error:
             error.field = error.field or field
@@ -250,6 +252,8 @@ def delay_in_seconds(milliseconds: float) -> float:
 
 def read_receive(request: Request) -> tuple[int, float]:
     """Return the batch size and the seconds to wait, from the query and the body. The body takes precedence."""
+    if not request.body:
+        return _read_query(request.query_string)
     receive = _decode_receive(request.body) if request.body.strip() else Receive()
     query = request.query
     if query:
@@ -257,6 +261,17 @@ def read_receive(request: Request) -> tuple[int, float]:
             receive.batch_size = _batch_size(query["batch_size"])
         if "wait_for" in query and b"wait_for" not in request.body:
             receive.wait_for = query["wait_for"]
+    return _checked(receive)
+
+
+@lru_cache(maxsize=100)
+def _read_query(text: bytes) -> tuple[int, float]:
+    """Read the query of a request without a body. A client usually sends the same one again."""
+    query = parameters(text)
+    return _checked(Receive(_batch_size(query.get("batch_size", "1")), query.get("wait_for", 0)))
+
+
+def _checked(receive: Receive) -> tuple[int, float]:
     if not 1 <= receive.batch_size <= MAX_RECEIVED:
         raise _invalid("batch_size", f"batch_size={receive.batch_size} is out of range", _BATCH_SIZES)
     return receive.batch_size, _seconds(receive.wait_for)

@@ -18,23 +18,25 @@ MAX_MESSAGES = 5000
 
 
 class _PendingSettle:
-    """The messages that one request settles. `whole` has the leases that it acks completely."""
+    """The messages that one request settles: leases that it acks completely, and single messages."""
 
     __slots__ = ("answer", "failure", "singles", "whole")
 
-    def __init__(self, ids: Sequence[AckId], failure: Failure | None, strict: bool) -> None:
+    def __init__(
+        self, whole: set[int], singles: Sequence[tuple[int, int]] = (), failure: Failure | None = None
+    ) -> None:
+        self.whole = whole
+        self.singles = singles
         self.failure = failure
-        self.whole: set[int] = set()
-        self.singles: list[tuple[int, int]] = []
-        lease, size = ids[0].lease, ids[0].size
-        if failure is None and not strict and len(ids) == size and all(one.lease == lease for one in ids):
-            self.whole.add(lease)  # the usual case
-        else:
-            if failure is None and not strict:
-                held = Counter([one.lease for one in ids])
-                self.whole = {one.lease for one in ids if held[one.lease] == one.size}
-            self.singles = [(one.lease, one.seq) for one in ids if one.lease not in self.whole]
         self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
+
+
+def _pending(ids: Sequence[AckId], failure: Failure | None, strict: bool) -> _PendingSettle:
+    whole: set[int] = set()
+    if failure is None and not strict:
+        held = Counter([one.lease for one in ids])
+        whole = {one.lease for one in ids if held[one.lease] == one.size}
+    return _PendingSettle(whole, [(one.lease, one.seq) for one in ids if one.lease not in whole], failure)
 
 
 class SettleBatcher:
@@ -81,8 +83,14 @@ class SettleBatcher:
         Raises:
             UnknownConsumer, StoreUnavailable.
         """
+        return await self._settled(_pending(ids, failure, strict))
+
+    async def ack_lease(self, lease: int) -> bool:
+        """Ack all messages that a lease holds. Returns whether it was held. Raises as `settle` does."""
+        return (lease, None) not in await self._settled(_PendingSettle({lease}))
+
+    async def _settled(self, request: _PendingSettle) -> set[tuple[int, int | None]]:
         self.used_at = self._clock()
-        request = _PendingSettle(ids, failure, strict)
         self._queue.append(request)
         if not self._working:
             self._working = True

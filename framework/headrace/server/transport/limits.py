@@ -60,17 +60,42 @@ class Limits:
         async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 return await application(scope, receive, send)
-            if self.under_way >= self.options.max_requests:
-                return await error_response(self.refuse(_too_many_requests(self.options.max_requests))).send(send)
-            self.under_way += 1
+            try:
+                self.begin()
+            except Problem as problem:
+                return await error_response(problem).send(send)
             try:
                 return await application(scope, receive, send)
             finally:
-                self.under_way -= 1
-                self.held -= scope.get(_HELD, 0)
-                self.leave(scope)
+                self.end(scope)
 
         return bounded
+
+    def begin(self) -> None:
+        """Count a request. Call `end` at its end.
+
+        Raises:
+            Problem: too many requests are under way (503).
+        """
+        if self.under_way >= self.options.max_requests:
+            raise self.refuse(_too_many_requests(self.options.max_requests))
+        self.under_way += 1
+
+    def end(self, scope: Scope) -> None:
+        """Count a request no more, nor its body."""
+        self.under_way -= 1
+        self.held -= scope.get(_HELD, 0)
+        self.leave(scope)
+
+    def hold_body(self, scope: Scope, body: bytes) -> None:
+        """Count the bytes of a body that has arrived in one piece, until the request ends.
+
+        Raises:
+            Problem: the body is too large (413), or the server holds too many bytes (503).
+        """
+        if len(body) > self.options.max_body:
+            raise self.refuse(_too_large(self.options.max_body, "--max-body"))
+        self._hold(scope, len(body))
 
     def admit(self, scope: Scope, caller: str | None) -> None:
         """Count a request for its token. Call `leave` at its end.

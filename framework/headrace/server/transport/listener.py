@@ -23,6 +23,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.server.transport.exchange import FindEndpoint
 from headrace.server.transport.limits import Application, Limits
 from headrace.server.transport.protocol import connection_class
 from headrace.store.database.keepalive import keep_alive
@@ -137,11 +138,15 @@ class Listener:
         application: answers requests.
         limits: the limits of size and speed for clients.
         tls: the certificate, or None for plain HTTP.
+        find_endpoint: returns what answers a request without ASGI.
     """
 
-    def __init__(self, application: Application, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, application: Application, limits: Limits, tls: ssl.SSLContext | None = None,
+        find_endpoint: FindEndpoint = lambda method, path: None,
+    ) -> None:  # fmt: skip
         self._options = limits.options
-        self._protocol = connection_class(limits, self._on_connection_closed)
+        self._protocol = connection_class(limits, self._on_connection_closed, find_endpoint)
         self._tls = tls
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []

@@ -1,5 +1,5 @@
 """A connection of `headrace serve`: uvicorn's protocol, with limits on the size and the duration of
-requests.
+requests, and without ASGI for the usual requests of the data plane, see `Exchange`.
 
 The limits cost a few comparisons per request. After the first request of a connection, timers are
 set only for slow clients: if request line and headers arrive in several pieces, or if a response is
@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
 from headrace.server.http import NO_STORE, SEND_RESPONSE, Response
+from headrace.server.transport.exchange import MAX_TARGET, Exchange, FindEndpoint, is_common
 from headrace.server.transport.limits import Limits
 
 REFUSED_CONNECTIONS = 100
@@ -31,6 +32,7 @@ class Connection(HttpToolsProtocol):
 
     limits: Limits
     on_closed: Callable[[], None]
+    find_endpoint: FindEndpoint
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -44,6 +46,7 @@ class Connection(HttpToolsProtocol):
         self._framing = 0  # bytes since the body's last byte, such as trailers
         self._ignore_input = False
         self._refusal: Problem | None = None
+        self._exchange: Exchange | None = None  # the request that is being parsed, if it needs no ASGI
         self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
         self._write_deadline: asyncio.TimerHandle | None = None
 
@@ -108,6 +111,8 @@ class Connection(HttpToolsProtocol):
             # protocol, so it is not read as HTTP.
             self._ignore_input = True
             return
+        if self._exchange is not None:
+            self._go_on_through_asgi(self._exchange)
         cycle = self.cycle
         if self._in_head:
             if self._head > self._options.max_head or self._is_too_large():
@@ -123,7 +128,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
         self._in_head = True
         self._head = 0
         self._first = self._piece
@@ -131,12 +137,15 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. Trailers are discarded, since the request has begun without them."""
         if self._in_head:
-            super().on_header(name, value)
+            self.headers.append((name.lower(), value))
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body."""
         self._framing = 0
-        super().on_body(body)
+        if self._exchange is not None:
+            self._exchange.body += body
+        else:
+            super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Check the complete headers of a request. Raises to refuse them."""
@@ -155,14 +164,60 @@ class Connection(HttpToolsProtocol):
                 "malformed",
                 f"The client pipelines too many requests. Send at most {options.max_pipelined} ahead of their responses.",
             )
-        elif (reason := self._ambiguity()) is not None:
-            self._refusal = Problem(400, "malformed", reason)
+        else:
+            self._exchange = self._begin_exchange()
+            if self._exchange is None and (reason := self._ambiguity()) is not None:
+                self._refusal = Problem(400, "malformed", reason)
         if self._refusal is not None:
             raise self._refusal
         self._in_head = False
         self._framing = 0
         if self._deadline is not None:
             self._cancel_deadline()
+        if self._exchange is None:
+            self._begin_asgi()
+
+    def _begin_exchange(self) -> Exchange | None:
+        """Begin a request that needs no ASGI, as far as its head says. None if it does."""
+        parser, url = self.parser, self.url
+        if (
+            (self.cycle is not None and not self.cycle.response_complete)
+            or len(url) > MAX_TARGET
+            or not is_common(self.headers)
+            or parser.get_http_version() != "1.1"
+            or parser.should_upgrade()
+        ):
+            return None
+        path, _, query = url.partition(b"?")
+        if path[:1] != b"/" or b"%" in path or b"#" in url or not url.isascii():
+            return None
+        method, text = parser.get_method().decode("ascii"), path.decode("ascii")
+        endpoint = self.find_endpoint(method, text)
+        if endpoint is None:
+            return None
+        scope = {
+            "type": "http", "http_version": "1.1", "scheme": self.scheme, "server": self.server, "client": self.client,
+            "method": method, "path": text, "raw_path": path, "query_string": query, "headers": self.headers,
+        }  # fmt: skip
+        return Exchange(
+            endpoint, scope, self.transport, self.flow, parser.should_keep_alive(), self.server_state.default_headers,
+            self.on_response_complete,
+        )  # fmt: skip
+
+    def _go_on_through_asgi(self, exchange: Exchange) -> None:
+        """Take a request for an ordinary one, since only the first piece of its body has arrived."""
+        self._exchange = None
+        self._begin_asgi()
+        if exchange.body:
+            super().on_body(exchange.body)
+
+    def _begin_asgi(self) -> None:
+        """Begin a request that the application answers through ASGI."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
@@ -207,12 +262,23 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request's body, which may have been refused long before."""
+        if self._exchange is not None:
+            self._answer(self._exchange)
+            return
         cycle = self.cycle
         if cycle.response_complete and cycle.more_body:
             cycle.more_body = False
             self._cancel_deadline()
             self._keep_alive()
         super().on_message_complete()
+
+    def _answer(self, exchange: Exchange) -> None:
+        """Answer a request that has arrived in one piece."""
+        self._exchange = None
+        self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn uses of a cycle
+        task = self.loop.create_task(exchange.endpoint(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     # --- responses
 
@@ -303,15 +369,19 @@ def _send(cycle: RequestResponseCycle, response: Response) -> bool:
     return True
 
 
-def connection_class(limits: Limits, on_closed: Callable[[], None]) -> type[Connection]:
+def connection_class(
+    limits: Limits, on_closed: Callable[[], None], find_endpoint: FindEndpoint = lambda method, path: None
+) -> type[Connection]:
     """Make the class of a server's connections. uvicorn instantiates it, and has no arguments for
     limits.
 
     Args:
         limits: the limits of the server.
         on_closed: called when a connection has ended.
+        find_endpoint: returns what answers a request without ASGI. By default nothing does.
     """
-    return type("Connection", (Connection,), {"limits": limits, "on_closed": staticmethod(on_closed)})
+    functions = {"on_closed": staticmethod(on_closed), "find_endpoint": staticmethod(find_endpoint)}
+    return type("Connection", (Connection,), {"limits": limits, **functions})
 
 
 def _head_too_large(limit: int) -> Problem:
