@@ -27,7 +27,15 @@ from headrace.model.errors import (
 )
 from headrace.model.text.masking import masked
 from headrace.store.database.addresses import Addresses
-from headrace.store.database.connection import Connection, Hold, PoolCounters, ending_when_idle, release
+from headrace.store.database.connection import (
+    MAX_QUERIES,
+    Connection,
+    Hold,
+    PoolCounters,
+    SpareConnections,
+    ending_when_idle,
+    release,
+)
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 from headrace.store.database.fair_shares import FairShares, NoPlace
@@ -146,6 +154,7 @@ class Database:
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._spare: SpareConnections | None = None
 
     def limit_judging(self, places: int) -> None:
         """Set how many connections may examine many messages at the same time. It is at least one, and at most all."""
@@ -167,6 +176,7 @@ class Database:
                 self.dsn,
                 min_size=0,
                 max_size=self.max_connections,
+                max_queries=MAX_QUERIES,
                 connect=self._connect,
                 connection_class=Connection,
                 init=self._watch,
@@ -177,6 +187,7 @@ class Database:
                 command_timeout=COMMAND_TIMEOUT,
                 server_settings=self._session(),
             )
+            self._spare = SpareConnections(self._pool)
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
@@ -231,6 +242,9 @@ class Database:
     async def close(self) -> None:
         """Close every connection, including those in use, within a few seconds."""
         pool, self._pool = self._pool, None
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.forget()
         if pool is not None:
             pool.terminate()
         await self._detector.close()
@@ -238,6 +252,9 @@ class Database:
     async def drain(self) -> None:
         """Close every connection once it is not in use."""
         pool, self._pool = self._pool, None
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await spare.return_all()
         if pool is not None:
             with translated(self.dsn):
                 await pool.close()
@@ -354,9 +371,11 @@ class Database:
 
     async def end(self, hold: Hold) -> None:
         """Return what `begin` returned. Rolls back what is not committed."""
-        self._in_use -= 1
         try:
-            await hold.end()
+            try:
+                await hold.end()
+            finally:
+                await self._release(hold.pool, hold.connection)
         finally:
             self._hold_semaphore.release()
 
@@ -411,18 +430,30 @@ class Database:
             connection.terminate()
             raise
         finally:
-            self._in_use -= 1
-            await release(pool, connection)
+            await self._release(pool, connection)
 
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
         pool = self._open_pool()
-        if self._in_use < self.max_connections:
-            connection = await pool.acquire(timeout=self.connect_timeout)
-        else:
+        assert self._spare is not None
+        self._in_use += 1  # from before the connection is there, so that `waiting` counts every caller that waits
+        if (connection := self._spare.take()) is not None:
+            return pool, connection
+        try:
+            if self._in_use <= self.max_connections:
+                return pool, await pool.acquire(timeout=self.connect_timeout)
             with self._waiting():
-                connection = await pool.acquire(timeout=self.connect_timeout)
-        self._in_use += 1
-        return pool, connection
+                return pool, await pool.acquire(timeout=self.connect_timeout)
+        except BaseException:
+            self._in_use -= 1
+            raise
+
+    async def _release(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
+        """Return a connection. It goes through the pool if a call waits there."""
+        try:
+            if self.waiting or pool is not self._pool or self._spare is None or not self._spare.keep(connection):
+                await release(pool, connection)
+        finally:
+            self._in_use -= 1
 
     async def _watch(self, connection: Any) -> None:
         connection.begin(self._counters, self._detector, granted=self.granted)
@@ -430,6 +461,8 @@ class Database:
     async def _expire(self) -> None:
         if self._pool is not None:
             await self._pool.expire_connections()
+        if self._spare is not None:
+            await self._spare.return_all()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -459,7 +492,7 @@ class Database:
         pool = self._pool
         return {
             "open": pool.get_size() if pool else 0,
-            "idle": pool.get_idle_size() if pool else 0,
+            "idle": (pool.get_idle_size() if pool else 0) + len(self._spare or ()),
             "max": self.max_connections,
             "held": self.holds - self._hold_semaphore.value,
             "holds": self.holds,
