@@ -435,7 +435,7 @@ class Database:
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
         pool = self._open_pool()
         assert self._spare is not None
-        self._in_use += 1  # from before the connection is there, so that `waiting` counts every caller that waits
+        self._in_use += 1  # from before the connection is there, so that it counts the callers that wait, too
         if (connection := self._spare.take()) is not None:
             return pool, connection
         try:
@@ -448,9 +448,10 @@ class Database:
             raise
 
     async def _release(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
-        """Return a connection. It goes through the pool if a call waits there."""
+        """Return a connection. It goes through the pool if another call waits there."""
+        waits = self._in_use > self.max_connections
         try:
-            if self.waiting or pool is not self._pool or self._spare is None or not self._spare.keep(connection):
+            if waits or pool is not self._pool or self._spare is None or not self._spare.keep(connection):
                 await release(pool, connection)
         finally:
             self._in_use -= 1
