@@ -71,6 +71,32 @@ async def test_a_batch_stops_once_it_has_passed_its_bytes(database: store.Databa
     assert await reader.drain(max_bytes=2_500) == [4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("column", ["data", "headers"])
+async def test_compressed_messages_count_as_they_are_delivered(
+    database: store.Database, declare: Declare, column: str
+) -> None:
+    """Of 100 small messages and 20 that are stored in a few hundred bytes, and delivered as 100 kB."""
+    await database.fetch(
+        """do $$ declare v text; begin
+               for v in select relation from headrace_internal.segments loop
+                   execute format('alter table %s alter column data set storage extended, alter column data set compression pglz', v);
+               end loop; end $$"""
+    )
+    reader = await declare()
+    long = f'{{"a": "{"x" * 100_000}"}}'
+    data, headers = (long, None) if column == "data" else ("1", long)
+    await store.publish_many(database, "orders", ["k"] * 100, ["1"] * 100)
+    await store.publish_many(database, "orders", ["k"] * 20, [data] * 20, [headers] * 20)
+    toast = """select sum(pg_relation_size(reltoastrelid)) from pg_class
+               where oid in (select relation::regclass from headrace_internal.segments)"""
+    assert await database.fetchval(toast) == 0
+    batch = await reader.lease(limit=115, max_bytes=1_000_000)
+    assert batch.seqs == list(range(1, 111))
+    batch = await reader.lease(limit=115, max_bytes=1_000_000)
+    assert batch.seqs == list(range(111, 121))
+    assert getattr(batch, column) == [long] * 10
+
+
 async def test_a_message_larger_than_the_bytes_of_a_batch_comes_alone(
     database: store.Database, declare: Declare
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import re
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -26,8 +27,13 @@ CANCEL_TIMEOUT = 2.0
 this connection is closed, and the server notices it.
 """
 
-KEPT_FOR = 2.0
-"""Seconds after which kept connections go back to the pool, those that are not in use."""
+
+MAX_QUERIES = 50_000
+"""The number of statements after which the pool replaces a connection. The server's memory for it grows slowly."""
+
+
+SPARE_TIME = 1.0
+"""How long an unused connection stays taken from the pool, in seconds. See `SpareConnections`."""
 
 
 if TYPE_CHECKING:
@@ -102,6 +108,10 @@ class Connection(Plain):
     _loop: asyncio.AbstractEventLoop
     _transport: asyncio.BaseTransport
     _addr: object
+    _protocol: Any
+    _listeners: dict[str, Any]
+    _log_listeners: set[Any]
+    _top_xact: Transaction | None
 
     def begin(self, counters: PoolCounters, detector: StatementObserver, *, granted: bool = False) -> None:
         """Start the measurements. Called when the connection has just been opened."""
@@ -118,6 +128,20 @@ class Connection(Plain):
     def address(self) -> object:
         """The address to which it is connected: a host as the URL names it and a port, or the path of a Unix socket."""
         return self._addr
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the next call may use it as it is, without the pool's checks and its clean-up."""
+        protocol = self._protocol
+        return not (
+            self.is_closed()
+            or protocol.is_in_transaction()
+            or self._top_xact is not None
+            or protocol._is_cancelling()
+            or protocol.queries_count >= MAX_QUERIES
+            or self._listeners
+            or self._log_listeners
+        )
 
     def send_with_next(self, query: str) -> None:
         """Send this SQL together with the next statement that has no arguments, which saves a round trip."""
@@ -220,7 +244,11 @@ class Hold:
             self.connection.terminate()
 
     async def end(self) -> None:
-        """Roll back what is not committed, and return the connection to its pool."""
+        """Roll back what is not committed, and return the connection to its pool.
+
+        It never stays spare: user code that still has it, such as a task that a handler has left behind, could write
+        into the transaction of another one. The pool makes what that code has useless.
+        """
         try:
             if self._open is not None:
                 transaction, self._open = self._open, None
@@ -230,6 +258,76 @@ class Hold:
             self.break_off()
         finally:
             await release(self._pool, self.connection)
+
+
+class SpareConnections:
+    """Connections that stay taken from their pool after a call, for the next one.
+
+    A connection that goes through the pool for each call costs three times as much processor time as a short
+    statement. A connection that is unused for `SPARE_TIME` seconds is returned to the pool, which closes it later.
+
+    Args:
+        pool: the pool of the connections.
+    """
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._expired_at = -math.inf  # connections from before then are replaced by the pool
+        self._spare: list[tuple[float, Any]] = []  # since when each is unused, the oldest first
+        self._timer: asyncio.TimerHandle | None = None
+        self._returning: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._spare)
+
+    def take(self) -> Any:
+        """The connection that was used last, or None if there is none."""
+        while self._spare:
+            _, connection = self._spare.pop()
+            if _is_reusable(connection):
+                return connection
+            with suppress(asyncpg.InterfaceError):  # it has left its pool
+                connection.terminate()
+        return None
+
+    def keep(self, connection: Any) -> bool:
+        """Keep a connection after a call. Returns False if it must go through the pool."""
+        if not _is_reusable(connection) or connection.opened_at <= self._expired_at:
+            return False
+        self._spare.append((self._loop.time(), connection))
+        if self._timer is None:
+            self._timer = self._loop.call_later(SPARE_TIME, self._return_unused)
+        return True
+
+    async def return_all(self) -> None:
+        """Return all of them to the pool, and those that are in use after their calls."""
+        self._expired_at = self._loop.time()
+        self.forget()
+        spare, self._spare = self._spare, []
+        for _, connection in spare:
+            await release(self._pool, connection)
+
+    def forget(self) -> None:
+        """Stop the timer, because the pool closes its connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _return_unused(self) -> None:
+        before = self._loop.time() - SPARE_TIME / 2
+        unused = [connection for since, connection in self._spare if since <= before]
+        del self._spare[: len(unused)]
+        for connection in unused:
+            task = self._loop.create_task(release(self._pool, connection))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+        self._timer = self._loop.call_later(SPARE_TIME, self._return_unused) if self._spare else None
+
+
+def _is_reusable(connection: Any) -> bool:
+    inner: Connection | None = connection._con  # None if it was closed, and has left its pool
+    return inner is not None and inner.reusable
 
 
 async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
@@ -244,56 +342,3 @@ async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
             connection.terminate()
     with suppress(TimeoutError):
         await pool.release(connection, timeout=CANCEL_TIMEOUT)
-
-
-def unused(connection: Any) -> bool:
-    """Whether a connection of a pool is open, and the next caller may use it as it is: no transaction is open on it, and
-    no cancellation is under way."""
-    with suppress(asyncpg.InterfaceError, AttributeError):  # it is closed already and has left its pool
-        return not (connection.is_closed() or connection.is_in_transaction() or connection._protocol._is_cancelling())
-    return False
-
-
-class KeptConnections:
-    """Connections of a pool that are kept at hand after a call.
-
-    To take a connection from the driver's pool and to return it costs a task, two timeouts and a timer, which is more
-    than a short statement itself. So the next call gets the connection of one that has just ended. A few seconds later
-    it goes back to the pool, which replaces old connections and closes idle ones.
-    """
-
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
-        self._pool = pool
-        self._kept: list[Any] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def take(self) -> Any:
-        """Return the connection that was used last, or None if none is kept."""
-        return self._kept.pop() if self._kept else None
-
-    def keep(self, connection: Any) -> None:
-        """Keep a connection on which nothing is open."""
-        self._kept.append(connection)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(KEPT_FOR, self._begin_giving_back)
-
-    async def clear(self) -> None:
-        """Return all to the pool. Call it before the pool is closed, and if they may have died."""
-        kept, self._kept = self._kept, []
-        await asyncio.gather(*(release(self._pool, connection) for connection in kept), return_exceptions=True)
-
-    def close(self) -> None:
-        """Forget all, after their pool has closed them."""
-        self._kept.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _begin_giving_back(self) -> None:
-        self._timer = None
-        if self._kept:
-            self._task = asyncio.get_running_loop().create_task(self.clear())

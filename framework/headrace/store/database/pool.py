@@ -28,13 +28,13 @@ from headrace.model.errors import (
 from headrace.model.text.masking import masked
 from headrace.store.database.addresses import Addresses
 from headrace.store.database.connection import (
+    MAX_QUERIES,
     Connection,
     Hold,
-    KeptConnections,
     PoolCounters,
+    SpareConnections,
     ending_when_idle,
     release,
-    unused,
 )
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
@@ -153,9 +153,8 @@ class Database:
         self._yours = ""  # SQL that gives a transaction of user code the settings that the user has chosen
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
-        self._acquiring = 0  # calls that the pool has not given a connection yet
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
-        self._kept: KeptConnections  # of the pool
+        self._spare: SpareConnections | None = None
 
     def limit_judging(self, places: int) -> None:
         """Set how many connections may examine many messages at the same time. It is at least one, and at most all."""
@@ -173,10 +172,11 @@ class Database:
                 await self._inspect_server(probe)
             finally:
                 await probe.close(timeout=self.connect_timeout)
-            pool: asyncpg.Pool[asyncpg.Record] = await asyncpg.create_pool(  # type: ignore[call-overload]
+            self._pool = await asyncpg.create_pool(  # type: ignore[call-overload]
                 self.dsn,
                 min_size=0,
                 max_size=self.max_connections,
+                max_queries=MAX_QUERIES,
                 connect=self._connect,
                 connection_class=Connection,
                 init=self._watch,
@@ -187,8 +187,7 @@ class Database:
                 command_timeout=COMMAND_TIMEOUT,
                 server_settings=self._session(),
             )
-            self._kept = KeptConnections(pool)
-            self._pool = pool
+            self._spare = SpareConnections(self._pool)
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
@@ -243,17 +242,20 @@ class Database:
     async def close(self) -> None:
         """Close every connection, including those in use, within a few seconds."""
         pool, self._pool = self._pool, None
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.forget()
         if pool is not None:
             pool.terminate()
-            self._kept.close()
         await self._detector.close()
 
     async def drain(self) -> None:
         """Close every connection once it is not in use."""
         pool, self._pool = self._pool, None
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await spare.return_all()
         if pool is not None:
-            await self._kept.clear()
-            self._kept.close()
             with translated(self.dsn):
                 await pool.close()
         await self._detector.close()
@@ -369,10 +371,10 @@ class Database:
 
     async def end(self, hold: Hold) -> None:
         """Return what `begin` returned. Rolls back what is not committed."""
-        self._in_use -= 1
         try:
             await hold.end()
         finally:
+            self._in_use -= 1
             self._hold_semaphore.release()
 
     async def _acquire_hold(self) -> None:
@@ -420,41 +422,37 @@ class Database:
     async def _connection(self) -> AsyncIterator[Any]:
         """A connection from the pool. It is closed instead of returned if the driver can't use it any more."""
         pool, connection = await self._acquire()
-        answered = False
         try:
             yield connection
-            answered = True
         except asyncpg.InternalClientError:
             connection.terminate()
             raise
-        except asyncpg.PostgresError:
-            answered = True
-            raise
         finally:
-            self._in_use -= 1
-            if answered and pool is self._pool and not self._acquiring and unused(connection):
-                self._kept.keep(connection)
-            else:
-                await release(pool, connection)
+            await self._release(pool, connection)
 
     async def _acquire(self) -> tuple[asyncpg.Pool[asyncpg.Record], Any]:
         pool = self._open_pool()
-        while (connection := self._kept.take()) is not None:
-            if unused(connection):
-                self._in_use += 1
-                return pool, connection
-            await release(pool, connection)
-        self._acquiring += 1
+        assert self._spare is not None
+        self._in_use += 1  # from before the connection is there, so that it counts the callers that wait, too
+        if (connection := self._spare.take()) is not None:
+            return pool, connection
         try:
-            if self._in_use < self.max_connections:
-                connection = await pool.acquire(timeout=self.connect_timeout)
-            else:
-                with self._waiting():
-                    connection = await pool.acquire(timeout=self.connect_timeout)
+            if self._in_use <= self.max_connections:
+                return pool, await pool.acquire(timeout=self.connect_timeout)
+            with self._waiting():
+                return pool, await pool.acquire(timeout=self.connect_timeout)
+        except BaseException:
+            self._in_use -= 1
+            raise
+
+    async def _release(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
+        """Return a connection. It goes through the pool if another call waits there."""
+        waits = self._in_use > self.max_connections
+        try:
+            if waits or pool is not self._pool or self._spare is None or not self._spare.keep(connection):
+                await release(pool, connection)
         finally:
-            self._acquiring -= 1
-        self._in_use += 1
-        return pool, connection
+            self._in_use -= 1
 
     async def _watch(self, connection: Any) -> None:
         connection.begin(self._counters, self._detector, granted=self.granted)
@@ -462,7 +460,8 @@ class Database:
     async def _expire(self) -> None:
         if self._pool is not None:
             await self._pool.expire_connections()
-            await self._kept.clear()
+        if self._spare is not None:
+            await self._spare.return_all()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -492,7 +491,7 @@ class Database:
         pool = self._pool
         return {
             "open": pool.get_size() if pool else 0,
-            "idle": pool.get_idle_size() + len(self._kept) if pool else 0,
+            "idle": (pool.get_idle_size() if pool else 0) + len(self._spare or ()),
             "max": self.max_connections,
             "held": self.holds - self._hold_semaphore.value,
             "holds": self.holds,

@@ -333,6 +333,7 @@ begin
             v_batch.lease_ids := headrace_internal.lease_shares(p_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
                                                        v_batch.crashes, p_shares, v_lowest, p_now, p_now + v_consumer.ack_wait);
             v_batch.lease_id := v_batch.lease_ids[1];
+            v_leases.floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id));
         end if;
         if v_batch.lease_id < v_before.lease_floor then
             perform headrace_internal.raise_sequence_behind('headrace_internal.lease_ids', v_batch.lease_id >> 20, v_before.lease_floor >> 20);
@@ -347,7 +348,7 @@ begin
         end if;
         v_cursor.due_floor := least(v_parked.due_at, v_leases.since, p_now);
     end if;
-    v_cursor.lease_floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id), v_batch.lease_id, v_cursor.lease_floor);
+    v_cursor.lease_floor := coalesce(v_leases.floor, v_batch.lease_id, v_cursor.lease_floor);
     -- When nothing waits, the floors rise with the position. Late arrivals and replayed messages lower them again.
     v_lowest := least(v_leases.lowest, v_due.lowest, v_fresh.seqs[1]);
     v_cursor.parked_floor := coalesce(least(v_parked.lowest, v_lowest, v_fresh.waiting_seqs[1]),

@@ -80,8 +80,12 @@ end $$;
 -- Scan for a consumer without a filter. The statement walks up the primary key, and the messages that must wait are
 -- set aside afterwards. If it meets a late arrival, this returns null, and headrace_internal.scan_general scans.
 --
--- Counting bytes costs a third of the statement's time. It is left out while the table has no message larger than a
--- page, and compresses none.
+-- Counting bytes costs half of the time of a large batch. So the payloads of messages that fit a page as they are
+-- delivered are read without counting, and those of larger ones are left out. If there was one, the statement that
+-- counts runs instead. A table with large messages is read by that one at once.
+--
+-- The statement is planned at each call, so it is kept small. Its columns have the types of the variables, because
+-- PL/pgSQL prepares each conversion anew in each transaction.
 --
 -- p_fresh: the query of the fresh messages. p_relation: the table that it reads. p_arrived: the query of the late
 -- arrivals, null if there can be none.
@@ -92,37 +96,41 @@ create or replace function headrace_internal.scan_usual(
 language plpgsql as $$
 declare
     c_page      constant bigint := 8192;    -- a message that fits a page is not moved to the TOAST table
-    v_columns   text := 'array_agg(key), array_agg(data), array_agg(headers), array_agg(created_at)';
-    v_bounded   text;
-    v_full_up   text;
+    c_headers   constant text := 'case when headers is null or pg_column_compression(headers) is null and pg_column_size(headers) <= 8192
+                                       then headers end';
+    c_data      constant text := 'case when pg_column_compression(data) is null and pg_column_size(data) <= 8192
+                                            and (headers is null or pg_column_compression(headers) is null and pg_column_size(headers) <= 8192)
+                                       then data end';
+    v_columns   constant text := case when p_cached is null then 'array_agg(key), array_agg(%s), array_agg(%s), array_agg(created_at)' else
+                    'array_agg(case when seq <@ $4 then null else key end), array_agg(case when seq <@ $4 then null else %s end),
+                     array_agg(case when seq <@ $4 then null else %s end), array_agg(case when seq <@ $4 then null else created_at end)' end;
+    v_found     constant text := format('select array_agg(seq), array_agg(hashtextextended(key, 0)), pg_current_snapshot(), %s',
+                                        case when p_arrived is null then 'true' else 'not exists (' || p_arrived || ')' end);
     v_result    headrace_internal.scanned;
 begin
-    if p_cached is not null then
-        v_columns := 'array_agg(case when seq <@ $4 then null else key end), array_agg(case when seq <@ $4 then null else data end),
-                      array_agg(case when seq <@ $4 then null else headers end), array_agg(case when seq <@ $4 then null else created_at end)';
+    if p_limit * c_page < p_bytes and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = p_relation::regclass) then
+        execute format('%s, false, %s from (%s) as m', v_found, format(v_columns, c_data, c_headers), p_fresh)
+            into v_result.seqs, v_result.hashes, v_result.snapshot, v_result.holes_searched, v_result.full_up,
+                 v_result.keys, v_result.data, v_result.headers, v_result.created_at
+            using p_position, p_limit, p_bytes, p_cached, p_holes;
     end if;
-    if p_limit * c_page < p_bytes
-       and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = p_relation::regclass)
-       and (select bool_and(attcompression <> 'l' and (attname = 'data' or attstorage = 'e')) from pg_attribute
-            where attrelid = p_relation::regclass and attname in ('data', 'headers'))
-    then
-        v_full_up := 'false';
-        v_bounded := format('from (%s) as m', p_fresh);
-    else
-        v_full_up := format('coalesce(sum(%s) >= $3, false)', headrace_internal.payload_bytes());
-        v_bounded := format('from (select *, coalesce(sum(%s) over (order by seq rows between unbounded preceding and 1 preceding), 0) as before
-                                   from (%s) as m) as m
-                             where before < $3', headrace_internal.payload_bytes(), p_fresh);
+    if v_result.holes_searched is null or num_nulls(variadic v_result.data) > num_nulls(variadic v_result.keys) then
+        execute format($sql$
+            %1$s, coalesce(sum(%2$s) >= $3, false), %3$s
+            from (select *, coalesce(sum(%2$s) over (order by seq rows between unbounded preceding and 1 preceding), 0) as before
+                  from (%4$s) as m) as m
+            where before < $3
+            $sql$, v_found, headrace_internal.payload_bytes(), format(v_columns, 'data', 'headers'), p_fresh)
+            into v_result.seqs, v_result.hashes, v_result.snapshot, v_result.holes_searched, v_result.full_up,
+                 v_result.keys, v_result.data, v_result.headers, v_result.created_at
+            using p_position, p_limit, p_bytes, p_cached, p_holes;
     end if;
-    execute format($sql$
-        select coalesce(max(seq), $1), null, null, %s, count(*), %s, count(*) >= $2,
-               array_agg(seq), array_agg(hashtextextended(key, 0)), %s, null, null, pg_current_snapshot(), null
-        %s
-        $sql$, coalesce('not exists (' || p_arrived || ')', 'true'), v_full_up, v_columns, v_bounded)
-        into v_result using p_position, p_limit, p_bytes, p_cached, p_holes;
     if not v_result.holes_searched then
         return null;
     end if;
+    v_result.looked_at := coalesce(cardinality(v_result.seqs), 0);
+    v_result.position := coalesce(v_result.seqs[v_result.looked_at], p_position);
+    v_result.more := v_result.looked_at >= p_limit;
     if v_result.looked_at < v_result.position - p_position then
         v_result.missing := (
             select range_agg(int8range(previous + 1, seq))

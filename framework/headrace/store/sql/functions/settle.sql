@@ -28,7 +28,9 @@ declare
     v_done  record;
     v_back  bigint[];
 begin
-    perform headrace_internal.require_read_committed('headrace_internal.settle_outcomes');     -- the acks are read after the leases are locked
+    if current_setting('transaction_isolation') <> 'read committed' then     -- the acks are read after the leases are locked
+        perform headrace_internal.require_read_committed('headrace_internal.settle_outcomes');
+    end if;
     if p_timeline is not null and p_timeline is distinct from (
         select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
         return query select null::bigint, null::bigint, true;
@@ -96,15 +98,23 @@ begin
             return query select v_done.lost[i][1], v_done.lost[i][2], v_done.lost[i][3] = 1 from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
-    perform headrace_internal.delete_ended_acks(p_consumer, p_whole || p_leases);
-    -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification.
-    perform headrace_internal.notify_stream(c.stream_id)
-        from headrace_internal.consumers as c
-        cross join lateral (
-            select * from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
-        where c.id = p_consumer and case when (select true from headrace_internal.first_parked(p_consumer, u.parked_floor)) then coalesce(
-            (select true from headrace_internal.parked_ready(p_consumer, u.ready_floor) limit 1),
-            (select true from headrace_internal.parked_due(p_consumer, u.due_floor, p_now) limit 1)) end;
+    -- As headrace_internal.delete_ended_acks. A statement of this function has its plan at hand.
+    delete from headrace_internal.acks as a
+        where a.consumer_id = p_consumer and a.lease_id = any (p_whole || p_leases)
+          and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id);
+    -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification. Mostly
+    -- nothing is parked, and one lookup says so.
+    if (select true
+        from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+        cross join lateral headrace_internal.first_parked(p_consumer, u.parked_floor) as seq) then
+        perform headrace_internal.notify_stream(c.stream_id)
+            from headrace_internal.consumers as c
+            cross join lateral (
+                select * from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+            where c.id = p_consumer and coalesce(
+                (select true from headrace_internal.parked_ready(p_consumer, u.ready_floor) limit 1),
+                (select true from headrace_internal.parked_due(p_consumer, u.due_floor, p_now) limit 1));
+    end if;
 end $$;
 
 -- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.

@@ -1,0 +1,135 @@
+"""Connections between two calls: the next call takes the last one, and nothing that a call left behind reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from headrace import store
+from headrace.model.errors import StoreUnavailable
+from headrace.store.database import connection as connections
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def two(empty_dsn: str) -> AsyncIterator[store.Database]:
+    """A database with two connections at most."""
+    database = store.Database(empty_dsn, max_connections=2, connect_timeout=5)
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def _backend(database: store.Database) -> int:
+    pid: int = await database.fetchval("select pg_backend_pid()")
+    return pid
+
+
+async def test_a_call_takes_the_connection_of_the_call_before_it(two: store.Database) -> None:
+    assert len({await _backend(two) for _ in range(5)}) == 1
+    assert (two.statistics()["open"], two.statistics()["idle"]) == (1, 1)
+
+
+async def test_calls_that_wait_are_served_by_the_connections_that_become_free(two: store.Database) -> None:
+    served = []
+
+    async def call() -> None:
+        served.append(await _backend(two))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(40):
+            group.start_soon(call)
+    assert len(served) == 40
+    assert len(set(served)) == 2
+
+
+async def test_a_transaction_that_a_call_left_open_is_ended(two: store.Database) -> None:
+    async with two._connection() as connection:
+        before = await connection.fetchval("select pg_backend_pid()")
+        await connection.execute("begin")
+    assert await _backend(two) != before
+
+
+async def test_a_connection_that_still_listens_is_cleaned_up(two: store.Database) -> None:
+    hold = await two.begin(30)
+    await hold.connection.add_listener("news", lambda *_: None)
+    await hold.commit()
+    connection = hold.connection._con
+    with pytest.warns(asyncpg.InterfaceWarning, match="listener"):
+        await two.end(hold)
+    assert not connection._listeners
+
+
+async def test_a_connection_that_broke_is_replaced(two: store.Database) -> None:
+    before = await _backend(two)
+    async with two._connection() as connection:
+        connection.terminate()
+    assert await _backend(two) != before
+
+
+async def test_a_spare_connection_that_broke_is_replaced(two: store.Database) -> None:
+    async with two._connection() as connection:
+        before, spare = await connection.fetchval("select pg_backend_pid()"), connection._con
+    spare.terminate()
+    assert await _backend(two) != before
+    assert two.statistics()["open"] == 1
+
+
+async def test_expired_connections_are_replaced_also_if_they_were_in_use(two: store.Database) -> None:
+    async with two._connection() as connection:
+        in_use = await connection.fetchval("select pg_backend_pid()")
+        spare = await _backend(two)
+        await two._expire()
+    assert not {in_use, spare} & {await _backend(two) for _ in range(2)}
+
+
+async def test_a_connection_that_is_unused_for_a_while_returns_to_the_pool(
+    two: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SPARE_TIME", 0.0)
+    before = await _backend(two)
+    assert two._spare is not None
+    assert two._pool is not None
+    while len(two._spare) or two._spare._returning:
+        await anyio.lowlevel.checkpoint()
+    assert two._pool.get_idle_size() == 1
+    assert await _backend(two) == before
+
+
+async def test_a_closed_database_keeps_no_connection(two: store.Database) -> None:
+    async with two._connection() as connection:
+        inner = connection._con
+        await two.close()
+    assert inner.is_closed()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await _backend(two)
+
+
+async def test_a_drained_database_closes_its_spare_connections(empty_dsn: str) -> None:
+    database = store.Database(empty_dsn, max_connections=2)
+    await database.open()
+    pid = await _backend(database)
+    with anyio.fail_after(10):
+        await database.drain()
+    connection = await asyncpg.connect(empty_dsn)
+    try:
+        while await connection.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+            await anyio.lowlevel.checkpoint()
+    finally:
+        await connection.close()
+
+
+async def test_whoever_keeps_the_connection_of_a_handler_can_not_use_it_after_the_handler(two: store.Database) -> None:
+    hold = await two.begin(30)
+    connection = hold.connection
+    await hold.commit()
+    await two.end(hold)
+    for _ in range(3):
+        await _backend(two)
+        with pytest.raises(asyncpg.InterfaceError):
+            await connection.execute("select 1")
