@@ -24,7 +24,7 @@ from headrace.runtime.messages.failures import failure_of
 from headrace.server.push import http_client
 from headrace.server.push.addresses import AllowedAddresses
 from headrace.server.push.handler import PushHandler, Unsent
-from headrace.server.push.http_client import PushClient, PushClients, Resolver, connection_of
+from headrace.server.push.http_client import PlaceForRequest, PushClient, PushClients, Resolver
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
 from tests.runtime.running import Gate, eventually, parked
@@ -75,9 +75,9 @@ async def test_consumers_share_connections_equally_also_as_they_come_and_go() ->
     more = [clients.open(1) for _ in range(20)]
     assert {client.share.total_tokens for client in (first, *others, *more)} == {1}
     for client in (*others, *more):
-        await clients.close(client)
+        clients.close(client)
     assert first.share.total_tokens == 10
-    await clients.close(first)
+    clients.close(first)
 
 
 async def test_a_stream_with_many_consumers_takes_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ async def test_a_stream_with_many_consumers_takes_nothing_from_others(monkeypatc
     done, held = anyio.Event(), {1: 0, 2: 0}
 
     async def hold(client: PushClient) -> None:
-        async with connection_of(client, 60) as connected:
+        async with PlaceForRequest(client, 60) as connected:
             held[client.stream] += connected
             await done.wait()
 
@@ -100,13 +100,13 @@ async def test_a_stream_with_many_consumers_takes_nothing_from_others(monkeypatc
         await anyio.wait_all_tasks_blocked()
         assert held == {1: 5, 2: 5}  # and not one for each consumer
         done.set()
-    async with connection_of(attackers[-1], 60) as connected:
+    async with PlaceForRequest(attackers[-1], 60) as connected:
         assert connected
     assert attackers[0].of_stream.connections.borrowed_tokens == victim.share.borrowed_tokens == 0
     for attacker in attackers:
-        await clients.close(attacker)
+        clients.close(attacker)
     assert (victim.share.total_tokens, victim.of_stream.lookups.total_tokens) == (10, 10)
-    await clients.close(victim)
+    clients.close(victim)
 
 
 async def test_to_wait_for_a_connection_is_no_attempt(endpoint: Endpoint) -> None:
@@ -123,7 +123,7 @@ async def test_to_wait_for_a_connection_is_no_attempt(endpoint: Endpoint) -> Non
     client.share.release_on_behalf_of(taken)
     assert await handler._send((1,), b"{}") is None
     assert len(endpoint.requests) == 1
-    await clients.close(client)
+    clients.close(client)
 
 
 async def test_an_endpoint_that_never_shakes_hands_costs_no_attempt(push_app: PushApp) -> None:
@@ -175,8 +175,8 @@ async def test_a_silent_name_server_holds_up_no_other_lookup(monkeypatch: pytest
             for _ in range(40):
                 await anyio.to_thread.run_sync(began.acquire, limiter=anyio.CapacityLimiter(1))
             assert not began.acquire(blocking=False)  # one of each consumer
-            (found,) = await Resolver(of_stream, lookups).resolve("shop.example", 80, socket.AF_INET)
-            assert (found["hostname"], found["host"], found["port"]) == ("shop.example", "127.0.0.1", 80)
+            (found,) = await Resolver(of_stream, lookups).resolve("shop.example", 80)
+            assert found[4] == ("127.0.0.1", 80)
             # Other parts of the server look up names, too, such as the database's.
             assert await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)
             answered.set()

@@ -199,7 +199,7 @@ from headrace.store.messages.lease import (
     wait,
     without_subscription,
 )
-from headrace.store.messages.peek import latest, messages, messages_at, peek
+from headrace.store.messages.peek import history_and_stream, latest, messages, messages_at, peek
 from headrace.store.messages.publish import publish, publish_all, publish_many
 from headrace.store.messages.replay import Selection, replay, republish
 from headrace.store.messages.seek import seek, seek_to
@@ -314,6 +314,7 @@ __all__ = [
     "grant_sql",
     "grants",
     "has_right",
+    "history_and_stream",
     "interrupt_capture",
     "is_in_statistics",
     "keys_captured_since",

@@ -74,7 +74,7 @@ def serve(
     in [tool.headrace] of pyproject.toml. The server's own options, such as
     --max-body, are HEADRACE_SERVE_MAX_BODY and the like there.
     """
-    for module in ("litestar", "uvicorn", "httptools", "aiohttp"):
+    for module in ("litestar", "uvicorn", "httptools", "aiohappyeyeballs", "yarl"):
         if find_spec(module) is None:
             raise ConfigurationError(
                 f"`headrace serve` needs {module}, which is not installed. Install it with: pip install 'headrace[server]'"

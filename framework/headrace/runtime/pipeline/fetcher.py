@@ -74,6 +74,7 @@ class Fetcher:
         self.calls = LeaseCalls(
             shared.database, consumer, shared.idle.consumer(consumer), clock=self._clock, timings=shared.timings.leasing
         )
+        self._reader = shared.reading.reader(shared.database, consumer)
         self._quiet = QuietWatch(in_flight)
         self._demand = Demand(settings.spec.max_ack_pending)
         self._room = anyio.Event()
@@ -116,10 +117,12 @@ class Fetcher:
 
     async def run(self, database_retry: DatabaseRetry) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
+        self._reader.join(self._settings.spec.stream)
         try:
             await self._run(database_retry)
         finally:
             self.calls.leave()
+            self._reader.leave()
 
     async def _run(self, database_retry: DatabaseRetry) -> None:
         while not self._stopping:
@@ -220,7 +223,10 @@ class Fetcher:
     async def _call(self, want: int) -> Batch:
         self._under_way = anyio.Event()
         try:
-            return await self.calls.lease(self._owner, want, self._settings.spec, now=self._now())
+            spec = self._settings.spec
+            return await self._reader.lease(
+                spec, want, lambda most, **known: self.calls.lease(self._owner, most, spec, now=self._now(), **known)
+            )
         finally:
             self._under_way.set()
             self._under_way = None

@@ -14,6 +14,7 @@ from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.leasing.idle import IdleConsumers
+from headrace.runtime.leasing.shared_reading import SharedReading
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.timings import Timings
 from headrace.runtime.settling.dead_letters import DeadLetterHook
@@ -26,6 +27,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         database: an open database.
         publisher: publishes for handlers.
         idle: the idle consumers of this process.
+        reading: what consumers of one stream read together.
         shutdown_timeout: seconds that handlers have to finish when a pipeline stops.
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
@@ -46,6 +48,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_hooks: Sequence[DeadLetterHook] = ()
     instruments: Instruments | None = None
     priorities: Priorities = msgspec.field(default_factory=Priorities)
+    reading: SharedReading = msgspec.field(default_factory=SharedReading)
     time: Time = SYSTEM_TIME
     witness: Witness | None = None
     timings: Timings = Timings()

@@ -6,24 +6,18 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from headrace.model.outcomes import Release, Retry
 from headrace.model.push import Push
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.server.push import responses
-from headrace.server.push.http_client import AddressNotAllowed, Exchange, PushClient, connection_of, timeout
+from headrace.server.push.http_client import AddressNotAllowed, PlaceForRequest, PushClient
+from headrace.server.push.http_connection import RequestFailed, Response
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
-
-MAX_BODY = 64_000
-"""Largest part of a response's body that is read, in bytes. A connection with more to come is closed."""
-
-BODY_TIMEOUT = 1.0
-"""Seconds to read the body after a 2xx status, so that the connection can be reused. The status alone decides."""
+from headrace.server.push.target import Target
 
 
 class BatchFailed(Retry):
@@ -63,14 +57,9 @@ class PushHandler:
         self, push: Push, bodies: RequestBodies, signer: RequestSigner, client: PushClient, agent: str,
         now: Callable[[], datetime],
     ) -> None:  # fmt: skip
-        self._url = URL(push.url)
-        self._headers = {
-            "content-type": "application/json",
-            "user-agent": agent,
-            **{name.lower(): value for name, value in push.headers.items()},
-        }
+        headers = {name.lower(): value for name, value in push.headers.items()}
+        self._target = Target.of(push.url, {"content-type": "application/json", "user-agent": agent, **headers})
         self._seconds = push.timeout
-        self._timeout = timeout(push.timeout)
         self._bodies = bodies
         self._signer = signer
         self._client = client
@@ -89,76 +78,46 @@ class PushHandler:
             raise BatchFailed(failure.reason, after=failure.after)
 
     async def _send(self, seqs: tuple[int, ...] | list[int], body: bytes) -> DeliveryFailure | None:
-        async with connection_of(self._client, self._seconds) as connection:
-            if not connection:
+        async with PlaceForRequest(self._client, self._seconds) as place:
+            if not place:
                 raise Unsent(f"None of the consumer's connections became free within {self._seconds:g} s")
-            return await self._post(seqs, body)
+            now = self._now()
+            headers = self._signer.headers(self._signer.id(seqs), int(now.timestamp()), body)
+            return await self._post(self._target.request(headers, body), now)
 
-    async def _post(self, seqs: tuple[int, ...] | list[int], body: bytes) -> DeliveryFailure | None:
-        now = int(self._now().timestamp())
-        headers = {**self._headers, **self._signer.headers(self._signer.id(seqs), now, body)}
-        exchange = Exchange()
+    async def _post(self, request: bytes, now: datetime) -> DeliveryFailure | None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._seconds
+        connection = self._client.idle()
+        if connection is None:
+            try:
+                async with asyncio.timeout_at(until):
+                    connection = await self._client.connect(self._target)
+            except (OSError, ValueError) as error:
+                return self._unconnected(error)
         try:
-            async with self._client.session.post(
-                self._url, data=body, headers=headers, timeout=self._timeout, allow_redirects=False,
-                trace_request_ctx=exchange,
-            ) as response:  # fmt: skip
-                if responses.is_ack(response.status):
-                    await self._read_rest(response)
-                    return None
-                return await self._failure(response)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            reason = self._reason(error, exchange)
-            if exchange.connected or not isinstance(error, OSError) or _refused_here(error):
-                return DeliveryFailure(reason)
-            raise Unsent(reason, after=UNSENT_DELAY) from None
+            response = await connection.post(request, until - clock())
+        except TimeoutError:
+            return DeliveryFailure(f"The endpoint did not respond within {self._seconds:g} s")
+        except RequestFailed as error:
+            return DeliveryFailure(f"The request failed: {responses.one_line(str(error))}")
+        self._client.give_back(connection)
+        return None if responses.is_ack(response.status) else _failure(response, now)
 
-    def _reason(self, error: Exception, exchange: Exchange) -> str:
-        if isinstance(error, TimeoutError):
-            done = "respond" if exchange.connected else "accept a connection"
-            return f"The endpoint did not {done} within {self._seconds:g} s"
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return self._unreachable(error)
-        return f"The request failed: {responses.one_line(str(error) or type(error).__name__)}"
-
-    async def _failure(self, response: aiohttp.ClientResponse) -> DeliveryFailure:
-        status, headers = response.status, response.headers
-        try:
-            body = await _bounded(response)
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            body = b""  # the status is known, and the body is optional
-        return DeliveryFailure(
-            responses.reason(status, response.reason, headers, body), responses.wait(status, headers, self._now())
-        )
-
-    async def _read_rest(self, response: aiohttp.ClientResponse) -> None:
-        """Read the rest of a response, so that the connection can be reused if that is short.
-        The messages are acked in any case."""
-        if response.content.at_eof():
-            return
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                await _bounded(response)
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            response.close()
-
-    def _unreachable(self, error: aiohttp.ClientConnectorError) -> str:
-        cause = error.os_error
-        text = cause.strerror or str(cause)
-        if isinstance(cause, AddressNotAllowed):
-            return text
-        return f"{self._url.host}:{self._url.port} can't be reached: {responses.one_line(text)}"
+    def _unconnected(self, error: OSError | ValueError) -> DeliveryFailure:
+        """Return why the target can't be connected to, if trying again doesn't change it. Raises `Unsent` otherwise."""
+        if isinstance(error, AddressNotAllowed):
+            return DeliveryFailure(str(error))
+        reason = responses.one_line(getattr(error, "strerror", None) or str(error))
+        if isinstance(error, ValueError):
+            return DeliveryFailure(f"The request failed: {reason}")
+        if isinstance(error, TimeoutError) and error.errno is None:
+            raise Unsent(f"The endpoint did not accept a connection within {self._seconds:g} s", after=UNSENT_DELAY)
+        raise Unsent(f"{self._target.host}:{self._target.port} can't be reached: {reason}", after=UNSENT_DELAY)
 
 
-def _refused_here(error: Exception) -> bool:
-    """Whether this server may not push to the address, which trying again doesn't change."""
-    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, AddressNotAllowed)
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body up to its limit. If there is more, the connection is closed at the end of the request."""
-    parts, room = [], MAX_BODY
-    while room > 0 and (part := await response.content.read(room)):
-        parts.append(part)
-        room -= len(part)
-    return b"".join(parts)
+def _failure(response: Response, now: datetime) -> DeliveryFailure:
+    status, headers = response.status, response.headers
+    return DeliveryFailure(
+        responses.reason(status, response.phrase, headers, response.body), responses.wait(status, headers, now)
+    )

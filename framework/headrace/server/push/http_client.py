@@ -8,20 +8,25 @@ up its own consumer only, and a stream with many consumers takes nothing from ot
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import resource
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import ssl
+from collections import deque
+from functools import cache
 from typing import Any
 
-import aiohttp
 import anyio
 import anyio.to_thread
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohappyeyeballs import start_connection
 
-from headrace.model.push import LONGEST_TIMEOUT
 from headrace.server.push.addresses import AllowedAddresses
+from headrace.server.push.http_connection import HttpConnection
+from headrace.server.push.target import Target
+
+AddressInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[Any, ...]]
+"""An address as `socket.getaddrinfo` returns it."""
 
 MAX_CONNECTIONS = 1000
 """Most concurrent connections of a process. Also at most a quarter of the files that it may open."""
@@ -34,22 +39,18 @@ IDLE_TIMEOUT = 4.0
 sent at that moment is lost."""
 
 
+CACHED = 10.0
+"""Seconds for which the addresses of a name are used."""
+
+NEXT_ADDRESS = 0.25
+"""Seconds after which a connection to the next address of a name is tried, too, as RFC 8305 recommends."""
+
+
 class AddressNotAllowed(OSError):
     """Push consumers may not connect to the address."""
 
     def __str__(self) -> str:
         return str(self.strerror)
-
-
-class Exchange:
-    """One request.
-
-    Attributes:
-        connected: whether it got a connection, so that something of it may have been sent.
-    """
-
-    def __init__(self) -> None:
-        self.connected = False
 
 
 class StreamShare:
@@ -68,11 +69,9 @@ class StreamShare:
 
 
 class PushClient:
-    """The HTTP client of one consumer.
+    """The HTTP client of one consumer. It connects to allowed addresses only, and uses no proxy from the environment.
 
     Attributes:
-        session: connects to allowed addresses only, keeps no cookies, and uses no proxy from the environment.
-            It takes an `Exchange` as `trace_request_ctx`.
         stream: the number of the consumer's stream.
         share: the consumer's share of its stream's connections. Take one for each request.
         of_stream: what all consumers of the stream have together.
@@ -81,34 +80,81 @@ class PushClient:
     def __init__(
         self, allowed: AllowedAddresses, stream: int, of_stream: StreamShare, lookups: anyio.CapacityLimiter
     ) -> None:
-        def open_socket(address: tuple[Any, ...]) -> socket.socket:
-            # Called with the address that is connected to next.
-            family, kind, protocol, _, target = address
-            refusal = allowed.refusal(target[0])
-            if refusal is not None:
-                raise AddressNotAllowed(errno.EACCES, refusal)
-            return socket.socket(family, kind, protocol)
-
+        self._allowed = allowed
+        self._resolver = Resolver(of_stream.lookups, lookups)
+        self._idle: deque[HttpConnection] = deque()  # the one that has been idle for longest is the first
+        self._sweeping: asyncio.TimerHandle | None = None
         self.stream = stream
         self.share = anyio.CapacityLimiter(1)
         self.of_stream = of_stream
-        self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,  # `share` is the limit
-                keepalive_timeout=IDLE_TIMEOUT,
-                socket_factory=open_socket,
-                resolver=Resolver(of_stream.lookups, lookups),
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
-            auto_decompress=False,  # none was requested, and decompressed data has no bound
-            trust_env=False,
-            trace_configs=[_tracing()],
-        )
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.session.close()
+    def idle(self) -> HttpConnection | None:
+        """Take the connection that was used last, if there is one that can be used again."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                if asyncio.get_running_loop().time() - connection.idle_since < IDLE_TIMEOUT:
+                    return connection
+                connection.close()
+        return None
+
+    async def connect(self, target: Target) -> HttpConnection:
+        """Make a connection.
+
+        Raises:
+            OSError: the target can't be reached, or its certificate is not valid.
+            AddressNotAllowed: it may not be reached.
+        """
+        loop = asyncio.get_running_loop()
+        found = await self._resolver.resolve(target.host.rstrip("."), target.port)
+        connected = await start_connection(
+            found, happy_eyeballs_delay=NEXT_ADDRESS, interleave=1, socket_factory=self._open_socket
+        )
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _, connection = await loop.create_connection(
+                HttpConnection, sock=connected, ssl=_tls() if target.tls else None,
+                server_hostname=target.host.rstrip(".") if target.tls else None,
+            )  # fmt: skip
+        except BaseException:
+            connected.close()
+            raise
+        return connection
+
+    def give_back(self, connection: HttpConnection) -> None:
+        """Keep a connection for the next request, if it can be used again."""
+        if connection.reusable:
+            self._idle.append(connection)
+            if self._sweeping is None:
+                self._sweep_in(IDLE_TIMEOUT)
+
+    def _sweep_in(self, seconds: float) -> None:
+        self._sweeping = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close connections that have been idle for too long, and look again while there are others."""
+        self._sweeping = None
+        now = asyncio.get_running_loop().time()
+        while self._idle and now - self._idle[0].idle_since >= IDLE_TIMEOUT:
+            self._idle.popleft().close()
+        if self._idle:
+            self._sweep_in(self._idle[0].idle_since + IDLE_TIMEOUT - now)
+
+    def _open_socket(self, address: AddressInfo) -> socket.socket:
+        """Return a socket for the address that is connected to next."""
+        family, kind, protocol, _, target = address
+        refusal = self._allowed.refusal(target[0])
+        if refusal is not None:
+            raise AddressNotAllowed(errno.EACCES, refusal)
+        return socket.socket(family, kind, protocol)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._resolver.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        while self._idle:
+            self._idle.pop().close()
 
 
 class PushClients:
@@ -138,14 +184,13 @@ class PushClients:
         self._divide()
         return client
 
-    async def close(self, client: PushClient) -> None:
+    def close(self, client: PushClient) -> None:
         """Close a client. The others share its connections."""
         client.of_stream.clients.discard(client)
         if not client.of_stream.clients:
             self._streams.pop(client.stream, None)
         self._divide()
-        with anyio.CancelScope(shield=True):
-            await client.close()
+        client.close()
 
     def _divide(self) -> None:
         if not self._streams:
@@ -159,9 +204,12 @@ class PushClients:
                 client.share.total_tokens = max(connections // len(one.clients), 1)
 
 
-class Resolver(AbstractResolver):
-    """Resolves the names of one consumer, one at a time, in threads of their own. In the event loop's threads,
+class Resolver:
+    """Resolves the name of one consumer's endpoint, one at a time, in threads of their own. In the event loop's threads,
     slow lookups would hold up all others, such as those of the database.
+
+    Requests that wait for a lookup wait for the same one, and it goes on when they have given up. So a name server
+    that is silent holds one thread of a consumer, and not one for each request.
 
     Args:
         of_stream: limits the lookups of all consumers of the stream together.
@@ -171,65 +219,87 @@ class Resolver(AbstractResolver):
     def __init__(self, of_stream: anyio.CapacityLimiter, lookups: anyio.CapacityLimiter) -> None:
         self._of_stream = of_stream
         self._all = lookups
-        self._one = anyio.CapacityLimiter(1)
+        self._found: list[AddressInfo] = []
+        self._found_at = float("-inf")
+        self._running: asyncio.Task[list[AddressInfo]] | None = None
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return the addresses of a name. Raises `OSError`."""
+    async def resolve(self, host: str, port: int) -> list[AddressInfo]:
+        """Return the addresses of a name, in another order each time. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._found_at >= CACHED:
+            if self._running is None or self._running.done():
+                self._running = asyncio.create_task(self._look_up(host, port))
+                self._running.add_done_callback(_take_error)
+            self._found = await asyncio.shield(self._running)
+            self._found_at = loop.time()
+        found = self._found
+        self._found = [*found[1:], *found[:1]]
+        return found
 
+    async def _look_up(self, host: str, port: int) -> list[AddressInfo]:
         def look_up() -> list[Any]:
-            return socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
 
-        async with self._one, self._of_stream:
+        async with self._of_stream:
             found = await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=self._all)
-        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return [
-            ResolveResult(
-                hostname=host, host=_with_zone(target), port=target[1], family=kind, proto=protocol, flags=numeric
-            )
-            for kind, _, protocol, _, target in found
-            if kind in (socket.AF_INET, socket.AF_INET6)
-        ]
+        return [one for one in found if one[0] in (socket.AF_INET, socket.AF_INET6)]
 
-    async def close(self) -> None:
-        """Release nothing, since a running lookup can't be stopped."""
+    def close(self) -> None:
+        """Give up a lookup that runs. Its thread can't be stopped."""
+        if self._running is not None:
+            self._running.cancel()
 
 
-@asynccontextmanager
-async def connection_of(client: PushClient, seconds: float) -> AsyncIterator[bool]:
-    """Hold one of a client's connections. Yields whether there was one within these seconds."""
-    async with AsyncExitStack() as held:
-        with anyio.move_on_after(seconds) as waiting:
-            await held.enter_async_context(client.share)  # first, so that a stream's places go to who can use them
-            await held.enter_async_context(client.of_stream.connections)
-        yield not waiting.cancelled_caught
+class PlaceForRequest:
+    """One of a client's connections, held by `async with`, which gives whether there was one within these seconds."""
+
+    def __init__(self, client: PushClient, seconds: float) -> None:
+        # The consumer's first, so that a stream's places go to who can use them.
+        self._limiters = (client.share, client.of_stream.connections)
+        self._seconds = seconds
+        self._held: list[anyio.CapacityLimiter] = []
+
+    async def __aenter__(self) -> bool:
+        try:
+            for limiter in self._limiters:
+                limiter.acquire_on_behalf_of_nowait(self)
+                self._held.append(limiter)
+        except anyio.WouldBlock:
+            await self._wait()
+        return len(self._held) == len(self._limiters)
+
+    async def _wait(self) -> None:
+        try:
+            with anyio.move_on_after(self._seconds):
+                for limiter in self._limiters[len(self._held) :]:
+                    await limiter.acquire_on_behalf_of(self)
+                    self._held.append(limiter)
+        except BaseException:
+            self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        for limiter in self._held:
+            limiter.release_on_behalf_of(self)
 
 
-def timeout(seconds: float) -> aiohttp.ClientTimeout:
-    """Return a time limit for a whole request, in seconds with millisecond precision. By
-    default, the client rounds long ones up to whole seconds."""
-    return aiohttp.ClientTimeout(total=seconds, ceil_threshold=LONGEST_TIMEOUT)
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what verifies the certificates of endpoints."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
-def _with_zone(target: tuple[Any, ...]) -> str:
-    """Return the address of a socket address, with the zone of a link-local one."""
-    host = str(target[0])
-    return f"{host}%{target[3]}" if len(target) > 3 and target[3] and "%" not in host else host
+def _take_error(task: asyncio.Task[Any]) -> None:
+    """Take the error of a task for which nobody may wait any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _affordable_connections() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(min(MAX_CONNECTIONS, files // 4), 1)
-
-
-def _tracing() -> aiohttp.TraceConfig:
-    """Return hooks that note when a request has a connection."""
-
-    async def connected(_: aiohttp.ClientSession, context: Any, __: object) -> None:
-        context.trace_request_ctx.connected = True
-
-    config = aiohttp.TraceConfig()
-    config.on_connection_create_end.append(connected)
-    config.on_connection_reuseconn.append(connected)
-    return config

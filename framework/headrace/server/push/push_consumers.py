@@ -229,7 +229,7 @@ class PushConsumers:
         finally:
             del self._running[running.consumer.number]
             self._changed.set()
-            await self._clients.close(running.client)
+            self._clients.close(running.client)
 
     # --- events from the app
 

@@ -125,10 +125,12 @@ def encoded(where: Condition | None) -> str | None:
     return None if where is None else conditions.encode(where)
 
 
+_HISTORY = """(select (
+    select headrace_internal.history_identity(headrace_internal.timeline_identity(id, xmin)) from headrace_internal.history order by id limit 1) as history)"""
+
 # One statement, so that the rows and the history are from one server. It returns at least one row, for the history.
-_MESSAGES_AT = """select h.history, m.seq, m.key, m.data, m.headers, m.created_at
-                  from (select (
-                      select headrace_internal.history_identity(headrace_internal.timeline_identity(id, xmin)) from headrace_internal.history order by id limit 1) as history) as h
+_MESSAGES_AT = f"""select h.history, m.seq, m.key, m.data, m.headers, m.created_at
+                  from {_HISTORY} as h
                   left join headrace_internal.messages_at($1, $2) as m on true"""
 
 
@@ -143,3 +145,13 @@ async def messages_at(
     """
     rows = await executor.fetch(_MESSAGES_AT, stream, seqs)
     return rows[0]["history"], [tuple(row)[1:] for row in rows if row["seq"] is not None]
+
+
+async def history_and_stream(executor: Executor, consumer: int) -> tuple[UUID | None, int | None]:
+    """The identity of the history, as in `Batch.history`, and in it the number of the consumer's stream. None if there is
+    no history yet, and no such consumer."""
+    row = await executor.fetchrow(
+        f"select h.history, (select stream_id from headrace_internal.consumers where id = $1) from {_HISTORY} as h",
+        consumer,
+    )
+    return row[0], row[1]

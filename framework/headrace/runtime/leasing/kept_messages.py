@@ -1,0 +1,147 @@
+"""Messages of a stream that were read a moment ago, for other consumers of the process.
+
+They are kept in two generations. When the younger one is full, it becomes the older one, and what that had is dropped. A
+lease call leaves out the messages of the generations that it was told of, and holds both until it has returned. So none
+of them can be gone by then, and what is kept stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from sys import getsizeof
+from uuid import UUID
+
+import msgspec
+
+from headrace.flow.seq_ranges import SeqRanges
+from headrace.model.payloads import time_to_live
+from headrace.model.records import Batch
+
+MAX_RANGES = 32
+"""Largest number of ranges of seqs in a generation. A lease call is given all of them."""
+
+OVERHEAD = 500
+"""What a message takes beside its data, in bytes."""
+
+Content = tuple[str, str, str | None, datetime]
+"""The key, data, headers and time of a message."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where messages were read. The same seq is the same message in it.
+
+    Attributes:
+        history: the history of the database, see `Batch.history`.
+        stream: the number of the stream in that history.
+    """
+
+    history: UUID
+    stream: int
+
+
+class Generation:
+    """Messages that are kept and dropped together."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, Content] = {}
+        self.seqs = SeqRanges()
+        self.size = 0
+
+
+class View:
+    """What a lease call may leave out.
+
+    Args:
+        generations: where the messages are.
+        history: the history that they are from. None if there are none.
+    """
+
+    def __init__(self, generations: tuple[Generation, ...] = (), history: UUID | None = None) -> None:
+        self._generations = generations
+        self.history = history
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The inclusive ranges of their seqs, which don't overlap."""
+        return [one for generation in self._generations for one in generation.seqs.ranges]
+
+    def complete(self, batch: Batch) -> list[int]:
+        """Put what a lease call left out into its batch. Returns the places of the messages that it did not leave out."""
+        read = []
+        for place, (seq, key) in enumerate(zip(batch.seqs, batch.keys, strict=True)):
+            if key is not None:
+                read.append(place)
+                continue
+            content = next(found for one in self._generations if (found := one.messages.get(seq)) is not None)
+            batch.keys[place], batch.data[place], batch.headers[place], batch.created_at[place] = content
+        return read
+
+
+class KeptMessages:
+    """The messages of one stream.
+
+    Args:
+        max_size: the largest size of all of them, in bytes. Messages larger than an eighth of it are not kept.
+
+    Attributes:
+        origin: where they were read. None before the first.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self.max_size = max_size
+        self.origin: Origin | None = None
+        self._young = Generation()
+        self._old = Generation()
+
+    @property
+    def size(self) -> int:
+        """The size of the messages, in bytes."""
+        return self._young.size + self._old.size
+
+    @property
+    def last(self) -> int:
+        """The largest seq. -1 if there are no messages."""
+        return max((one.seqs.ranges[-1][1] for one in (self._young, self._old) if one.seqs.ranges), default=-1)
+
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._young, self._old = Generation(), Generation()
+
+    def view(self, origin: Origin | None) -> View:
+        """Return the messages that were read there."""
+        if origin is None or origin != self.origin:
+            return View()
+        return View((self._young, self._old), origin.history)
+
+    def put(self, origin: Origin, batch: Batch, places: Iterable[int]) -> None:
+        """Keep those messages of a batch that are at these places.
+
+        Messages with a time to live are not kept. The lease call decides from their headers whether they have expired, so
+        it must read them.
+        """
+        if origin != self.origin:
+            self.clear()
+            self.origin = origin
+        new: list[int] = []
+        for place in places:
+            seq, data, headers = batch.seqs[place], batch.data[place], batch.headers[place]
+            size = getsizeof(data) + OVERHEAD
+            if size * 8 > self.max_size or self._has(seq) or time_to_live(headers) is not None:
+                continue
+            self._young.messages[seq] = (batch.keys[place], data, headers, batch.created_at[place])
+            self._young.size += size
+            new.append(seq)
+            if self._young.size * 2 > self.max_size:
+                self._end_put(new)
+                new = []
+        self._end_put(new)
+
+    def _has(self, seq: int) -> bool:
+        return seq in self._young.messages or seq in self._old.messages
+
+    def _end_put(self, new: list[int]) -> None:
+        """Name new messages in the ranges of the younger generation, and begin another if it is full."""
+        self._young.seqs.add(new)
+        if self._young.size * 2 > self.max_size or len(self._young.seqs.ranges) > MAX_RANGES:
+            self._young, self._old = Generation(), self._young

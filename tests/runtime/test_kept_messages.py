@@ -1,0 +1,80 @@
+"""What is kept of a stream for other consumers of the process equals what was read there, and is bounded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.model.records import Batch
+from headrace.runtime.leasing.kept_messages import MAX_RANGES, OVERHEAD, Content, KeptMessages, Origin, View
+
+ORIGIN = Origin(UUID(int=1), 1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DATA = "x" * 451  # 500 bytes as a string
+SIZE = 500 + OVERHEAD
+
+
+def content(seq: int, origin: Origin = ORIGIN) -> Content:
+    return (f"k{seq}.{origin.stream}", DATA, None, NOW)
+
+
+def batch_of(seqs: list[int], contents: list[Content | None], history: UUID | None = ORIGIN.history) -> Batch:
+    keys, data, headers, times = ([None if one is None else one[part] for one in contents] for part in range(4))
+    return Batch(1, seqs, None, keys, data, headers, times, 0, False, None, history=history)  # type: ignore[arg-type]
+
+
+def put(kept: KeptMessages, seqs: list[int], origin: Origin = ORIGIN) -> None:
+    kept.put(origin, batch_of(seqs, [content(seq, origin) for seq in seqs], origin.history), range(len(seqs)))
+
+
+def named(view: View) -> list[int]:
+    return [seq for first, last in view.ranges for seq in range(first, last + 1)]
+
+
+def completed(view: View, seqs: list[int]) -> list[str | None]:
+    """The keys of a batch that left out what the view has."""
+    there = set(named(view))
+    batch = batch_of(seqs, [None if seq in there else content(seq) for seq in seqs])
+    assert [batch.seqs[place] for place in view.complete(batch)] == [seq for seq in seqs if seq not in there]
+    return list(batch.keys)
+
+
+@given(st.lists(st.lists(st.integers(1, 300), max_size=12, unique=True), max_size=40), st.integers(8, 60))
+def test_what_a_call_left_out_is_there_when_it_returns_however_much_came_meanwhile(
+    puts: list[list[int]], room: int
+) -> None:
+    kept, views = KeptMessages(room * SIZE), [View()]
+    for seqs in puts:
+        put(kept, seqs)
+        views.append(kept.view(ORIGIN))
+        there = named(views[-1])
+        assert len(there) == len(set(there))
+        assert kept.last == max(there, default=-1)
+        assert kept.size == len(there) * SIZE <= (room + 1) * SIZE
+        assert len(views[-1].ranges) <= 2 * (MAX_RANGES + len(seqs))
+    for view in views:
+        assert completed(view, [*named(view), 1000]) == [content(seq)[0] for seq in [*named(view), 1000]]
+
+
+def test_only_messages_of_the_same_history_and_stream_are_left_out() -> None:
+    kept = KeptMessages(100 * SIZE)
+    put(kept, [1, 2])
+    after, elsewhere = Origin(UUID(int=2), 1), Origin(UUID(int=1), 2)
+    for other in (None, after, elsewhere):
+        view = kept.view(other)
+        assert (view.ranges, view.history) == ([], None)
+    put(kept, [2, 3], elsewhere)
+    assert named(kept.view(elsewhere)) == [2, 3]
+    assert named(kept.view(ORIGIN)) == []
+
+
+def test_messages_that_expire_and_very_large_ones_are_not_kept() -> None:
+    kept = KeptMessages(8 * SIZE)
+    contents: list[Content | None] = [
+        ("a", DATA, '{"headrace-expires-in": 60}', NOW), ("b", DATA + "x", None, NOW), ("c", DATA, '{"a": 1}', NOW),
+    ]  # fmt: skip
+    kept.put(ORIGIN, batch_of([1, 2, 3], contents), range(3))
+    assert named(kept.view(ORIGIN)) == [3]
