@@ -51,7 +51,7 @@ class Times(Sequence[datetime]):
     all the rest of reading a message.
 
     Attributes:
-        microseconds: since `POSTGRES_EPOCH`. None for null, which is read as None.
+        microseconds: since `POSTGRES_EPOCH`. None for null, which is read as None. They may be filled in.
     """
 
     __slots__ = ("microseconds",)
@@ -59,7 +59,7 @@ class Times(Sequence[datetime]):
     _HEAD = 20  # bytes: number of dimensions, whether there are nulls, type, number of elements, first index
     _VALUE = struct.Struct(">iq")  # length, microseconds
 
-    def __init__(self, microseconds: Sequence[int]) -> None:
+    def __init__(self, microseconds: list[int]) -> None:
         self.microseconds = microseconds
 
     @classmethod

@@ -8,7 +8,6 @@ of them can be gone by then, and what is kept stays bounded.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from sys import getsizeof
 from uuid import UUID
 
@@ -24,8 +23,8 @@ MAX_RANGES = 32
 OVERHEAD = 500
 """What a message takes beside its data, in bytes."""
 
-Content = tuple[str, str, str | None, datetime]
-"""The key, data, headers and time of a message."""
+Content = tuple[str, str, str | None, int]
+"""The key, data, headers and time of a message, which is in microseconds as Postgres counts them."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -68,13 +67,13 @@ class View:
 
     def complete(self, batch: Batch) -> list[int]:
         """Put what a lease call left out into its batch. Returns the places of the messages that it did not leave out."""
-        read = []
+        read, times = [], batch.created_at.microseconds
         for place, (seq, key) in enumerate(zip(batch.seqs, batch.keys, strict=True)):
             if key is not None:
                 read.append(place)
                 continue
             content = next(found for one in self._generations if (found := one.messages.get(seq)) is not None)
-            batch.keys[place], batch.data[place], batch.headers[place], batch.created_at[place] = content
+            batch.keys[place], batch.data[place], batch.headers[place], times[place] = content
         return read
 
 
@@ -124,12 +123,13 @@ class KeptMessages:
             self.clear()
             self.origin = origin
         new: list[int] = []
+        times = batch.created_at.microseconds
         for place in places:
             seq, data, headers = batch.seqs[place], batch.data[place], batch.headers[place]
             size = getsizeof(data) + OVERHEAD
             if size * 8 > self.max_size or self._has(seq) or time_to_live(headers) is not None:
                 continue
-            self._young.messages[seq] = (batch.keys[place], data, headers, batch.created_at[place])
+            self._young.messages[seq] = (batch.keys[place], data, headers, times[place])
             self._young.size += size
             new.append(seq)
             if self._young.size * 2 > self.max_size:

@@ -77,7 +77,7 @@ async def lease(
         values[_CREATED_AT] = Times.read(values[_CREATED_AT])
         return Batch(*values)
     return Batch(
-        None, [], None, [], [], [], Times(()), row["looked_at"], row["more"], row["due_in"], row["version"],
+        None, [], None, [], [], [], Times([]), row["looked_at"], row["more"], row["due_in"], row["version"],
         history=row["history"], timeline=row["timeline"], busy=row["busy"],
     )  # fmt: skip
 
