@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +24,8 @@ from opentelemetry.trace import NonRecordingSpan, ProxyTracer, SpanContext
 
 from headrace import App, Message
 from headrace.model.specs import ConsumerSpec
+from headrace.telemetry import sampling
+from headrace.telemetry.carrier import NO_CONTEXT
 from headrace.telemetry.sampling import DroppedSpan, ratio_sampling
 from headrace.telemetry.tracing import Tracing
 from tests.runtime.running import running
@@ -40,27 +44,16 @@ class Delivery:
         self.raw_headers = None if headers is None else json.dumps(headers)
 
 
-class Seeded(RandomIdGenerator):
-    """Random ids that are equal in each run of a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._source = random.Random(seed)
-
-    def generate_trace_id(self) -> int:
-        return self._source.getrandbits(128)
-
-
 class Current(NamedTuple):
     span: Any
     recorded: bool
     context: SpanContext
 
 
-async def handle(sampler: Sampler, *headers: dict[str, str] | None, seed: int = 1) -> list[Current]:
+async def handle(sampler: Sampler, *headers: dict[str, str] | None) -> list[Current]:
     """The spans that are current in a handler of messages with these headers: whether each is recorded, with its
     context."""
     recorded = Recorded(sampler=sampler)
-    recorded.tracers.id_generator = Seeded(seed)
     seen: list[Current] = []
 
     async def call(payload: Any, delivery: Any) -> None:
@@ -70,8 +63,12 @@ async def handle(sampler: Sampler, *headers: dict[str, str] | None, seed: int = 
     process = Tracing(recorded.tracers.get_tracer("headrace")).process(
         ConsumerSpec(stream="orders", name="ship"), call, {}, batch=False
     )
-    for each in headers:
-        await process(1, Delivery(each))
+
+    async def actor() -> None:
+        for each in headers:
+            await process(1, Delivery(each))
+
+    await asyncio.create_task(actor())
     assert trace.get_current_span().get_span_context().is_valid is False
     return seen
 
@@ -86,21 +83,49 @@ class Unknown(ParentBased):
 @pytest.mark.asyncio
 @pytest.mark.parametrize("rate", [0.0, 0.01, 0.3, 1.0])
 @pytest.mark.parametrize("parent", [None, *REMOTE])
-async def test_the_same_traces_are_sampled_as_by_the_sdk_alone(rate: float, parent: str | None) -> None:
+async def test_traces_are_sampled_as_by_the_sdk_alone(rate: float, parent: str | None) -> None:
     headers = [None if parent is None else {"traceparent": REMOTE[parent], "tracestate": "shop=1"}] * 200
     ours = await handle(ParentBased(TraceIdRatioBased(rate)), *headers)
     theirs = await handle(Unknown(TraceIdRatioBased(rate)), *headers)
-    assert [one.recorded for one in ours] == [one.recorded for one in theirs]
-    for (_, _, mine), (_, _, other) in zip(ours, theirs, strict=True):
-        assert mine[0] == other[0]
-        assert (mine.trace_flags.sampled, mine.trace_state) == (other.trace_flags.sampled, other.trace_state)
-        if parent is None:  # older versions of the SDK don't take all flags from a parent
-            assert mine.trace_flags == other.trace_flags
-        assert mine.is_valid
-        assert mine.is_remote is other.is_remote is False
+    for span, recorded, context in (*ours, *theirs):
+        if parent is None:
+            assert recorded is ((context.trace_id & (1 << 64) - 1) < TraceIdRatioBased(rate).bound)
+        else:
+            assert recorded is (parent == "sampled")
+            assert context.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+        assert context.trace_flags.sampled is recorded
+        assert context.trace_state == theirs[0].context.trace_state
+        assert context.is_valid
+        assert context.is_remote is False
+        assert span.get_span_context() is context
+    if parent is None:  # older versions of the SDK don't take all flags from a parent
+        assert {one.context.trace_flags | 1 for one in ours} == {one.context.trace_flags | 1 for one in theirs}
+        assert len({one.context.trace_id for one in ours}) == 200
     assert len({one.context.span_id for one in ours}) == 200
-    assert [type(one.span) is DroppedSpan for one in ours] == [not one.recorded for one in ours]
-    assert not any(type(one.span) is DroppedSpan for one in theirs)
+    assert [isinstance(one.span, DroppedSpan) for one in ours] == [not one.recorded for one in ours]
+    assert not any(isinstance(one.span, DroppedSpan) for one in theirs)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
+def test_as_many_traces_are_sampled_as_if_each_were_decided_by_itself(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "random", random.Random(7))
+    tracer = TracerProvider(ParentBasedTraceIdRatio(rate), shutdown_on_exit=False).get_tracer("headrace")
+    decisions = ratio_sampling(tracer)
+    assert decisions is not None
+    sampled = [decisions.drop(NO_CONTEXT) is None for _ in range(40_000)]
+    assert sum(sampled) / 40_000 == pytest.approx(rate, rel=0.06)
+    pairs = sum(one and other for one, other in pairwise(sampled))  # neither attract each other nor repel
+    assert pairs / 40_000 == pytest.approx(rate * rate, rel=0.5)
+
+
+def test_a_generator_whose_ids_may_have_a_meaning_is_asked_as_usual() -> None:
+    class Dated(RandomIdGenerator):
+        pass
+
+    provider = TracerProvider(ParentBasedTraceIdRatio(0.5), id_generator=Dated(), shutdown_on_exit=False)
+    assert ratio_sampling(provider.get_tracer("headrace")) is None
 
 
 @pytest.mark.asyncio

@@ -1,13 +1,15 @@
 """Spans that the sampler drops, at little cost.
 
 Where one trace in a hundred is sampled, nearly all work of the SDK is for spans that nobody sees: attributes, ids, a
-result of the sampler and a context for each. A sampler by ratio decides by the trace id alone. So the decision is
-made first here, and the rest only for those who ask for it. Other samplers are asked as usual, because theirs may depend
-on anything.
+result of the sampler and a context for each. A sampler by ratio decides by a new trace's random id alone. So the number
+of new traces up to the next sampled one is drawn first here, and the id and the rest are only made for those who ask for
+them. Other samplers are asked as usual, because theirs may depend on anything.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,24 +33,27 @@ class DroppedSpan(NonRecordingSpan):
     """A span that is not sampled. Its context is made when somebody asks for it: a span inside it, a message that
     is published in it, a log record.
 
-    Args:
-        ids: makes the id of the span.
-        trace_id: the id of its trace.
-        parent: the span that it continues, if it begins no trace.
+    Attributes:
+        sampling: makes its ids.
+        parent: the span that it continues. None if it begins a trace.
     """
 
+    sampling: RatioSampling
+    parent: SpanContext | None = None
     _made: SpanContext | None = None
 
-    def __init__(self, ids: Ids, trace_id: int, parent: SpanContext | None = None) -> None:
-        self._ids = ids
-        self._trace_id = trace_id
-        self._parent = parent
+    def __init__(self) -> None:
+        """Do nothing. The attributes are set by who makes it."""
 
     def get_span_context(self) -> SpanContext:
         if self._made is None:
-            ids, parent = self._ids, self._parent
-            flags, state = (ids.flags, None) if parent is None else (parent.trace_flags, parent.trace_state)
-            self._made = SpanContext(self._trace_id, ids.generate_span_id(), False, flags, state)
+            ids, parent = self.sampling.ids, self.parent
+            if parent is None:
+                self._made = SpanContext(self.sampling.dropped_id(), ids.generate_span_id(), False, ids.flags)
+            else:
+                self._made = SpanContext(
+                    parent.trace_id, ids.generate_span_id(), False, parent.trace_flags, parent.trace_state
+                )
         return self._made
 
     def __repr__(self) -> str:
@@ -85,9 +90,10 @@ class RatioSampling:
     """
 
     def __init__(self, ids: Ids, bound: int) -> None:
-        self._ids = ids
+        self.ids = ids
         self._bound = bound
-        self._generate = ids.generator.generate_trace_id
+        self._dropped = type("DroppedSpan", (DroppedSpan,), {"sampling": self})
+        self._left = self._draw()  # new traces to drop before the next that is sampled
 
     def drop(self, context: Context) -> Context | None:
         """Return the context with a span for a message if the sampler drops it. None if the tracer is to make it at once,
@@ -97,15 +103,34 @@ class RatioSampling:
             context: the trace context of the message.
         """
         if context is NO_CONTEXT:
-            trace_id = self._generate()
-            if trace_id & _LOWER_BITS >= self._bound:
-                return Context({_SPAN: DroppedSpan(self._ids, trace_id)})
-            self._ids.next_trace_id = trace_id
+            if self._left:
+                self._left -= 1
+                return Context({_SPAN: self._dropped()})
+            self._left = self._draw()
+            self.ids.next_trace_id = self._id(0, self._bound)
             return None
         parent = get_current_span(context).get_span_context()
         if not parent.is_valid or not parent.is_remote or parent.trace_flags.sampled:
             return None
-        return set_span_in_context(DroppedSpan(self._ids, parent.trace_id, parent), context)
+        span = self._dropped()
+        span.parent = parent
+        return set_span_in_context(span, context)
+
+    def dropped_id(self) -> int:
+        """Return the id of a new trace that is dropped."""
+        return self._id(self._bound, _LOWER_BITS + 1)
+
+    def _draw(self) -> float:
+        """Draw how many traces are dropped before one is sampled, if each is decided by itself: a geometric distribution."""
+        share = self._bound / (_LOWER_BITS + 1)
+        if share <= 0:
+            return math.inf
+        return 0 if share >= 1 else int(math.log(1 - random.random()) / math.log1p(-share))
+
+    def _id(self, lowest: int, above: int) -> int:
+        """Return a trace id whose lower 64 bits are within these bounds."""
+        upper = self.ids.generator.generate_trace_id() & ~_LOWER_BITS
+        return upper | random.randrange(lowest, above)
 
 
 _LOWER_BITS = (1 << 64) - 1
@@ -127,5 +152,7 @@ def ratio_sampling(tracer: Any) -> RatioSampling | None:
     if type(root) is not sampling.TraceIdRatioBased or unsampled is not sampling.ALWAYS_OFF:
         return None
     if not isinstance(tracer.id_generator, Ids):
+        if type(tracer.id_generator) is not sdk.id_generator.RandomIdGenerator:
+            return None  # its ids may have a meaning
         tracer.id_generator = Ids(tracer.id_generator)
     return RatioSampling(tracer.id_generator, root.bound)

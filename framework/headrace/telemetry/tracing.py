@@ -110,14 +110,14 @@ class Tracing:
 def _of_messages(stream: str, call: Call, begin: Callable[..., Span], sampling: RatioSampling | None) -> Call:
     context_of = latest_context()
 
-    async def traced(payload: Any, message: Any) -> Any:
+    def traced(payload: Any, message: Any) -> Awaitable[Any]:
         context = context_of(message.raw_headers)
         if sampling is not None and (dropped := sampling.drop(context)) is not None:
-            token = attach(dropped)
-            try:
-                return await call(payload, message)
-            finally:
-                detach(token)
+            attach(dropped)  # until the next message of this actor
+            return call(payload, message)
+        return in_span(context, payload, message)
+
+    async def in_span(context: Context, payload: Any, message: Any) -> Any:
         link = None if context is NO_CONTEXT else link_in(context)
         span = begin(context, links=None if link is None else (link,))
         if span.is_recording():
