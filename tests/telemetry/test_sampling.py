@@ -25,7 +25,6 @@ from opentelemetry.trace import NonRecordingSpan, ProxyTracer, SpanContext
 from headrace import App, Message
 from headrace.model.specs import ConsumerSpec
 from headrace.telemetry import sampling
-from headrace.telemetry.carrier import NO_CONTEXT
 from headrace.telemetry.sampling import DroppedSpan, ratio_sampling
 from headrace.telemetry.tracing import Tracing
 from tests.runtime.running import running
@@ -114,7 +113,7 @@ def test_as_many_traces_are_sampled_as_if_each_were_decided_by_itself(
     tracer = TracerProvider(ParentBasedTraceIdRatio(rate), shutdown_on_exit=False).get_tracer("headrace")
     decisions = ratio_sampling(tracer)
     assert decisions is not None
-    sampled = [decisions.drop(NO_CONTEXT) is None for _ in range(40_000)]
+    sampled = [decisions.drop_new() is None for _ in range(40_000)]
     assert sum(sampled) / 40_000 == pytest.approx(rate, rel=0.06)
     pairs = sum(one and other for one, other in pairwise(sampled))  # neither attract each other nor repel
     assert pairs / 40_000 == pytest.approx(rate * rate, rel=0.5)

@@ -51,17 +51,15 @@ def extract(headers: str | None) -> Context:
     return propagate.extract(strings, NO_CONTEXT)
 
 
-def latest_context() -> Callable[[str | None], Context]:
+def latest_context() -> Callable[[str], Context]:
     """A function like `extract` that remembers its latest result. Messages that were published together have equal
     headers.
     """
     latest: str | None = None
     context = NO_CONTEXT
 
-    def context_of(headers: str | None) -> Context:
+    def context_of(headers: str) -> Context:
         nonlocal latest, context
-        if headers is None:
-            return NO_CONTEXT
         if headers != latest:
             latest, context = headers, extract(headers)
         return context

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
@@ -41,9 +42,6 @@ class DroppedSpan(NonRecordingSpan):
     sampling: RatioSampling
     parent: SpanContext | None = None
     _made: SpanContext | None = None
-
-    def __init__(self) -> None:
-        """Do nothing. The attributes are set by who makes it."""
 
     def get_span_context(self) -> SpanContext:
         if self._made is None:
@@ -92,23 +90,25 @@ class RatioSampling:
     def __init__(self, ids: Ids, bound: int) -> None:
         self.ids = ids
         self._bound = bound
-        self._dropped = type("DroppedSpan", (DroppedSpan,), {"sampling": self})
+        made: type[DroppedSpan] = type("DroppedSpan", (DroppedSpan,), {"sampling": self})
+        self._dropped = partial(object.__new__, made)  # without the initialiser, which takes a context
         self._left = self._draw()  # new traces to drop before the next that is sampled
 
-    def drop(self, context: Context) -> Context | None:
-        """Return the context with a span for a message if the sampler drops it. None if the tracer is to make it at once,
-        as the decision is about the next span of the tracer.
+    def drop_new(self) -> Context | None:
+        """Return a context with a span that begins a trace, if the sampler drops it. None if the tracer is to make it at
+        once, as the decision is about the next span of the tracer."""
+        if self._left:
+            self._left -= 1
+            return Context({_SPAN: self._dropped()})
+        self._left = self._draw()
+        self.ids.next_trace_id = self._id(0, self._bound)
+        return None
 
-        Args:
-            context: the trace context of the message.
-        """
+    def drop(self, context: Context) -> Context | None:
+        """Return the context with a span that continues its trace, if the sampler drops it. None if the tracer is to make
+        it."""
         if context is NO_CONTEXT:
-            if self._left:
-                self._left -= 1
-                return Context({_SPAN: self._dropped()})
-            self._left = self._draw()
-            self.ids.next_trace_id = self._id(0, self._bound)
-            return None
+            return self.drop_new()
         parent = get_current_span(context).get_span_context()
         if not parent.is_valid or not parent.is_remote or parent.trace_flags.sampled:
             return None

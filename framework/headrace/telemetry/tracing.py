@@ -111,10 +111,13 @@ def _of_messages(stream: str, call: Call, begin: Callable[..., Span], sampling: 
     context_of = latest_context()
 
     def traced(payload: Any, message: Any) -> Awaitable[Any]:
-        context = context_of(message.raw_headers)
-        if sampling is not None and (dropped := sampling.drop(context)) is not None:
-            attach(dropped)  # until the next message of this actor
-            return call(payload, message)
+        headers = message.raw_headers
+        context = NO_CONTEXT if headers is None else context_of(headers)
+        if sampling is not None:
+            dropped = sampling.drop_new() if headers is None else sampling.drop(context)
+            if dropped is not None:
+                attach(dropped)  # until the next message of this actor
+                return call(payload, message)
         return in_span(context, payload, message)
 
     async def in_span(context: Context, payload: Any, message: Any) -> Any:
