@@ -8,11 +8,12 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.model.clock import Times, to_microseconds
 from headrace.model.records import Batch
 from headrace.runtime.leasing.kept_messages import MAX_RANGES, OVERHEAD, Content, KeptMessages, Origin, View
 
 ORIGIN = Origin(UUID(int=1), 1)
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = to_microseconds(datetime(2026, 1, 1, tzinfo=UTC))
 DATA = "x" * 451  # 500 bytes as a string
 SIZE = 500 + OVERHEAD
 
@@ -23,7 +24,7 @@ def content(seq: int, origin: Origin = ORIGIN) -> Content:
 
 def batch_of(seqs: list[int], contents: list[Content | None], history: UUID | None = ORIGIN.history) -> Batch:
     keys, data, headers, times = ([None if one is None else one[part] for one in contents] for part in range(4))
-    return Batch(1, seqs, None, keys, data, headers, times, 0, False, None, history=history)  # type: ignore[arg-type]
+    return Batch(1, seqs, None, keys, data, headers, Times(times), 0, False, None, history=history)  # type: ignore[arg-type]
 
 
 def put(kept: KeptMessages, seqs: list[int], origin: Origin = ORIGIN) -> None:

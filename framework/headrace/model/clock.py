@@ -81,6 +81,14 @@ class Times(Sequence[datetime]):
     def __len__(self) -> int:
         return len(self.microseconds)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Times) and self.microseconds == other.microseconds
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Times({self.microseconds!r})"
+
     def __iter__(self) -> Iterator[datetime]:
         return map(_time_or_none, self.microseconds)
 
