@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
@@ -24,6 +24,7 @@ from headrace_spark.session import (
     sessions,
     stop,
 )
+from headrace_spark.session import gateway as gateways
 from headrace_spark.session.gateway import Listener, launch
 from tests.spark.processes import PATIENCE, environment
 
@@ -219,3 +220,31 @@ def test_a_spark_home_without_spark_is_reported(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match=r"Spark can't start: .*No such file or directory: .*spark-submit"):
         launch({})
+
+
+def test_a_java_process_that_closes_no_connection_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Py4J waits for a thread that reads from a connection of Java's, and the thread for Java."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    for owner, name in (
+        (SparkContext, "_gateway"), (SparkContext, "_jvm"), (SparkContext, "_active_spark_context"),
+        (SparkSession, "_instantiatedSession"), (SparkSession, "_activeSession"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # those of the other tests' session, which it resets
+    monkeypatch.setattr(gateways, "_END_TIMEOUT", 0.2)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)
+
+    class Java:
+        proc = process
+
+        def shutdown(self) -> None:
+            process.wait()
+
+    source, sink = os.pipe()
+    os.close(sink)
+    listener = gateways.Listener(source)
+    listener.start()
+    gateway = gateways.Gateway(cast(Any, Java()), listener)
+    gateway.end()
+    assert not gateway.alive

@@ -108,7 +108,9 @@ class Gateway:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        with contextlib.suppress(Exception):  # the process may be gone already
+        # The process may be gone already. Py4J waits without a limit if a thread still reads from a callback connection
+        # that Java has not closed, and then the end of the process is what closes it.
+        with self.kill_after(_END_TIMEOUT), contextlib.suppress(Exception):
             self._java.shutdown()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
