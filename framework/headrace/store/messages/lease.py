@@ -19,7 +19,7 @@ MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
 # Columns by name, so that a newer schema may have more of them.
-_LEASE = """select lease_id, seqs, attempts, keys, data, headers, array_send(created_at) as created_at, looked_at, more, due_in, version, crashes, lease_ids,
+_LEASE = """select lease_id, seqs, attempts, keys, data, headers, pg_catalog.array_send(created_at) as created_at, looked_at, more, due_in, version, crashes, lease_ids,
                    history, timeline, coalesce(busy, false) as busy, coalesce($6, statement_timestamp()) as begun_at
             from headrace_internal.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
 
