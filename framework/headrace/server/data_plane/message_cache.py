@@ -15,7 +15,6 @@ read, sent, decoded and encoded once, for any number of consumers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence, Set
 from datetime import datetime
 from uuid import UUID
@@ -23,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 from headrace import store
+from headrace.flow.seq_ranges import SeqRanges
 from headrace.model.errors import StoreUnavailable
 from headrace.model.payloads import expiry, time_to_live
 from headrace.model.records import Batch
@@ -119,17 +119,18 @@ class MessageCaches:
 
 
 class MessageCache:
-    """Cached messages of a stream.
-
-    Attributes:
-        ranges: the inclusive ranges of seqs, in ascending order.
-    """
+    """Cached messages of a stream."""
 
     def __init__(self, caches: MessageCaches) -> None:
         self._caches = caches
         self._messages: dict[int, CachedMessage] = {}
         self._removed = False
-        self.ranges: list[tuple[int, int]] = []
+        self._seqs = SeqRanges()
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The inclusive ranges of seqs, in ascending order."""
+        return self._seqs.ranges
 
     def get(self, seq: int) -> CachedMessage | None:
         """Return the message at a seq, or None."""
@@ -147,8 +148,7 @@ class MessageCache:
                 self._messages[seq] = message
                 new.append(seq)
                 grown += len(message.encoded)
-        for first, last in _runs(sorted(new)):
-            self._join(first, last)
+        self._seqs.add(new)
         while len(self.ranges) > MAX_RANGES:
             grown -= self._drop(*self.ranges.pop(0))
         self._caches.changed(grown)
@@ -162,7 +162,7 @@ class MessageCache:
         """Remove all messages."""
         self._caches.size -= sum(len(one.encoded) for one in self._messages.values())
         self._messages.clear()
-        self.ranges = []
+        self._seqs = SeqRanges()
 
     def make_room(self, size: int) -> None:
         """Remove the lowest messages until `size` bytes and a quarter more are free, so that
@@ -179,27 +179,8 @@ class MessageCache:
                 self.ranges.insert(0, (seq, last))
         self._caches.size -= freed
 
-    def _join(self, first: int, last: int) -> None:
-        """Add a range with no cached message in it."""
-        place = bisect_left(self.ranges, (first, last))
-        if place and self.ranges[place - 1][1] == first - 1:
-            place -= 1
-            first = self.ranges.pop(place)[0]
-        if place < len(self.ranges) and self.ranges[place][0] == last + 1:
-            last = self.ranges.pop(place)[1]
-        self.ranges.insert(place, (first, last))
-
     def _drop(self, first: int, last: int) -> int:
         return sum(len(self._messages.pop(seq).encoded) for seq in range(first, last + 1))
-
-
-def _runs(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Yield ascending seqs as inclusive ranges without gaps."""
-    start = 0
-    for place in range(1, len(seqs) + 1):
-        if place == len(seqs) or seqs[place] != seqs[place - 1] + 1:
-            yield seqs[start], seqs[place - 1]
-            start = place
 
 
 async def complete(
