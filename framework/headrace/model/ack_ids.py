@@ -49,8 +49,8 @@ class AckIds:
     """
 
     def __init__(self, key: bytes) -> None:
-        # Copies of a hash that has its key take two thirds of the time of new ones. It is a keyed hash (RFC 7693),
-        # since OpenSSL's HMAC takes longer for so few bytes.
+        # A copy of a hash that has its key takes less time than a new one. It is a keyed hash (RFC 7693), since OpenSSL's
+        # HMAC takes longer for so few bytes.
         self._copy = blake2b(digest_size=_SEAL, key=key).copy
 
     def seal(self, consumer: int, lease: int, seq: int, attempt: int, size: int) -> str:
