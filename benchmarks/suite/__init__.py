@@ -8,6 +8,7 @@ from benchmarks.harness import Options
 from benchmarks.report import Result
 from benchmarks.suite.capture import capture
 from benchmarks.suite.compaction import compaction
+from benchmarks.suite.costs import costs
 from benchmarks.suite.crowd import crowd
 from benchmarks.suite.drain import drain
 from benchmarks.suite.fanout import fanout
@@ -38,6 +39,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
     for benchmark in (
         publish,
         lease,
+        costs,
         grants,
         drain,
         work,
