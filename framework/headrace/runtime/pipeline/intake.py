@@ -56,16 +56,15 @@ class Intake:
 
     def _messages(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> list[Message]:
         stream, consumer, acknowledger = self._settings.spec.stream, self._settings.spec.name, self._acknowledger
-        messages = [
-            Message(stream, consumer, key, seq, attempt, created, data, headers, lease, lane, acknowledger)
-            for key, seq, attempt, created, data, headers, lane in zip(
-                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at.microseconds, batch.data, batch.headers, lanes,
-                strict=False,
-            )
-        ]  # fmt: skip
+        attempts, times = batch.attempts or repeat(1), batch.created_at.microseconds
+        messages = list(map(
+            Message, repeat(stream), repeat(consumer), batch.keys, batch.seqs, attempts, times, batch.data, batch.headers,
+            repeat(lease), lanes, repeat(acknowledger),
+        ))  # fmt: skip
         if batch.crashes is not None:
             for message, crashes in zip(messages, batch.crashes, strict=True):
                 message.crashes = crashes
+                message.plain = not crashes
         return messages
 
 
@@ -79,4 +78,5 @@ def _limit_lives(messages: list[Message], begun_at: datetime | None, called_at: 
     for message in messages:
         alive = payloads.time_to_live(message.raw_headers)
         if alive is not None and begun_at is not None:
+            message.plain = False
             message.alive_until = called_at + alive - (begun_at - message.created_at).total_seconds()

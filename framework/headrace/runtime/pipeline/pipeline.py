@@ -22,6 +22,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
 from headrace.runtime.execution.failure_handler import FailureHandler
+from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SingleExecutor
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.execution.timeouts import Timeouts
@@ -113,9 +114,9 @@ class Pipeline:
         self._batches: BatchExecutor | None = None
         work: Work
         if handling.batch is None:
-            work = SingleExecutor(
-                decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock, opens
-            )
+            parts = (decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock, opens)
+            bare = call is handler.apply and handler.takes_payload_only and handling.timeout is None and opens is None
+            work = PlainExecutor(handler.function, *parts) if bare else SingleExecutor(*parts)
         else:
             work = self._batches = BatchExecutor(
                 decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock, opens
