@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import anyio
@@ -44,6 +44,7 @@ class Actors:
     Args:
         timed: whether handlers have a timeout.
         least: the number of actors allowed while consumers of higher priority go first.
+        begin: called first in each actor.
 
     Attributes:
         rank: the consumer's priority rank, if priorities differ. It is notified whether lanes wait
@@ -55,10 +56,14 @@ class Actors:
         starved: how often an actor found no lane.
     """
 
-    def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int) -> None:
+    def __init__(
+        self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int,
+        begin: Callable[[ActorSlot], None] | None = None,
+    ) -> None:  # fmt: skip
         self._work = work
         self._lanes = lanes
         self._timed = timed
+        self._begin = begin
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: set[ActorSlot] = set()
         self._group: anyio.abc.TaskGroup | None = None
@@ -157,6 +162,8 @@ class Actors:
     async def _actor(self) -> None:
         slot = ActorSlot()
         current_slot.set(slot)
+        if self._begin is not None:
+            self._begin(slot)
         work = self._work_timed if self._timed else self._work.run
         try:
             while self.count <= self.target:

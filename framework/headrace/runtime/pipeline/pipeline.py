@@ -103,7 +103,7 @@ class Pipeline:
 
         # From lanes to outcomes
         self._runner = Runner(handler, handling, clock)
-        call = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
+        call, sample = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
         failure_handler = FailureHandler(
             acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread", opens=stored_as is not None
         )
@@ -121,7 +121,10 @@ class Pipeline:
             work = self._batches = BatchExecutor(
                 decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock, opens
             )
-        self.actors = Actors(work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0])
+        self.actors = Actors(
+            work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0],
+            begin=None if sample is None else lambda slot: sample.enter_actor(slot.in_work),
+        )  # fmt: skip
         self._timeouts = (
             None if handling.timeout is None else Timeouts(spec.name, handling.timeout, self.actors, in_flight, clock)
         )
@@ -134,7 +137,7 @@ class Pipeline:
         )  # fmt: skip
 
         # From the store to lanes
-        intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker)
+        intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker, sample)
         self.fetcher = Fetcher(
             shared, consumer, settings, uuid4(),  # one process is one owner, which may hold several messages of a key
             lanes, in_flight, self.actors, intake, self.settler, self.breaker,
