@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.flow.durable import DurableLanes
-from headrace.flow.lanes import Lane
 
 KEYS = ("a", "b")
 
@@ -28,8 +27,8 @@ class DurableMachine(RuleBasedStateMachine):
         super().__init__()
         self.lanes: DurableLanes[Item] = DurableLanes()
         self.seq = 0
-        self.singles: dict[str, Lane[Item]] = {}  # lanes with an actor that handles one message at a time
-        self.batches: dict[str, Lane[Item]] = {}  # lanes with an actor that handles a batch
+        self.singles: dict[str, Item] = {}  # of lanes with an actor that handles one message at a time, the latest
+        self.batches: set[str] = set()  # lanes with an actor that handles a batch
         self.out: dict[str, set[int]] = defaultdict(set)  # given to an actor and not settled
         self.order: dict[str, list[int]] = defaultdict(list)
         self.given_back: set[int] = set()
@@ -42,32 +41,35 @@ class DurableMachine(RuleBasedStateMachine):
 
     @rule(batch=st.booleans(), limit=st.integers(1, 3))
     def an_actor_takes_a_lane(self, batch: bool, limit: int) -> None:
-        lane = self.lanes.take()
-        if lane is None:
+        first = self.lanes.take()
+        if first is None:
             return
-        key = str(lane.key)
-        assert not self.out[key], "the message before is not settled"
+        self.begins(first)
         if batch:
-            self.batches[key] = lane
-            self.hand_out(key, self.lanes.take_run(lane, limit))
-        else:
-            self.singles[key] = lane
+            del self.singles[first.lane]
+            self.batches.add(first.lane)
+            self.hand_out(first.lane, self.lanes.take_run(first.lane, limit - 1))
+
+    def begins(self, first: Item) -> None:
+        """An actor has taken a lane."""
+        assert not self.out[first.lane], "the message before is not settled"
+        assert first.lane not in self.batches | self.singles.keys()
+        self.singles[first.lane] = first
+        self.hand_out(first.lane, [first])
 
     @precondition(lambda self: self.singles)
-    @rule(data=st.data())
-    def an_actor_goes_on(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.singles)))
-        item = self.lanes.next(self.singles[key])
-        if item is None:
-            del self.singles[key]
-        else:
-            assert not self.out[key], "the message before is not settled"
-            self.hand_out(key, [item])
+    @rule(data=st.data(), onward=st.booleans())
+    def an_actor_goes_on(self, data: st.DataObject, onward: bool) -> None:
+        item = self.lanes.next(self.singles.pop(data.draw(st.sampled_from(sorted(self.singles)))), onward)
+        if item is not None:
+            self.begins(item)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def a_batch_is_done(self, data: st.DataObject) -> None:
-        self.lanes.return_lane(self.batches.pop(data.draw(st.sampled_from(sorted(self.batches)))))
+        key = data.draw(st.sampled_from(sorted(self.batches)))
+        self.batches.remove(key)
+        self.lanes.return_lane(key)
 
     @precondition(lambda self: any(self.out.values()))
     @rule(data=st.data())
@@ -76,8 +78,10 @@ class DurableMachine(RuleBasedStateMachine):
         self.out[key].remove(seq)
         self.lanes.settled([(key, seq)])
 
-    @rule(key=st.sampled_from(KEYS))
-    def waiting_messages_are_released(self, key: str) -> None:
+    @precondition(lambda self: self.singles or self.batches)
+    @rule(data=st.data())
+    def waiting_messages_are_released(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.batches | self.singles.keys())))
         behind = self.lanes.close(key)
         self.given_back |= {item.seq for item in behind}
         self.lanes.settled((item.lane, item.seq) for item in behind)
@@ -96,17 +100,18 @@ class DurableMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Waiting lanes continue once their messages are settled, until no message is left."""
         for _ in range(2 * self.seq + 2):
-            for key in list(self.batches):
-                self.lanes.return_lane(self.batches.pop(key))
-            for key in list(self.singles):
-                while (item := self.lanes.next(self.singles[key])) is not None:
-                    self.hand_out(key, [item])
-                del self.singles[key]
+            while self.batches:
+                self.lanes.return_lane(self.batches.pop())
+            while self.singles:
+                _, item = self.singles.popitem()
+                following = self.lanes.next(item)
+                if following is not None:
+                    self.begins(following)
             for key, out in self.out.items():
                 self.lanes.settled([(key, seq) for seq in out])
                 out.clear()
-            while (lane := self.lanes.take()) is not None:
-                self.singles[str(lane.key)] = lane
+            while (first := self.lanes.take()) is not None:
+                self.begins(first)
         assert self.lanes.empty
         assert self.lanes.waiting == 0
         assert self.lanes.statistics()["resting"] == 0

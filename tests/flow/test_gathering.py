@@ -4,13 +4,14 @@ those lanes in the meantime."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.flow.gathering import Gathering
-from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.lanes import Lanes
 
 KEYS = ("a", "b", "c", "d")
 
@@ -56,10 +57,10 @@ class GatheringMachine(RuleBasedStateMachine):
 
     @rule()
     def an_actor_begins_a_batch(self) -> None:
-        lane = self.lanes.take()
-        if lane is None:
+        first = self.lanes.take()
+        if first is None:
             return
-        batch = Gathering(self.lanes, lane, self.limit, one_key=self.one_key)
+        batch = Gathering(self.lanes, first, self.limit, one_key=self.one_key)
         assert batch.messages
         if self.patient and not batch.over:
             self.filling.append(batch)
@@ -124,9 +125,9 @@ TestGathering = GatheringMachine.TestCase
 def test_a_batch_takes_new_messages_of_its_own_keys_before_other_keys() -> None:
     lanes: Lanes[Item] = Lanes()
     lanes.add([Item("a", 1)])
-    lane = lanes.take()
-    assert lane is not None
-    batch = Gathering(lanes, lane, 3, one_key=False)
+    first = lanes.take()
+    assert first is not None
+    batch = Gathering(lanes, first, 3, one_key=False)
     lanes.add([Item("b", 2), Item("a", 3), Item("a", 4), Item("a", 5)])
     batch.fill()
     assert [item.seq for item in batch.messages] == [1, 3, 4]
@@ -136,9 +137,9 @@ def test_a_batch_takes_new_messages_of_its_own_keys_before_other_keys() -> None:
 def test_when_all_is_cleared_no_batch_waits_any_longer() -> None:
     lanes: Lanes[Item] = Lanes()
     lanes.add([Item("a", 1)])
-    lane = lanes.take()
-    assert lane is not None
-    batch = Gathering(lanes, lane, 3, one_key=False)
+    first = lanes.take()
+    assert first is not None
+    batch = Gathering(lanes, first, 3, one_key=False)
     told = []
     lanes.on_more.connect(lambda: told.append(batch.over))
     lanes.clear()
@@ -150,15 +151,15 @@ def test_a_batch_that_fills_reads_only_lanes_that_have_more() -> None:
     class Counted(Lanes[Item]):
         looks = 0
 
-        def take_run(self, lane: Lane[Item], limit: int) -> list[Item]:
+        def take_run(self, lane: Hashable, limit: int) -> list[Item]:
             self.looks += 1
             return super().take_run(lane, limit)
 
     lanes = Counted()
     lanes.add([Item("a", 1)])
-    lane = lanes.take()
-    assert lane is not None
-    batch = Gathering(lanes, lane, 10_000, one_key=False)
+    first = lanes.take()
+    assert first is not None
+    batch = Gathering(lanes, first, 10_000, one_key=False)
     lanes.on_more.connect(batch.fill)
     for call in range(100):
         lanes.add([Item("a", 2 + call), *(Item(f"{call}.{place}", 1) for place in range(10))])

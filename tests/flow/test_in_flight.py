@@ -60,6 +60,8 @@ class CustodyMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.in_flight: InFlightTracker[Held] = InFlightTracker()
+        self.in_flight.on_outcome.connect(self.note_news)
+        self.news = 0
         self.store = NaiveStore()
         self.now = 0.0
         self.seq = self.lease_id = 0
@@ -72,6 +74,9 @@ class CustodyMachine(RuleBasedStateMachine):
         self.parcel: Parcel | None = None  # collected, and not yet answered
         self.answer: list[Lost] | None = None  # the store's answer, once it has settled the parcel
         self.asked: list[Lease] | None = None  # the leases of an extension without an answer
+
+    def note_news(self) -> None:
+        self.news += 1
 
     @rule(keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=3))
     def a_lease_is_taken(self, keys: list[str]) -> None:
@@ -96,12 +101,15 @@ class CustodyMachine(RuleBasedStateMachine):
         self.open.remove(message)
         self.outcomes[message.lease.id, message.seq] = failure
         if failure is not None:
+            news = self.news
             self.in_flight.fail(message, failure)
             assert self.in_flight.urgent
+            assert self.news > news
             return
-        news = self.in_flight.ack(message, self.now)
+        news = self.news
+        self.in_flight.ack(message)
         last = not any(other.lease is message.lease for other in self.open)
-        assert news or not last, "the settler must hear of a lease that is done"
+        assert self.news > news or not last, "the settler must hear of a lease that is done"
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -110,7 +118,7 @@ class CustodyMachine(RuleBasedStateMachine):
         for message in [message for message in self.open if message.lane == key]:
             self.open.remove(message)
             self.outcomes[message.lease.id, message.seq] = None
-            self.in_flight.ack(message, self.now)
+            self.in_flight.ack(message)
 
     @rule(seconds=st.floats(0.0, LINGER / 4))
     def time_passes(self, seconds: float) -> None:
@@ -119,8 +127,9 @@ class CustodyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parcel is None)
     @rule(everything=st.sampled_from([False, False, False, True]))
     def a_parcel_is_collected(self, everything: bool) -> None:
-        due, urgent = self.in_flight.due, self.in_flight.urgent
+        urgent = self.in_flight.urgent
         self.parcel, self.answer = self.in_flight.collect(self.now, everything=everything), None
+        due = self.in_flight.due
         if self.parcel is None:
             assert due is not None or not urgent, "what is done waits for nothing but for what lingers"
             assert not (everything and due is not None)
@@ -220,7 +229,7 @@ class CustodyMachine(RuleBasedStateMachine):
         if self.parcel is not None:
             self.its_answer_arrives()
         for message in self.open:
-            self.in_flight.ack(message, self.now)
+            self.in_flight.ack(message)
             self.outcomes[message.lease.id, message.seq] = None
         self.open.clear()
         self.parcel = self.in_flight.collect(self.now, everything=True)
@@ -258,9 +267,9 @@ def take_keys(in_flight: InFlightTracker[Held], lease_id: int, keys: Sequence[st
 
 def test_a_lease_that_is_all_acked_is_settled_by_its_id_alone(in_flight: InFlightTracker[Held]) -> None:
     first, second = take(in_flight, 7, 2)
-    assert in_flight.ack(first, 0.0)
+    in_flight.ack(first)
     assert in_flight.collect(0.0) is None
-    assert in_flight.ack(second, 0.0)
+    in_flight.ack(second)
     parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(whole=[7])
@@ -269,8 +278,12 @@ def test_a_lease_that_is_all_acked_is_settled_by_its_id_alone(in_flight: InFligh
 
 def test_acks_of_an_unfinished_lease_linger_and_then_go(in_flight: InFlightTracker[Held]) -> None:
     messages = take(in_flight, 7, 3)
-    assert in_flight.ack(messages[0], 1.0)
-    assert not in_flight.ack(messages[1], 1.01), "one alarm is enough"
+    heard: list[int] = []
+    in_flight.on_outcome.connect(lambda: heard.append(in_flight.acked))
+    in_flight.ack(messages[0])
+    in_flight.ack(messages[1])
+    assert heard == [1], "one alarm is enough"
+    assert in_flight.collect(1.0) is None
     assert in_flight.due == 1.0 + LINGER
     assert in_flight.collect(1.0 + LINGER / 2) is None
     parcel = in_flight.collect(1.0 + LINGER)
@@ -281,14 +294,14 @@ def test_acks_of_an_unfinished_lease_linger_and_then_go(in_flight: InFlightTrack
 
 def test_a_failure_is_settled_at_once_together_with_the_acks_of_its_lease(in_flight: InFlightTracker[Held]) -> None:
     messages = take(in_flight, 7, 3)
-    in_flight.ack(messages[0], 0.0)
+    in_flight.ack(messages[0])
     in_flight.fail(messages[1], RETRY)
     parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(leases=[7, 7], seqs=[2, 1], failures=[RETRY, None])
     assert parcel.keys == ["key2"]
     assert in_flight.settled(parcel, []) == []
-    in_flight.ack(messages[2], 0.0)
+    in_flight.ack(messages[2])
     last = in_flight.collect(0.0)
     assert last is not None
     assert last.settlement.whole == [7]
@@ -299,7 +312,7 @@ def test_a_lease_is_not_settled_whole_while_a_failure_is_not_settled(
 ) -> None:
     messages = take(in_flight, 7, 2)
     in_flight.fail(messages[0], RETRY)
-    in_flight.ack(messages[1], 0.0)
+    in_flight.ack(messages[1])
     parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(leases=[7, 7], seqs=[1, 2], failures=[RETRY, None])
@@ -309,7 +322,7 @@ def test_messages_of_a_lost_lease_are_neither_settled_nor_held(in_flight: InFlig
     first, second = take(in_flight, 7, 2)
     assert in_flight.extended([first.lease], [], 60.0) == [first.lease]
     assert first.lease.lost
-    in_flight.ack(first, 0.0)
+    in_flight.ack(first)
     in_flight.fail(second, RELEASE)
     parcel = in_flight.collect(0.0)
     assert parcel is not None
@@ -323,7 +336,7 @@ def test_an_extension_that_misses_a_lease_settled_meanwhile_does_not_call_it_los
     in_flight: InFlightTracker[Held],
 ) -> None:
     (only,) = take(in_flight, 7, 1)
-    in_flight.ack(only, 0.0)
+    in_flight.ack(only)
     assert in_flight.extended([only.lease], [], 60.0) == []
     assert not only.lease.lost
 
@@ -333,8 +346,9 @@ def test_a_lease_that_is_done_waits_for_an_earlier_message_of_its_key_that_linge
 ) -> None:
     one, _ = take_keys(in_flight, 70, "kx", first=1)
     (seven,) = take_keys(in_flight, 71, "k", first=7)
-    in_flight.ack(one, 0.0)
-    assert in_flight.ack(seven, 0.01)
+    in_flight.ack(one)
+    assert in_flight.collect(0.0) is None
+    in_flight.ack(seven)
     assert in_flight.collect(0.02) is None
     assert in_flight.due == LINGER
     parcel = in_flight.collect(LINGER)
@@ -347,10 +361,10 @@ def test_waiting_leases_are_settled_as_soon_as_the_messages_before_them_are_done
 ) -> None:
     one, two = take_keys(in_flight, 70, "kx", first=1)
     (seven,) = take_keys(in_flight, 71, "k", first=7)
-    in_flight.ack(one, 0.0)
-    in_flight.ack(seven, 0.0)
+    in_flight.ack(one)
+    in_flight.ack(seven)
     assert in_flight.collect(0.0) is None
-    assert in_flight.ack(two, 0.01)
+    in_flight.ack(two)
     parcel = in_flight.collect(0.01)
     assert parcel is not None
     assert sorted(parcel.settlement.whole) == [70, 71]
@@ -361,7 +375,7 @@ def test_a_lease_that_is_done_waits_for_one_that_waits(in_flight: InFlightTracke
     seven, eight = take_keys(in_flight, 71, "kj", first=7)
     (nine,) = take_keys(in_flight, 72, "j", first=9)
     for message in (one, seven, eight, nine):
-        in_flight.ack(message, 0.0)
+        in_flight.ack(message)
     assert in_flight.collect(0.0) is None
     parcel = in_flight.collect(LINGER)
     assert parcel is not None
@@ -371,8 +385,8 @@ def test_a_lease_that_is_done_waits_for_one_that_waits(in_flight: InFlightTracke
 def test_leases_of_other_keys_wait_for_nothing(in_flight: InFlightTracker[Held]) -> None:
     one, _ = take_keys(in_flight, 70, "kx", first=1)
     (seven,) = take_keys(in_flight, 71, "j", first=7)
-    in_flight.ack(one, 0.0)
-    in_flight.ack(seven, 0.0)
+    in_flight.ack(one)
+    in_flight.ack(seven)
     parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement == Settlement(whole=[71])
@@ -384,7 +398,7 @@ def test_a_failure_is_settled_together_with_earlier_outcomes(
 ) -> None:
     one, _ = take_keys(in_flight, 70, "kx", first=1)
     seven, _ = take_keys(in_flight, 71, "ky", first=7)
-    in_flight.ack(one, 0.0)
+    in_flight.ack(one)
     in_flight.fail(seven, failure)
     parcel = in_flight.collect(0.0)
     assert parcel is not None
@@ -399,7 +413,7 @@ def test_a_message_that_was_settled_before_loses_nothing_else_of_its_lease(in_fl
     assert in_flight.settled(parcel, [Lost(7, 1, gone=False)]) == []
     assert in_flight.lost == 1
     assert not two.lease.lost
-    in_flight.ack(two, 0.0)
+    in_flight.ack(two)
     last = in_flight.collect(0.0)
     assert last is not None
     assert last.settlement.whole == [7]
@@ -408,22 +422,23 @@ def test_a_message_that_was_settled_before_loses_nothing_else_of_its_lease(in_fl
 def test_messages_without_an_answer_from_the_store_are_unsettled(in_flight: InFlightTracker[Held]) -> None:
     one, two, _ = take_keys(in_flight, 7, "abc", first=1)
     assert not in_flight.unsettled("a")
-    in_flight.ack(one, 0.0)
+    in_flight.ack(one)
     assert in_flight.unsettled("a"), "it lingers"
+    assert in_flight.collect(0.0) is None
     parcel = in_flight.collect(LINGER)
     assert parcel is not None
     assert in_flight.unsettled("a"), "it is on its way"
     in_flight.settled(parcel, [])
     assert not in_flight.unsettled("a")
     two.lease.note_durable(two.seq)
-    in_flight.ack(two, 0.0)
+    in_flight.ack(two)
     assert not in_flight.unsettled("b"), "a transaction has committed it"
 
 
 def test_an_expired_message_is_settled_like_an_ack_and_counted_apart(in_flight: InFlightTracker[Held]) -> None:
     first, second = take(in_flight, 7, 2)
-    in_flight.ack(first, 0.0)
-    assert in_flight.expire(second, 0.0), "the lease is done"
+    in_flight.ack(first)
+    in_flight.expire(second)
     parcel = in_flight.collect(0.0)
     assert parcel is not None
     assert parcel.settlement.whole == [7]

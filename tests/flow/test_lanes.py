@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.lanes import Lanes
 
 KEYS = ("a", "b", "c")
 
@@ -21,11 +21,12 @@ class Item(NamedTuple):
 
 
 class Actor:
-    """An actor with a lane, and its current message."""
+    """An actor with a lane, its latest message, and whether that has failed."""
 
-    def __init__(self, lane: Lane[Item]) -> None:
-        self.lane = lane
-        self.at: Item | None = None
+    def __init__(self, first: Item) -> None:
+        self.lane = first.lane
+        self.at = first
+        self.failed = False
 
 
 class LanesMachine(RuleBasedStateMachine):
@@ -39,7 +40,8 @@ class LanesMachine(RuleBasedStateMachine):
         self.lanes.on_low.connect(self.note_low)
         self.lanes.on_more.connect(self.note_more)
         self.lanes.on_ready.connect(self.note_ready)
-        self.more = self.woken = 0
+        self.lanes.on_drained.connect(self.note_drained)
+        self.more = self.woken = self.drained = 0
         self.seq = 0
         self.call_out = False
         self.waiting: dict[str, deque[Item]] = defaultdict(deque)
@@ -56,6 +58,9 @@ class LanesMachine(RuleBasedStateMachine):
 
     def note_ready(self) -> None:
         self.woken += 1
+
+    def note_drained(self) -> None:
+        self.drained += 1
 
     @initialize(low=st.integers(0, 4))
     def set_low_water(self, low: int) -> None:
@@ -89,36 +94,50 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule()
     def an_actor_takes_a_lane(self) -> None:
-        lane = self.lanes.take()
-        free = {key for key, waiting in self.waiting.items() if waiting} - {actor.lane.key for actor in self.actors}
-        if lane is None:
-            assert not free
+        before, lows, drained = self.lanes.waiting, self.lows, self.drained
+        first = self.lanes.take()
+        if first is None:
+            assert not self.free
         else:
-            assert lane.key in free, "a lane without messages, or one that another actor has"
-            self.actors.append(Actor(lane))
+            self.begins(first, before, lows, drained)
+
+    def begins(self, first: Item, before: int, lows: int, drained: int) -> None:
+        """An actor has taken another lane."""
+        assert first.lane in self.free, "a lane without messages, or one that another actor has"
+        assert first == self.waiting[first.lane].popleft()
+        self.actors.append(Actor(first))
+        self.leaves(first)
+        self.check_low(before, lows)
+        assert self.drained == drained + (not self.free)
 
     @precondition(lambda self: self.actors)
-    @rule(data=st.data())
-    def an_actor_goes_on(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), onward=st.booleans())
+    def an_actor_goes_on(self, data: st.DataObject, onward: bool) -> None:
         actor = data.draw(st.sampled_from(self.actors))
-        waiting, before, lows = self.waiting[actor.lane.key], self.lanes.waiting, self.lows
-        actor.at = self.lanes.next(actor.lane)
-        if actor.at is None:
-            assert not waiting
-            self.actors.remove(actor)
+        waiting, before, lows, drained = self.waiting[actor.lane], self.lanes.waiting, self.lows, self.drained
+        item = self.lanes.next(actor.at, onward)
+        if waiting:
+            assert item == waiting.popleft()
+            actor.at, actor.failed = item, False
+            self.leaves(item)
+            self.check_low(before, lows)
             return
-        assert actor.at == waiting.popleft()
-        self.leaves(actor.at)
-        self.check_low(before, lows)
+        self.actors.remove(actor)
+        if item is None:
+            assert not (onward and self.free)
+        else:
+            assert onward
+            self.begins(item, before, lows, drained)
 
     @precondition(lambda self: self.actors)
     @rule(data=st.data(), limit=st.integers(0, 4))
     def an_actor_takes_a_run(self, data: st.DataObject, limit: int) -> None:
         actor = data.draw(st.sampled_from(self.actors))
-        waiting, before, lows = self.waiting[actor.lane.key], self.lanes.waiting, self.lows
+        waiting, before, lows = self.waiting[actor.lane], self.lanes.waiting, self.lows
         run = self.lanes.take_run(actor.lane, limit)
         assert run == [waiting.popleft() for _ in range(min(limit, len(waiting)))]
         for actor.at in run:
+            actor.failed = False
             self.leaves(actor.at)
         self.check_low(before, lows)
 
@@ -129,15 +148,14 @@ class LanesMachine(RuleBasedStateMachine):
         more, woken = self.more, self.woken
         self.lanes.return_lane(actor.lane)
         self.actors.remove(actor)
-        if self.waiting[actor.lane.key]:
+        if self.waiting[actor.lane]:
             assert (self.more, self.woken) == (more + 1, woken + 1), "a lane is ready again, and nobody was told"
 
-    @precondition(lambda self: any(actor.at for actor in self.actors))
+    @precondition(lambda self: not all(actor.failed for actor in self.actors))
     @rule(data=st.data())
     def a_message_fails(self, data: st.DataObject) -> None:
-        actor = data.draw(st.sampled_from([actor for actor in self.actors if actor.at]))
-        failed, actor.at = actor.at, None
-        assert failed is not None
+        actor = data.draw(st.sampled_from([actor for actor in self.actors if not actor.failed]))
+        failed, actor.failed = actor.at, True
         before, lows = self.lanes.waiting, self.lows
         behind = self.lanes.close(failed.lane)
         assert behind == list(self.waiting[failed.lane])
@@ -176,6 +194,11 @@ class LanesMachine(RuleBasedStateMachine):
     def closed(self) -> set[str]:
         return {key for parcel in self.parcels for key in parcel}
 
+    @property
+    def free(self) -> set[str]:
+        """The keys of the lanes that wait for an actor."""
+        return {key for key, waiting in self.waiting.items() if waiting} - {actor.lane for actor in self.actors}
+
     def give_back(self, items: list[Item]) -> None:
         for item in items:
             self.lanes.give_back(item.lane)
@@ -193,7 +216,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        running = {actor.lane.key for actor in self.actors}
+        running = {actor.lane for actor in self.actors}
         assert self.lanes.waiting == sum(map(len, self.waiting.values()))
         assert self.lanes.ready == sum(1 for key, waiting in self.waiting.items() if waiting and key not in running)
         assert self.lanes.empty == (not running and not self.lanes.waiting)
@@ -206,18 +229,16 @@ class LanesMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_actor_is_in_a_lane(self) -> None:
-        assert max(Counter(actor.lane.key for actor in self.actors).values(), default=0) <= 1
+        assert max(Counter(actor.lane for actor in self.actors).values(), default=0) <= 1
 
     def teardown(self) -> None:
         """Whatever happened before, every waiting message leaves the lanes once in the end."""
         expected = [item for waiting in self.waiting.values() for item in waiting]
         found = []
         for actor in self.actors:
-            while (item := self.lanes.next(actor.lane)) is not None:
-                found.append(item)
-        while (lane := self.lanes.take()) is not None:
-            while (item := self.lanes.next(lane)) is not None:
-                found.append(item)
+            found += rest(self.lanes, actor.at)
+        while (first := self.lanes.take()) is not None:
+            found += (first, *rest(self.lanes, first))
         assert sorted(found) == sorted(expected)
         assert self.lanes.empty
 
@@ -230,33 +251,43 @@ def items(*texts: str) -> list[Item]:
     return [Item(text[0], int(text[1:])) for text in texts]
 
 
-def run(lanes: Lanes[Item], lane: Lane[Item]) -> list[int]:
+def rest(lanes: Lanes[Item], item: Item) -> list[Item]:
+    """Work off what is behind a message in its lane."""
     found = []
-    while (item := lanes.next(lane)) is not None:
-        found.append(item.seq)
+    following: Item | None = item
+    while (following := lanes.next(following)) is not None:
+        found.append(following)
     return found
 
 
 def test_messages_of_a_key_that_come_while_its_lane_is_worked_on_join_it() -> None:
     lanes: Lanes[Item] = Lanes()
     lanes.add(items("a1", "a2"))
-    lane = lanes.take()
-    assert lane is not None
-    assert lanes.next(lane) == Item("a", 1)
+    first = lanes.take()
+    assert first == Item("a", 1)
     lanes.add(items("a3", "b4"))
-    assert run(lanes, lane) == [2, 3]
+    assert rest(lanes, first) == items("a2", "a3")
     other = lanes.take()
-    assert other is not None
-    assert run(lanes, other) == [4]
+    assert other == Item("b", 4)
+    assert rest(lanes, other) == []
     assert lanes.take() is None
+
+
+def test_an_actor_that_goes_onward_takes_other_lanes_after_its_own() -> None:
+    lanes: Lanes[Item] = Lanes()
+    lanes.add(items("a1", "b2", "a3"))
+    found, item = [], lanes.take()
+    while item is not None:
+        found.append(item.seq)
+        item = lanes.next(item, onward=True)
+    assert found == [1, 3, 2]
+    assert lanes.empty
 
 
 def test_messages_of_a_key_that_was_confirmed_during_the_lease_call_are_refused() -> None:
     lanes: Lanes[Item] = Lanes()
     lanes.add(items("a1"))
-    lane = lanes.take()
-    assert lane is not None
-    lanes.next(lane)
+    assert lanes.take() == Item("a", 1)
     lanes.begin_call()  # a lease call that began while this process still held the key
     lanes.give_back("a")
     lanes.confirm(["a"])  # message 1 is back in the store before the call has ended

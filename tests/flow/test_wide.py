@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.flow.wide import WideLane, WideLanes
+from headrace.flow.wide import WideLanes
 
 KEYS = ("a", "b", "c")
 
@@ -28,7 +28,7 @@ class WideLanesMachine(RuleBasedStateMachine):
         super().__init__()
         self.lows = self.woken = self.seq = 0
         self.waiting: Counter[str] = Counter()
-        self.actors: list[WideLane[Item]] = []
+        self.actors: list[Item] = []  # the latest message of each
         self.seen: Counter[int] = Counter()
 
     @initialize(width=st.integers(1, 3), low=st.integers(0, 3))
@@ -55,27 +55,41 @@ class WideLanesMachine(RuleBasedStateMachine):
 
     @rule()
     def an_actor_takes_a_lane(self) -> None:
-        woken = self.woken
-        lane = self.lanes.take()
-        if lane is None:
+        before, lows, woken = self.lanes.waiting, self.lows, self.woken
+        item = self.lanes.take()
+        if item is None:
             assert not self.free
             return
-        assert lane.key in self.free
-        self.actors.append(lane)
+        self.begins(item, before, lows, woken)
+
+    def begins(self, item: Item, before: int, lows: int, woken: int) -> None:
+        """An actor has taken another lane."""
+        assert item.lane in self.free
+        self.actors.append(item)
+        self.leaves(item)
+        self.check_low(before, lows)
         assert self.woken == woken + bool(self.free), "there is work for another, and nobody was told"
 
     @precondition(lambda self: self.actors)
-    @rule(data=st.data())
-    def an_actor_goes_on(self, data: st.DataObject) -> None:
-        lane = data.draw(st.sampled_from(self.actors))
-        before, lows = self.lanes.waiting, self.lows
-        item = self.lanes.next(lane)
-        if item is None:
-            assert not self.waiting[str(lane.key)]
-            self.actors.remove(lane)
-            return
-        assert item.lane == lane.key
-        self.leaves(item)
+    @rule(data=st.data(), onward=st.booleans())
+    def an_actor_goes_on(self, data: st.DataObject, onward: bool) -> None:
+        done = data.draw(st.sampled_from(self.actors))
+        before, lows, woken = self.lanes.waiting, self.lows, self.woken
+        item = self.lanes.next(done, onward)
+        self.actors.remove(done)
+        if self.waiting[done.lane]:
+            assert item is not None
+            assert item.lane == done.lane
+            self.actors.append(item)
+            self.leaves(item)
+            self.check_low(before, lows)
+        elif item is None:
+            assert not (onward and self.free)
+        else:
+            assert onward
+            self.begins(item, before, lows, woken)
+
+    def check_low(self, before: int, lows: int) -> None:
         if before > self.lanes.low_water >= self.lanes.waiting:
             assert self.lows > lows
 
@@ -95,7 +109,7 @@ class WideLanesMachine(RuleBasedStateMachine):
     @property
     def free(self) -> set[str]:
         """The keys of which one more message could be handled."""
-        at_work = Counter(lane.key for lane in self.actors)
+        at_work = Counter(item.lane for item in self.actors)
         return {key for key, count in self.waiting.items() if count and at_work[key] < self.width}
 
     def leaves(self, item: Item) -> None:
@@ -105,12 +119,12 @@ class WideLanesMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        assert max(Counter(lane.key for lane in self.actors).values(), default=0) <= self.width
+        assert max(Counter(item.lane for item in self.actors).values(), default=0) <= self.width
         if hasattr(self, "lanes"):
             assert self.lanes.ready == len(self.free)
             assert self.lanes.waiting == self.waiting.total()
             assert self.lanes.empty == (not self.actors and not self.lanes.waiting)
-            lanes = {lane.key for lane in self.actors} | {key for key, count in self.waiting.items() if count}
+            lanes = {item.lane for item in self.actors} | {key for key, count in self.waiting.items() if count}
             assert self.lanes.statistics() == {
                 "lanes": len(lanes), "ready": len(self.free), "waiting": self.waiting.total(), "closed": 0,
             }  # fmt: skip
@@ -119,10 +133,11 @@ class WideLanesMachine(RuleBasedStateMachine):
         """Whatever happened before, every waiting message leaves the lanes once in the end."""
         while self.actors or self.free:
             self.an_actor_takes_a_lane()
-            for lane in self.actors[:]:
-                while (item := self.lanes.next(lane)) is not None:
+            for done in self.actors[:]:
+                item: Item | None = done
+                while (item := self.lanes.next(item)) is not None:
                     self.leaves(item)
-                self.actors.remove(lane)
+                self.actors.remove(done)
         assert self.seen.total() == self.seq
 
 

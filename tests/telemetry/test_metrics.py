@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import NoReturn
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from headrace import App, Message, Reject, Telemetry, UnknownStream
 from headrace.flow.governor import Decision
 from headrace.runtime.maintenance.survey import Survey
-from headrace.telemetry.metering import MAX_INTERVAL, MAX_SAMPLES, SamplingInterval
+from headrace.telemetry.metering import MAX_INTERVAL, MAX_SAMPLES, WINDOW, MeasuredSample
 from tests.runtime.running import Gate, eventually, numbered, parked, running, seek
 from tests.telemetry.recorded import Recorded
 
@@ -259,32 +260,30 @@ async def test_apps_that_come_and_go_share_the_instruments_of_a_provider(dsn: st
 
 
 def test_every_handler_is_measured_while_there_are_few() -> None:
-    interval = SamplingInterval(0.0)
-    assert [interval.next(second / (MAX_SAMPLES / 2)) for second in range(1, 50)] == [1] * 49
+    sample = MeasuredSample()
+    assert [len(sample.choose(1, second / (MAX_SAMPLES / 2))) for second in range(1, 50)] == [1] * 49
 
 
-def test_a_bounded_share_of_many_handlers_is_measured() -> None:
-    now, calls, samples, step = 0.0, 0, 0, 1 / (MAX_SAMPLES * 10)
-    interval = SamplingInterval(now)
-    while now < 10:
-        every = interval.next(now + step)
-        now, calls, samples = now + every * step, calls + every, samples + 1
-    assert samples <= MAX_SAMPLES * 10 * 1.1
-    assert calls >= 9 * samples
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_bounded_share_of_many_handlers_is_measured(size: int) -> None:
+    sample, rate = MeasuredSample(), MAX_SAMPLES * 20
+    measured = sum(len(sample.choose(size, number * size / rate)) for number in range(int(rate * 10 / size)))
+    assert MAX_SAMPLES * 10 * 0.4 <= measured <= MAX_SAMPLES * 10 * 1.1 + size
 
 
 def test_some_handlers_are_measured_for_every_number_of_handlers() -> None:
-    interval, now = SamplingInterval(0.0), 0.0
-    for _ in range(10):
-        now += 1e-9
-        every = interval.next(now)
-    assert every == MAX_INTERVAL
+    sample = MeasuredSample()
+    measured = [number * 1000 + place for number in range(100) for place in sample.choose(1000, number * 1e-6)]
+    assert all(later - earlier <= MAX_INTERVAL for earlier, later in pairwise(measured))
+    assert len(measured) < 2 * 100_000 / MAX_INTERVAL
 
 
 def test_the_rhythm_slows_down_with_the_handlers() -> None:
-    interval = SamplingInterval(0.0)
-    assert interval.next(1e-6) == MAX_INTERVAL
-    assert interval.next(1e-6 + MAX_INTERVAL * 0.1) == 1
+    sample = MeasuredSample()
+    for number in range(100):
+        sample.choose(1000, number * 0.01)
+    sample.choose(1, 2.0)
+    assert [len(sample.choose(1, 2.0 + WINDOW * number)) for number in (1, 2, 3)] == [1, 1, 1]
 
 
 def test_an_age_is_never_negative() -> None:

@@ -59,13 +59,23 @@ async def handle(sampler: Sampler, *headers: dict[str, str] | None) -> list[Curr
         span = trace.get_current_span()
         seen.append(Current(span, span.is_recording(), span.get_span_context()))
 
-    process = Tracing(recorded.tracers.get_tracer("headrace")).process(
-        ConsumerSpec(stream="orders", name="ship"), call, {}, batch=False
-    )
+    tracing, spec = Tracing(recorded.tracers.get_tracer("headrace")), ConsumerSpec(stream="orders", name="ship")
+    process, sample = tracing.process(spec, call, {}, batch=False), tracing.sample(spec, call, {})
+    messages = [Delivery(each) for each in headers]
+    at_work: list[Delivery | None] = [None]
 
     async def actor() -> None:
-        for each in headers:
-            await process(1, Delivery(each))
+        chosen: Any = {}
+        if sample is not None:  # otherwise all are called in the same way
+            chosen = sample.choose([message.raw_headers for message in messages])
+            sample.enter_actor(lambda: at_work[0])
+        for place, message in enumerate(messages):
+            at_work[0] = message
+            await chosen.get(place, process if sample is None else call)(1, message)
+            if sample is not None:  # what is logged of the message outside of its span
+                assert trace.get_current_span().get_span_context() == seen[-1].context
+        at_work[0] = None
+        assert trace.get_current_span().get_span_context().is_valid is False
 
     await asyncio.create_task(actor())
     assert trace.get_current_span().get_span_context().is_valid is False
@@ -86,7 +96,7 @@ async def test_traces_are_sampled_as_by_the_sdk_alone(rate: float, parent: str |
     headers = [None if parent is None else {"traceparent": REMOTE[parent], "tracestate": "shop=1"}] * 200
     ours = await handle(ParentBased(TraceIdRatioBased(rate)), *headers)
     theirs = await handle(Unknown(TraceIdRatioBased(rate)), *headers)
-    for span, recorded, context in (*ours, *theirs):
+    for _, recorded, context in (*ours, *theirs):
         if parent is None:
             assert recorded is ((context.trace_id & (1 << 64) - 1) < TraceIdRatioBased(rate).bound)
         else:
@@ -96,12 +106,12 @@ async def test_traces_are_sampled_as_by_the_sdk_alone(rate: float, parent: str |
         assert context.trace_state == theirs[0].context.trace_state
         assert context.is_valid
         assert context.is_remote is False
-        assert span.get_span_context() is context
     if parent is None:  # older versions of the SDK don't take all flags from a parent
         assert {one.context.trace_flags | 1 for one in ours} == {one.context.trace_flags | 1 for one in theirs}
         assert len({one.context.trace_id for one in ours}) == 200
     assert len({one.context.span_id for one in ours}) == 200
     assert [isinstance(one.span, DroppedSpan) for one in ours] == [not one.recorded for one in ours]
+    assert len({id(one.span) for one in ours if not one.recorded}) <= 1
     assert not any(isinstance(one.span, DroppedSpan) for one in theirs)
 
 
@@ -113,7 +123,11 @@ def test_as_many_traces_are_sampled_as_if_each_were_decided_by_itself(
     tracer = TracerProvider(ParentBasedTraceIdRatio(rate), shutdown_on_exit=False).get_tracer("headrace")
     decisions = ratio_sampling(tracer)
     assert decisions is not None
-    sampled = [decisions.drop_new() is None for _ in range(40_000)]
+    sampled = []
+    for size in [1, 7, 992] * 40:  # batches, which share the decisions
+        chosen = decisions.choose([None] * size)
+        sampled += [place in chosen for place in range(size)]
+    assert len(sampled) == 40_000
     assert sum(sampled) / 40_000 == pytest.approx(rate, rel=0.06)
     pairs = sum(one and other for one, other in pairwise(sampled))  # neither attract each other nor repel
     assert pairs / 40_000 == pytest.approx(rate * rate, rel=0.5)
@@ -130,10 +144,42 @@ def test_a_generator_whose_ids_may_have_a_meaning_is_asked_as_usual() -> None:
 @pytest.mark.asyncio
 async def test_a_dropped_span_keeps_its_ids_and_has_those_of_its_parent() -> None:
     ((span, _, context),) = await handle(ParentBasedTraceIdRatio(1), {"traceparent": REMOTE["not sampled"]})
-    assert span.get_span_context() is context
+    assert isinstance(span, DroppedSpan)
     assert (context.trace_id, context.trace_flags.sampled) == (0x0AF7651916CD43DD8448EB211C80319C, False)
     assert context.span_id != 0xB7AD6B7169203331
+
+
+def test_a_dropped_span_has_the_ids_of_the_message_in_work() -> None:
+    tracer = TracerProvider(ParentBasedTraceIdRatio(0), shutdown_on_exit=False).get_tracer("headrace")
+    decisions = ratio_sampling(tracer)
+    assert decisions is not None
+    first, second = Delivery(), Delivery({"traceparent": REMOTE["not sampled"]})
+    at_work: list[Delivery | None] = [first]
+    span = DroppedSpan(decisions, lambda: at_work[0])
+    context = span.get_span_context()
+    assert span.get_span_context() is context
     assert f"{context.trace_id:x}" in repr(span)
+    at_work[0] = second
+    assert span.get_span_context().trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    at_work[0] = None
+    assert not span.get_span_context().is_valid
+
+
+@pytest.mark.asyncio
+async def test_a_dropped_trace_carries_its_baggage() -> None:
+    recorded, seen = Recorded(sampler=ParentBasedTraceIdRatio(0)), []
+
+    async def call(payload: Any, message: Any) -> None:
+        seen.append((baggage.get_baggage("tenant"), trace.get_current_span().get_span_context().trace_id))
+
+    tracing = Tracing(recorded.tracers.get_tracer("headrace"))
+    sample = tracing.sample(ConsumerSpec(stream="orders", name="ship"), call, {})
+    assert sample is not None
+    message = Delivery({"traceparent": REMOTE["not sampled"], "baggage": "tenant=7"})
+    for process in sample.choose([None, message.raw_headers]).values():
+        await process(1, message)
+    assert seen == [("7", 0x0AF7651916CD43DD8448EB211C80319C)]
+    assert recorded.spans("process orders") == []
 
 
 def test_other_samplers_and_tracers_are_asked_as_usual() -> None:

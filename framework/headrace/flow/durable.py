@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Protocol, TypeVar
 
-from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.lanes import Lanes
 
 
 class Numbered(Protocol):
@@ -35,45 +35,55 @@ class DurableLanes(Lanes[T]):
     def __init__(self) -> None:
         super().__init__()
         self._out: dict[Hashable, set[int]] = {}  # messages handed to an actor and not settled yet, by lane
-        self._resting: dict[Hashable, Lane[T]] = {}
+        self._resting: set[Hashable] = set()
 
-    def next(self, lane: Lane[T]) -> T | None:
-        """Return the lane's next message. None if the lane is empty or the message before is not
-        settled yet."""
-        if lane.key in self._out:
-            self._resting[lane.key] = lane
-            return None
-        item = super().next(lane)
+    def take(self) -> T | None:
+        """Take a ready lane for an actor, and return its first message. None if no lane is ready."""
+        item = super().take()
         if item is not None:
-            self._out[lane.key] = {item.seq}
+            self._out[item.lane] = {item.seq}
         return item
 
-    def take_run(self, lane: Lane[T], limit: int) -> list[T]:
-        """Take up to `limit` of the lane's messages, in order. A batch may have several messages of a
+    def next(self, item: T, onward: bool = False) -> T | None:
+        """Return the next message of the lane. If there is none, or if the message before is not settled yet, the actor
+        takes another ready lane with `onward`."""
+        following = None
+        if item.lane in self._out:
+            self._resting.add(item.lane)
+        else:
+            following = super().next(item)
+        if following is None:
+            return self.take() if onward else None
+        self._out[following.lane] = {following.seq}
+        return following
+
+    def take_run(self, lane: Hashable, limit: int) -> list[T]:
+        """Take up to `limit` further messages of a lane, in order. A batch may have several messages of a
         key, since it is handled as one."""
         run = super().take_run(lane, limit)
         if run:
-            self._out.setdefault(lane.key, set()).update(item.seq for item in run)
+            self._out.setdefault(lane, set()).update(item.seq for item in run)
         return run
 
-    def return_lane(self, lane: Lane[T]) -> None:
+    def return_lane(self, lane: Hashable) -> None:
         """Return a lane from an actor. It rests until the messages taken from it are settled."""
-        if lane.key in self._out:
-            self._resting[lane.key] = lane
+        if lane in self._out:
+            self._watched.pop(lane, None)
+            self._resting.add(lane)
         else:
             super().return_lane(lane)
 
     def settled(self, outcomes: Iterable[tuple[Hashable, int]]) -> None:
         """Note that the store has these outcomes, given as lane and seq of each message."""
-        for key, seq in outcomes:
-            out = self._out.get(key)
+        for lane, seq in outcomes:
+            out = self._out.get(lane)
             if out is None:
                 continue  # returned before any actor had it
             out.discard(seq)
             if not out:
-                del self._out[key]
-                lane = self._resting.pop(key, None)
-                if lane is not None:
+                del self._out[lane]
+                if lane in self._resting:
+                    self._resting.remove(lane)
                     super().return_lane(lane)
 
     def statistics(self) -> dict[str, int]:

@@ -9,9 +9,10 @@ after the other, instead of many by halves.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Generic
 
-from headrace.flow.lanes import Lane, Lanes, T
+from headrace.flow.lanes import Lanes, T
 
 
 class Gathering(Generic[T]):
@@ -19,18 +20,18 @@ class Gathering(Generic[T]):
 
     Args:
         lanes: where its messages come from.
-        first: the lane that it begins with.
+        first: the message that it begins with, which was taken from a ready lane.
         limit: the largest number of messages.
         one_key: take messages of the first lane only.
     """
 
-    def __init__(self, lanes: Lanes[T], first: Lane[T], limit: int, *, one_key: bool) -> None:
+    def __init__(self, lanes: Lanes[T], first: T, limit: int, *, one_key: bool) -> None:
         self.messages: list[T] = []
         self._lanes = lanes
-        self._held: list[Lane[T]] = []
+        self._held: list[Hashable] = []
         # The held lanes that have more messages. A large batch holds too many lanes to look into
         # each.
-        self._more: list[Lane[T]] = []
+        self._more: list[Hashable] = []
         self._limit = limit
         self._one_key = one_key
         self._hold(first)
@@ -57,13 +58,14 @@ class Gathering(Generic[T]):
         """Return the lanes, because the batch is done."""
         held, self._held = self._held, []
         for lane in held:
-            lane.refilled = None
             self._lanes.return_lane(lane)
 
-    def _hold(self, lane: Lane[T]) -> None:
-        lane.refilled = self._more
-        self._held.append(lane)
-        self._take_from(lane)
+    def _hold(self, first: T) -> None:
+        """Keep the lane of this message."""
+        self.messages.append(first)
+        self._held.append(first.lane)
+        self._lanes.watch(first.lane, self._more)
+        self._take_from(first.lane)
 
-    def _take_from(self, lane: Lane[T]) -> None:
+    def _take_from(self, lane: Hashable) -> None:
         self.messages += self._lanes.take_run(lane, self._limit - len(self.messages))

@@ -39,6 +39,7 @@ class Lease:
         "failed",
         "id",
         "left",
+        "lingers",
         "lost",
         "timeline",
     )
@@ -58,6 +59,7 @@ class Lease:
         self.done: list[int] = []  # acked and not collected yet
         self.durable: set[int] | None = None  # those in `done` with an ack that a transaction has committed already
         self.failed = False  # whether it has failures that are not collected yet
+        self.lingers = False  # whether its acks wait for the rest of it
         self.lost = False
         self._seqs = seqs
         self._lanes = lanes
@@ -184,10 +186,13 @@ class InFlightTracker(Generic[T]):
         timeline: the timeline of the database on which all leases that aren't lost were granted.
         acked, expired, failed, lost: counts of messages. Released messages are in none of them.
         on_take: there is a new lease.
+        on_outcome: there is something to settle, at once or soon: a failure, a lease that is done, or the first acks that
+            begin to linger.
     """
 
     def __init__(self) -> None:
         self.on_take = Signal()
+        self.on_outcome = Signal()
         self.leases: dict[int, Lease] = {}
         self.held = 0
         self.linger = LINGER
@@ -199,7 +204,7 @@ class InFlightTracker(Generic[T]):
         self._whole: list[Lease] = []
         self._behind: list[Lease] = []  # done, but waiting for earlier messages that linger in other leases
         self._partly: dict[int, Lease] = {}
-        self._partly_since = 0.0
+        self._partly_since: float | None = None  # the first `collect` that found acks in them
         self._failures: list[tuple[T, Failure]] = []
         self._sent: Parcel | None = None  # collected and not settled yet
 
@@ -210,8 +215,8 @@ class InFlightTracker(Generic[T]):
 
     @property
     def due(self) -> float | None:
-        """When the acks of unfinished leases have lingered long enough. None if there are no such acks."""
-        return self._partly_since + self.linger if self._partly else None
+        """When the acks of unfinished leases have lingered long enough. None if `collect` has left none of them."""
+        return None if self._partly_since is None else self._partly_since + self.linger
 
     def take(
         self,
@@ -243,31 +248,42 @@ class InFlightTracker(Generic[T]):
             self.lost += lease.left + len(lease.done)
         return leases
 
-    def ack(self, message: T, now: float) -> bool:
-        """Record an ack. Returns whether to wake the settler, because a lease is done or acks begin to
-        linger."""
+    def ack(self, message: T) -> None:
+        """Record an ack."""
         lease = message.lease
         self.acked += 1
-        lease.left -= 1
         lease.done.append(message.seq)
-        if lease.left:
-            if lease.id in self._partly or lease.lost:
-                return False
-            if not self._partly:
-                self._partly_since = now
-            self._partly[lease.id] = lease
-            return len(self._partly) == 1
-        self._partly.pop(lease.id, None)
-        if not lease.failed:  # otherwise it is collected together with its failures
-            self._whole.append(lease)
-        return True
+        lease.left -= 1
+        if not lease.left:
+            self._finish(lease)
+        elif not lease.lingers:
+            self._linger(lease)
 
-    def expire(self, message: T, now: float) -> bool:
-        """Record that a message expired before its handler began. It is settled like an ack, and returns the same."""
-        wake = InFlightTracker.ack(self, message, now)
+    def expire(self, message: T) -> None:
+        """Record that a message expired before its handler began. It is settled like an ack."""
+        InFlightTracker.ack(self, message)
         self.acked -= 1
         self.expired += 1
-        return wake
+
+    def _finish(self, lease: Lease) -> None:
+        """Have a lease settled, because its last message is acked."""
+        if lease.lingers:
+            lease.lingers = False
+            del self._partly[lease.id]
+            if not self._partly:
+                self._partly_since = None
+        if not lease.failed:  # otherwise it is collected together with its failures
+            self._whole.append(lease)
+        self.on_outcome()
+
+    def _linger(self, lease: Lease) -> None:
+        """Let the first ack of a lease wait for the rest of it."""
+        if lease.lost:
+            return
+        lease.lingers = True
+        self._partly[lease.id] = lease
+        if len(self._partly) == 1:
+            self.on_outcome()
 
     def fail(self, message: T, failure: Failure) -> None:
         """Record a failure or a release. The message goes back to the store or becomes a dead letter."""
@@ -277,6 +293,7 @@ class InFlightTracker(Generic[T]):
         self._failures.append((message, failure))
         if failure.kind != "release":
             self.failed += 1
+        self.on_outcome()
 
     def unsettled(self, lane: Hashable) -> bool:
         """Whether a message of this lane has an outcome that may not be in the store yet, not even
@@ -300,10 +317,12 @@ class InFlightTracker(Generic[T]):
         Lingering acks, and what waits for them, are left out until they are due or a message fails.
 
         Args:
-            now: seconds on the clock of `ack`.
+            now: seconds, monotonic. Acks linger from the first call that leaves them out.
             everything: include lingering acks.
         """
-        if everything or self._failures or not self._partly or now >= self._partly_since + self.linger:
+        if self._partly and self._partly_since is None:
+            self._partly_since = now
+        if everything or self._failures or self._partly_since is None or now >= self._partly_since + self.linger:
             parcel = self._collect_all()
         else:
             parcel = self._collect_done()
@@ -321,7 +340,10 @@ class InFlightTracker(Generic[T]):
         for lease in (*self._behind, *self._whole):
             parcel.add_whole(lease)
         self._whole, self._behind, self._failures = [], [], []
+        for lease in self._partly.values():
+            lease.lingers = False
         self._partly.clear()
+        self._partly_since = None
         return parcel
 
     def _collect_done(self) -> Parcel:

@@ -1,10 +1,13 @@
 """Lanes: the messages of a key wait in one lane, and one actor at a time works on a lane.
 
-    add ──▶ ready ──take──▶ running ──next──▶ message, message, …  ──▶ empty: the lane is removed
+    add ──▶ ready ──take──▶ in work ──next──▶ message, message, …  ──▶ nothing behind it: the lane is removed
                                │
                              close: a message failed, and the messages behind it are returned
 
-An actor that handles batches takes messages of a lane with `take_run`, and keeps the lane until it
+A lane is not an object. The first message of a ready lane stands for it, and while the lane is in work its
+current message does. Most lanes have only this one, so only further messages are kept by lane.
+
+An actor that handles batches takes messages behind the first one with `take_run`, and keeps the lane until it
 returns it with `return_lane`. See `headrace.flow.gathering`.
 
 A failed message goes back to the store together with everything behind it in its lane. The key is
@@ -17,10 +20,8 @@ that began before the confirmation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
-
-import msgspec
 
 from headrace.flow.signal import Signal
 
@@ -35,20 +36,6 @@ class Item(Protocol):
 T = TypeVar("T", bound=Item)
 
 
-class Lane(msgspec.Struct, Generic[T], eq=False, gc=False):
-    """The waiting messages of one key, in order. Most lanes hold one message, so the deque is created
-    for the second.
-
-    A gathering batch that holds the lane sets `refilled` to its list. The lane is added to that
-    list when messages arrive after it was empty.
-    """
-
-    key: Hashable
-    first: T | None = None
-    rest: deque[T] | None = None
-    refilled: list[Lane[T]] | None = None
-
-
 class Lanes(Generic[T]):
     """All lanes of one consumer in one process.
 
@@ -59,6 +46,7 @@ class Lanes(Generic[T]):
         on_more: messages have arrived or a lane has become ready again, so that a gathering batch
             may take them.
         on_ready: lanes have become ready while actors worked on them, or were cleared.
+        on_drained: the last ready lane was taken.
         over: whether the lanes were cleared, so that it is useless to wait for more.
     """
 
@@ -72,9 +60,13 @@ class Lanes(Generic[T]):
         self.on_low = Signal()
         self.on_more = Signal()
         self.on_ready = Signal()
+        self.on_drained = Signal()
         self.over = False
-        self._lanes: dict[Hashable, Lane[T]] = {}
-        self._ready: deque[Lane[T]] = deque()
+        self._ready: deque[T] = deque()  # the first message of each lane that waits for an actor
+        self._behind: dict[
+            Hashable, deque[T] | None
+        ] = {}  # of each lane, what waits behind that or the current message
+        self._watched: dict[Hashable, list[Hashable]] = {}  # lanes of gathering batches, see `watch`
         self._unconfirmed: dict[Hashable, int] = {}  # closed keys, each with the number of its unconfirmed returns
         self._barred: set[Hashable] = set()  # confirmed, while a lease call that began before is still in progress
         self._call_out = False
@@ -87,107 +79,127 @@ class Lanes(Generic[T]):
     @property
     def empty(self) -> bool:
         """Whether no message waits and no lane is in work."""
-        return not self._lanes
+        return not self._behind
 
     def begin_call(self) -> None:
         """Note that a lease call begins. Calls don't overlap."""
         self._call_out = True
 
-    def add(self, items: Iterable[T]) -> list[T]:
+    def add(self, items: Sequence[T]) -> list[T]:
         """Add the messages of a lease call that has ended. Returns the refused ones, which must be
         given back."""
         refused: list[T] = []
-        shut = self._unconfirmed or self._barred
-        lanes, ready, added = self._lanes, self._ready, 0
+        if self._unconfirmed or self._barred:
+            shut = self._unconfirmed.keys() | self._barred
+            refused = [item for item in items if item.lane in shut]
+            items = [item for item in items if item.lane not in shut]
+        behind, ready = self._behind, self._ready
         for item in items:
-            key = item.lane
-            if shut and (key in self._unconfirmed or key in self._barred):
-                refused.append(item)
-                continue
-            added += 1
-            lane = lanes.get(key)
-            if lane is None:
-                lanes[key] = lane = Lane(key, item)
-                ready.append(lane)
-            elif lane.first is None and not lane.rest:
-                lane.first = item
-                if lane.refilled is not None:
-                    lane.refilled.append(lane)
-            elif lane.rest is None:
-                lane.rest = deque((item,))
+            lane = item.lane
+            if lane not in behind:
+                behind[lane] = None
+                ready.append(item)
             else:
-                lane.rest.append(item)
-        self.waiting += added
+                self._add_behind(lane, item)
+        self.waiting += len(items)
         self._call_out = False
         self._barred.clear()
         self.on_more()
         return refused
 
-    def take(self) -> Lane[T] | None:
-        """Take a ready lane for an actor, or None if no lane is ready. The actor calls `next` until it
-        returns None."""
-        return self._ready.popleft() if self._ready else None
+    def _add_behind(self, lane: Hashable, item: T) -> None:
+        """Add a message to a lane that has others or is in work."""
+        waiting = self._behind[lane]
+        if waiting:
+            waiting.append(item)
+            return
+        self._behind[lane] = deque((item,))
+        if lane in self._watched:
+            self._watched[lane].append(lane)
 
-    def next(self, lane: Lane[T]) -> T | None:
-        """Return the lane's next message, or None if the lane is empty. An empty lane is removed."""
-        item = lane.first
-        if item is not None:
-            lane.first = None
-        elif lane.rest:
-            item = lane.rest.popleft()
-        else:
-            # A lane that was closed is no longer the key's lane.
-            if self._lanes.get(lane.key) is lane:
-                del self._lanes[lane.key]
+    def take(self) -> T | None:
+        """Take a ready lane for an actor, and return its first message. None if no lane is ready. The actor calls
+        `next` with each message that it is done with, until that returns None."""
+        if not self._ready:
             return None
+        item = self._ready.popleft()
+        if not self._ready:
+            self.on_drained()
         self.waiting -= 1
         if self.waiting == self.low_water:
             self.on_low()
         return item
 
-    def take_run(self, lane: Lane[T], limit: int) -> list[T]:
-        """Take up to `limit` of the lane's messages, in order. The actor keeps the lane until it calls
+    def next(self, item: T, onward: bool = False) -> T | None:
+        """Return the message after one that the actor is done with: the next of its lane. If there is none, the lane is
+        removed, and with `onward` the actor takes another ready lane, as `take` does."""
+        lane = item.lane
+        waiting = self._behind[lane]
+        if waiting:
+            item = waiting.popleft()
+        else:
+            del self._behind[lane]
+            if not onward or not self._ready:
+                return None
+            # As in `take`. It is not called, since most lanes have one message, and a call costs as much as all of this.
+            item = self._ready.popleft()
+            if not self._ready:
+                self.on_drained()
+        self.waiting -= 1
+        if self.waiting == self.low_water:
+            self.on_low()
+        return item
+
+    def take_run(self, lane: Hashable, limit: int) -> list[T]:
+        """Take up to `limit` further messages of a lane, in order. The actor keeps the lane until it calls
         `return_lane`."""
-        run = []
-        if limit > 0 and lane.first is not None:
-            run.append(lane.first)
-            lane.first = None
-        while lane.rest and len(run) < limit:
-            run.append(lane.rest.popleft())
+        waiting = self._behind[lane]
+        run: list[T] = []
+        while waiting and len(run) < limit:
+            run.append(waiting.popleft())
         self._left(len(run))
         return run
 
-    def return_lane(self, lane: Lane[T]) -> None:
+    def watch(self, lane: Hashable, refilled: list[Hashable]) -> None:
+        """Add a lane in work to this list each time when messages arrive for it after none was left. Until
+        `return_lane`."""
+        self._watched[lane] = refilled
+
+    def return_lane(self, lane: Hashable) -> None:
         """Return a lane that no actor works on any more. It is ready again if it has messages,
         otherwise it is removed."""
-        if lane.first is None and not lane.rest:
-            del self._lanes[lane.key]
+        self._watched.pop(lane, None)
+        waiting = self._behind[lane]
+        if not waiting:
+            del self._behind[lane]
             return
-        self._ready.append(lane)
+        self._ready.append(waiting.popleft())
         self.on_more()
         if self._ready:
             self.on_ready()
 
-    def close(self, key: Hashable) -> list[T]:
-        """Take out and return what waits in the key's lane, because the message before it failed. The
-        actor keeps the lane."""
-        lane = self._lanes.get(key)
-        if lane is None:
+    def close(self, lane: Hashable) -> list[T]:
+        """Take out and return what waits in a lane in work, because its current message has failed. The actor keeps the
+        lane."""
+        waiting = self._behind.get(lane)
+        if not waiting:
             return []
-        rest = [] if lane.first is None else [lane.first]
-        if lane.rest:
-            rest.extend(lane.rest)
-        lane.first = lane.rest = None
-        self._left(len(rest))
-        return rest
+        self._behind[lane] = None
+        self._left(len(waiting))
+        return list(waiting)
 
     def clear(self) -> list[T]:
         """Take out and return all waiting messages, in the order of each key. Lanes in work end with
         their current message."""
-        taken = [item for key in self._lanes for item in self.close(key)]
-        for lane in self._ready:
-            del self._lanes[lane.key]
+        taken: list[T] = []
+        for first in self._ready:
+            taken += (first, *(self._behind.pop(first.lane) or ()))
+        for waiting in self._behind.values():
+            if waiting:
+                taken += waiting
+                waiting.clear()
         self._ready.clear()
+        self._left(len(taken))
         self.over = True
         self.on_more()
         self.on_ready()
@@ -222,7 +234,7 @@ class Lanes(Generic[T]):
     def statistics(self) -> dict[str, int]:
         """Return the numbers of lanes, ready lanes, waiting messages, and closed keys."""
         return {
-            "lanes": len(self._lanes),
+            "lanes": len(self._behind),
             "ready": len(self._ready),
             "waiting": self.waiting,
             "closed": len(self._unconfirmed) + len(self._barred),

@@ -9,17 +9,18 @@ takes no other message back with it, and no key is ever closed.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic
 
 import msgspec
 
-from headrace.flow.lanes import Lane, Lanes, T
+from headrace.flow.lanes import Lanes, T
 
 
-class WideLane(Lane[T], Generic[T], eq=False, gc=False):
+class WideLane(msgspec.Struct, Generic[T], eq=False, gc=False):
     """The waiting messages of one key, and the number of actors that work on them."""
 
+    key: Hashable
     waiting: deque[T] = msgspec.field(default_factory=deque)
     at_work: int = 0
 
@@ -45,7 +46,7 @@ class WideLanes(Lanes[T]):
         """Whether no message waits and no lane is in work."""
         return not self._wide
 
-    def add(self, items: Iterable[T]) -> list[T]:
+    def add(self, items: Sequence[T]) -> list[T]:
         """Add the messages of a lease call that has ended. None is refused."""
         for item in items:
             lane = self._wide.get(item.lane)
@@ -56,32 +57,37 @@ class WideLanes(Lanes[T]):
             self._note(lane)
         return []
 
-    def take(self) -> WideLane[T] | None:
-        """Take a ready lane for one more actor, or None if no lane is ready. The actor calls `next`
-        until it returns None."""
+    def take(self) -> T | None:
+        """Take a ready lane for one more actor, and return its next message. None if no lane is ready. The actor calls
+        `next` with each message that it is done with, until that returns None."""
         if not self._open:
             return None
         _, lane = self._open.popitem(last=False)
         lane.at_work += 1
-        self._note(lane)
+        item = self._take_from(lane)
         if self._open:
             self.on_ready()
-        return lane
+        else:
+            self.on_drained()
+        return item
 
-    def next(self, lane: Lane[T]) -> T | None:
-        """Return the lane's next message, or None if the lane is empty. Then the actor is done with
-        the lane."""
-        assert isinstance(lane, WideLane)
+    def next(self, item: T, onward: bool = False) -> T | None:
+        """Return the next message of the lane. If there is none, the actor is done with the lane, and takes another ready
+        one with `onward`."""
+        lane = self._wide[item.lane]
         if lane.waiting:
-            item: T = lane.waiting.popleft()
-            self._note(lane)
-            self._left(1)
-            return item
+            return self._take_from(lane)
         lane.at_work -= 1
         self._note(lane)
-        return None
+        return self.take() if onward else None
 
-    def close(self, key: Hashable) -> list[T]:
+    def _take_from(self, lane: WideLane[T]) -> T:
+        item: T = lane.waiting.popleft()
+        self._note(lane)
+        self._left(1)
+        return item
+
+    def close(self, lane: Hashable) -> list[T]:
         """Return nothing. Messages behind a failed message needn't wait for it."""
         return []
 

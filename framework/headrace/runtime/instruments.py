@@ -1,5 +1,5 @@
-"""The hooks for telemetry. None is called when telemetry is off. Only the wrapper that `process`
-returns runs once per message."""
+"""The hooks for telemetry. None is called when telemetry is off. Only the calls that `process` and `Sample.choose`
+return run once per message."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ class NoInstruments:
         self.seq: int | None = None
 
 
+class Sample(Protocol):
+    """The messages of one consumer that telemetry observes, if it does not observe all."""
+
+    def choose(self, headers: Sequence[str | None]) -> Iterable[tuple[int, Call]]:
+        """Choose among messages with these headers that are leased together. Returns their places, each with the call of
+        its handler."""
+
+    def enter_actor(self, in_work: Callable[[], Any]) -> None:
+        """Called first in each actor. `in_work` returns the message that it works on."""
+
+
 class Instruments(Protocol):
     """The telemetry hooks. See `headrace.telemetry.instrumentation`.
 
@@ -50,6 +61,9 @@ class Instruments(Protocol):
 
     def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
         """Return the handler's call, measured and traced."""
+
+    def sample(self, spec: ConsumerSpec, call: Call) -> Sample | None:
+        """Return the sample that suffices of a consumer that handles single messages. None if `process` must be used."""
 
     def leasing(self, spec: ConsumerSpec) -> AbstractContextManager[Callable[[Leased], Any]]:
         """Enter around a lease call. Call the returned function with the leased batch."""

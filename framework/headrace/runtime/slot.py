@@ -33,6 +33,10 @@ class ActorSlot:
         self.overdue = False
         self.scope = anyio.CancelScope()
 
+    def in_work(self) -> Message | Batch | None:
+        """Return the current message or batch."""
+        return self.delivery
+
     def clear(self) -> None:
         """Reset the slot for the next lane."""
         self.delivery = None

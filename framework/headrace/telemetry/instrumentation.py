@@ -14,11 +14,11 @@ from headrace.model.records import Batch as Leased
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
 from headrace.telemetry import names
-from headrace.telemetry.metering import Attributes, Call, Metering
+from headrace.telemetry.metering import Attributes, Call, MeasuredSample, Metering
 from headrace.telemetry.observables import AppSource, consumer_attributes, observables_of
 from headrace.telemetry.providers import Providers
 from headrace.telemetry.settings import Statistics, Telemetry
-from headrace.telemetry.tracing import Delivered, Tracing
+from headrace.telemetry.tracing import Delivered, TraceSample, Tracing
 
 
 class Sending:
@@ -75,6 +75,19 @@ class Instrumentation:
         if self._metering is not None:
             call = self._metering.process(call, attributes)
         return call
+
+    def sample(self, spec: ConsumerSpec, call: Call) -> Sample | None:
+        """Return the sample of a consumer's messages that is measured and traced. None if each message is."""
+        attributes = _operation_attributes("process", "process", spec.stream, spec.name)
+        traces = None
+        if self._tracing is not None:
+            traces = self._tracing.sample(spec, call, attributes)
+            if traces is None:
+                return None
+        if self._metering is None:
+            return Sample(call, traces, None)
+        metering = self._metering
+        return Sample(call, traces, lambda call: metering.measured(call, attributes))
 
     @contextmanager
     def publishing(self, stream: str, headers: Sequence[str | None]) -> Iterator[Sending]:
@@ -136,6 +149,36 @@ class Instrumentation:
         finally:
             if self._observables is not None:
                 self._observables.sources.remove(self._source)
+
+
+class Sample:
+    """The messages of one consumer that are observed. The handlers of all others are called as if telemetry was off.
+
+    Args:
+        call: the usual call of the handler.
+        traces: chooses those that are traced. None to trace none.
+        measured: wraps a call to measure it. None to measure none.
+    """
+
+    def __init__(self, call: Call, traces: TraceSample | None, measured: Callable[[Call], Call] | None) -> None:
+        self._call = call
+        self._traces = traces
+        self._measured = measured
+        self._measures = MeasuredSample()
+
+    def choose(self, headers: Sequence[str | None]) -> Iterable[tuple[int, Call]]:
+        """Choose among messages with these headers that are leased together. Returns their places, each with the call of
+        its handler."""
+        calls = {} if self._traces is None else self._traces.choose(headers)
+        if self._measured is not None:
+            for place in self._measures.choose(len(headers), perf_counter()):
+                calls[place] = self._measured(calls.get(place, self._call))
+        return calls.items()
+
+    def enter_actor(self, in_work: Callable[[], Any]) -> None:
+        """Prepare the actor that calls this. `in_work` returns the message that it works on."""
+        if self._traces is not None:
+            self._traces.enter_actor(in_work)
 
 
 class Leasing:

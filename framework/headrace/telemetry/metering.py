@@ -19,6 +19,8 @@ Attributes = Mapping[str, Any]
 
 MAX_SAMPLES = 100.0
 """The maximum number of handler calls that are measured per second and consumer. Above it they are sampled."""
+WINDOW = 0.25
+"""Seconds of messages from which their rate is taken."""
 MAX_INTERVAL = 256
 """The lowest sampling rate: at least one call in this number is measured, so that a slow period after a fast
 one shows soon.
@@ -54,8 +56,16 @@ class Metering:
         """Wrap the handler's call to measure a systematic sample. Recording every call would cost as much as
         all the rest.
         """
+        measured, sample = self.measured(call, attributes), MeasuredSample()
+
+        def sampled(payload: Any, delivery: Any) -> Awaitable[Any]:
+            return (measured if sample.choose(1, perf_counter()) else call)(payload, delivery)
+
+        return sampled
+
+    def measured(self, call: Call, attributes: Attributes) -> Call:
+        """Wrap the handler's call to measure it."""
         record = self._process.record
-        interval = SamplingInterval(perf_counter())
 
         async def measured(payload: Any, delivery: Any) -> Any:
             began = perf_counter()
@@ -71,42 +81,35 @@ class Metering:
             finally:
                 record(perf_counter() - began, _with_error(attributes, error))
 
-        # This runs once per message. So it is not a coroutine, and it counts down in a variable of the closure.
-        left = 1
-
-        def sampled(payload: Any, delivery: Any) -> Awaitable[Any]:
-            nonlocal left
-            left -= 1
-            if left:
-                return call(payload, delivery)
-            left = interval.next(perf_counter())
-            return measured(payload, delivery)
-
-        return sampled
+        return measured
 
 
-class SamplingInterval:
-    """The sampling interval: the number of calls from one measured call to the next.
-
-    The interval is chosen so that at most `MAX_SAMPLES` calls per second are measured. It is never longer
-    than `MAX_INTERVAL`.
-
-    Args:
-        now: seconds, monotonic.
+class MeasuredSample:
+    """Chooses the handler calls to measure: every nth, so that at most `MAX_SAMPLES` per second are measured, and at least
+    one in `MAX_INTERVAL`.
     """
 
-    def __init__(self, now: float) -> None:
-        self._every = 1
-        self._last = now
+    def __init__(self) -> None:
+        self._left = 0  # messages before the next that is measured
+        self._since = float("-inf")  # when the current window began
+        self._count = 0  # messages in it
+        self._before = 0.0  # their rate in the window before
 
-    def next(self, now: float) -> int:
-        """Note that a call is measured now. Returns how many calls later the next one is measured, 1 for the
-        very next call.
+    def choose(self, count: int, now: float) -> range:
+        """Return which of so many messages that have arrived are measured.
+
+        Args:
+            now: seconds, monotonic.
         """
-        rate = self._every / max(now - self._last, 1e-9)
-        self._last = now
-        self._every = min(max(round(rate / MAX_SAMPLES), 1), MAX_INTERVAL)
-        return self._every
+        if now - self._since >= WINDOW:
+            self._before = self._count / (now - self._since)
+            self._since, self._count = now, 0
+        self._count += count
+        rate = max(self._before, self._count / WINDOW)
+        every = min(max(round(rate / MAX_SAMPLES), 1), MAX_INTERVAL)
+        chosen = range(min(self._left, every - 1), count, every)
+        self._left = chosen.start + len(chosen) * every - count
+        return chosen
 
 
 def _with_error(attributes: Attributes, error: BaseException | None) -> Attributes:

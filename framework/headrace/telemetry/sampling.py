@@ -1,9 +1,11 @@
-"""Spans that the sampler drops, at little cost.
+"""Traces that the sampler drops, at no cost for their messages.
 
 Where one trace in a hundred is sampled, nearly all work of the SDK is for spans that nobody sees: attributes, ids, a
-result of the sampler and a context for each. A sampler by ratio decides by a new trace's random id alone. So the number
-of new traces up to the next sampled one is drawn first here, and the id and the rest are only made for those who ask for
-them. Other samplers are asked as usual, because theirs may depend on anything.
+result of the sampler and a context for each. A sampler by ratio decides by a new trace's random id alone. So it is drawn
+here how many new traces are dropped up to the next sampled one, and a leased batch of messages is decided as a whole.
+The handlers of all others are called as if telemetry was off. A span is current in their actor all the same, which has
+the ids of the message in work. They are made for code that asks for them. Other samplers are asked as usual, because
+their decisions may depend on anything.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from __future__ import annotations
 import math
 import random
 import sys
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     INVALID_SPAN,
+    INVALID_SPAN_CONTEXT,
     NonRecordingSpan,
     SpanContext,
     TraceFlags,
@@ -24,38 +27,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from headrace.telemetry.carrier import NO_CONTEXT
+from headrace.telemetry.carrier import NO_CONTEXT, latest_context
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
-
-
-class DroppedSpan(NonRecordingSpan):
-    """A span that is not sampled. Its context is made when somebody asks for it: a span inside it, a message that
-    is published in it, a log record.
-
-    Attributes:
-        sampling: makes its ids.
-        parent: the span that it continues. None if it begins a trace.
-    """
-
-    sampling: RatioSampling
-    parent: SpanContext | None = None
-    _made: SpanContext | None = None
-
-    def get_span_context(self) -> SpanContext:
-        if self._made is None:
-            ids, parent = self.sampling.ids, self.parent
-            if parent is None:
-                self._made = SpanContext(self.sampling.dropped_id(), ids.generate_span_id(), False, ids.flags)
-            else:
-                self._made = SpanContext(
-                    parent.trace_id, ids.generate_span_id(), False, parent.trace_flags, parent.trace_state
-                )
-        return self._made
-
-    def __repr__(self) -> str:
-        return f"DroppedSpan({self.get_span_context()!r})"
 
 
 class Ids:
@@ -88,37 +63,41 @@ class RatioSampling:
     """
 
     def __init__(self, ids: Ids, bound: int) -> None:
-        self.ids = ids
+        self._ids = ids
         self._bound = bound
-        made: type[DroppedSpan] = type("DroppedSpan", (DroppedSpan,), {"sampling": self})
-        self._dropped = partial(object.__new__, made)  # without the initialiser, which takes a context
         self._left = self._draw()  # new traces to drop before the next that is sampled
+        self._context_of = latest_context()
 
-    def drop_new(self) -> Context | None:
-        """Return a context with a span that begins a trace, if the sampler drops it. None if the tracer is to make it at
-        once, as the decision is about the next span of the tracer."""
-        if self._left:
-            self._left -= 1
-            return Context({_SPAN: self._dropped()})
-        self._left = self._draw()
-        self.ids.next_trace_id = self._id(0, self._bound)
-        return None
+    def choose(self, headers: Sequence[str | None]) -> dict[int, Context]:
+        """Decide on the messages with these headers. Returns the places of those that need a context of their own, each with
+        the context of its headers: the sampled ones, and those with baggage."""
+        if not any(headers):
+            return dict.fromkeys(self._sampled(len(headers)), NO_CONTEXT)
+        contexts = [NO_CONTEXT if text is None else self._context_of(text) for text in headers]
+        begins = [place for place, context in enumerate(contexts) if context is NO_CONTEXT]
+        chosen = {begins[place]: NO_CONTEXT for place in self._sampled(len(begins))}
+        return chosen | {place: context for place, context in enumerate(contexts) if not _needs_no_other(context)}
 
-    def drop(self, context: Context) -> Context | None:
-        """Return the context with a span that continues its trace, if the sampler drops it. None if the tracer is to make
-        it."""
-        if context is NO_CONTEXT:
-            return self.drop_new()
-        parent = get_current_span(context).get_span_context()
-        if not parent.is_valid or not parent.is_remote or parent.trace_flags.sampled:
-            return None
-        span = self._dropped()
-        span.parent = parent
-        return set_span_in_context(span, context)
+    def begin_sampled(self) -> None:
+        """Have the tracer sample the next span, if it begins a trace."""
+        self._ids.next_trace_id = self._id(0, self._bound)
 
-    def dropped_id(self) -> int:
-        """Return the id of a new trace that is dropped."""
-        return self._id(self._bound, _LOWER_BITS + 1)
+    def dropped(self, headers: str | None) -> SpanContext:
+        """Return the context of a span of a message that was not chosen."""
+        parent = get_current_span(NO_CONTEXT if headers is None else self._context_of(headers)).get_span_context()
+        span_id = self._ids.generate_span_id()
+        if not parent.is_valid:
+            return SpanContext(self._id(self._bound, _LOWER_BITS + 1), span_id, False, self._ids.flags)
+        return SpanContext(parent.trace_id, span_id, False, parent.trace_flags, parent.trace_state)
+
+    def _sampled(self, count: int) -> list[int]:
+        """Return which of so many new traces are sampled."""
+        sampled = []
+        while self._left < count:
+            sampled.append(int(self._left))
+            self._left += 1 + self._draw()
+        self._left -= count
+        return sampled
 
     def _draw(self) -> float:
         """Draw how many traces are dropped before one is sampled, if each is decided by itself: a geometric distribution."""
@@ -129,12 +108,56 @@ class RatioSampling:
 
     def _id(self, lowest: int, above: int) -> int:
         """Return a trace id whose lower 64 bits are within these bounds."""
-        upper = self.ids.generator.generate_trace_id() & ~_LOWER_BITS
+        upper = self._ids.generator.generate_trace_id() & ~_LOWER_BITS
         return upper | random.randrange(lowest, above)
+
+
+class DroppedSpan(NonRecordingSpan):
+    """The span that is current in an actor, outside the spans of sampled messages. It stands for the span of the message
+    in work, which is dropped. That has ids once code asks for them: a span inside it, a message that is published in it,
+    a log record.
+
+    Args:
+        sampling: makes the ids.
+        in_work: returns the message that the actor works on. None in between.
+    """
+
+    def __init__(self, sampling: RatioSampling, in_work: Callable[[], Any]) -> None:
+        super().__init__(INVALID_SPAN_CONTEXT)
+        self._sampling = sampling
+        self._in_work = in_work
+        self._message: Any = None
+        self._made = INVALID_SPAN_CONTEXT
+
+    def get_span_context(self) -> SpanContext:
+        message = self._in_work()
+        if message is not self._message:
+            self._message = message
+            self._made = INVALID_SPAN_CONTEXT if message is None else self._sampling.dropped(message.raw_headers)
+        return self._made
+
+    def stand_for(self, message: Any, span: SpanContext) -> None:
+        """Have the ids of the span of a message that was chosen, for what is logged about the message outside of it."""
+        self._message, self._made = message, span
+
+    def __repr__(self) -> str:
+        return f"DroppedSpan({self.get_span_context()!r})"
 
 
 _LOWER_BITS = (1 << 64) - 1
 (_SPAN,) = set_span_in_context(INVALID_SPAN, NO_CONTEXT)  # the key by which a context has its span
+
+
+def _needs_no_other(context: Context) -> bool:
+    """Whether the handler of a message with this context needs no other one than that of its actor: it is empty, or has
+    nothing but an unsampled span. Baggage would be missed."""
+    return context is NO_CONTEXT or (context.keys() == {_SPAN} and is_unsampled(context))
+
+
+def is_unsampled(context: Context) -> bool:
+    """Whether spans in this context of a message are dropped, because the trace that it continues is."""
+    parent = get_current_span(context).get_span_context()
+    return parent.is_valid and parent.is_remote and not parent.trace_flags.sampled
 
 
 def ratio_sampling(tracer: Any) -> RatioSampling | None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, Status, StatusCode, Tracer
 
 from headrace.model.outcomes import Reject, Retry, Snooze
 from headrace.model.records import Batch as Leased
@@ -17,9 +17,10 @@ from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import error_type
 from headrace.telemetry import names
 from headrace.telemetry.carrier import NO_CONTEXT, extract, inject, latest_context, link_in, links_of
-from headrace.telemetry.sampling import RatioSampling, ratio_sampling
+from headrace.telemetry.sampling import DroppedSpan, RatioSampling, is_unsampled, ratio_sampling
 
 Call = Callable[[Any, Any], Awaitable[Any]]
+CallInSpan = Callable[[Context, Any, Any], Awaitable[Any]]
 Attributes = Mapping[str, Any]
 
 
@@ -65,7 +66,9 @@ class Tracing:
         Args:
             began: nanoseconds since the epoch.
         """
-        links = [] if leased is None else links_of(spec.stream, zip(leased.seqs, leased.headers, strict=True))
+        links = []
+        if leased is not None and any(leased.headers):
+            links = links_of(spec.stream, zip(leased.seqs, leased.headers, strict=True))
         span = self._tracer.start_span(
             f"lease {spec.stream}", NO_CONTEXT, SpanKind.CLIENT, attributes=attributes, links=links, start_time=began
         )
@@ -86,12 +89,21 @@ class Tracing:
         The span of a single message continues the trace that published the message, and also links to it.
         The span of a batch starts a new trace, and links to the traces of its messages.
         """
-        begin = partial(
-            self._tracer.start_span, f"process {spec.stream}", kind=SpanKind.CONSUMER, attributes=attributes
-        )
+        begin = self._begin(spec)
         return (
-            _of_batches(spec.stream, call, begin) if batch else _of_messages(spec.stream, call, begin, self._sampling)
+            _of_batches(spec.stream, call, begin, attributes)
+            if batch
+            else _of_messages(_in_span(spec.stream, call, begin, attributes))
         )
+
+    def sample(self, spec: ConsumerSpec, call: Call, attributes: Attributes) -> TraceSample | None:
+        """Return the sampled messages of a consumer. None if the sampler must be asked for each span, see `process`."""
+        if self._sampling is None:
+            return None
+        return TraceSample(self._sampling, call, _in_span(spec.stream, call, self._begin(spec), attributes))
+
+    def _begin(self, spec: ConsumerSpec) -> Callable[..., Span]:
+        return partial(self._tracer.start_span, f"process {spec.stream}", kind=SpanKind.CONSUMER)
 
     def dead_lettered(
         self, spec: ConsumerSpec, message: Delivered, attributes: Attributes, error: BaseException
@@ -107,35 +119,83 @@ class Tracing:
         span.end()
 
 
-def _of_messages(stream: str, call: Call, begin: Callable[..., Span], sampling: RatioSampling | None) -> Call:
+class TraceSample:
+    """The messages of a consumer whose spans are sampled.
+
+    Args:
+        sampling: chooses them.
+        call: calls the handler.
+        in_span: calls it in a span.
+    """
+
+    def __init__(self, sampling: RatioSampling, call: Call, in_span: CallInSpan) -> None:
+        self._sampling = sampling
+        self._call = call
+        self._in_span = in_span
+
+    def choose(self, headers: Sequence[str | None]) -> dict[int, Call]:
+        """Return the places of those among the messages with these headers, each with the call of its handler. Messages
+        that are dropped are among them if they have baggage."""
+        return {place: self._call_in(context) for place, context in self._sampling.choose(headers).items()}
+
+    def _call_in(self, context: Context) -> Call:
+        if context is NO_CONTEXT:
+            return self._first
+        return partial(self._in_dropped if is_unsampled(context) else self._in_span, context)
+
+    def enter_actor(self, in_work: Callable[[], Any]) -> None:
+        """Make the span of dropped messages current in the actor that calls this. `in_work` returns its message."""
+        attach(trace.set_span_in_context(DroppedSpan(self._sampling, in_work), NO_CONTEXT))
+
+    def _first(self, payload: Any, message: Any) -> Awaitable[Any]:
+        self._sampling.begin_sampled()
+        return self._in_span(NO_CONTEXT, payload, message)
+
+    async def _in_dropped(self, context: Context, payload: Any, message: Any) -> Any:
+        span = NonRecordingSpan(self._sampling.dropped(message.raw_headers))
+        return await _called_in(span, context, self._call, payload, message)
+
+
+def _of_messages(call: CallInSpan) -> Call:
     context_of = latest_context()
 
     def traced(payload: Any, message: Any) -> Awaitable[Any]:
         headers = message.raw_headers
-        context = NO_CONTEXT if headers is None else context_of(headers)
-        if sampling is not None:
-            dropped = sampling.drop_new() if headers is None else sampling.drop(context)
-            if dropped is not None:
-                attach(dropped)  # until the next message of this actor
-                return call(payload, message)
-        return in_span(context, payload, message)
+        return call(NO_CONTEXT if headers is None else context_of(headers), payload, message)
 
-    async def in_span(context: Context, payload: Any, message: Any) -> Any:
+    return traced
+
+
+def _in_span(stream: str, call: Call, begin: Callable[..., Span], attributes: Attributes) -> CallInSpan:
+    """Return the call of a handler in a span of its message, which continues a context."""
+
+    async def traced(context: Context, payload: Any, message: Any) -> Any:
         link = None if context is NO_CONTEXT else link_in(context)
-        span = begin(context, links=None if link is None else (link,))
-        if span.is_recording():
-            span.set_attribute(names.MESSAGE_ID, names.message_id(stream, message.seq))
-            span.set_attribute(names.KEY, message.key)
-            span.set_attribute(names.ATTEMPT, message.attempt)
+        span = begin(
+            context,
+            attributes={
+                **attributes,
+                names.MESSAGE_ID: names.message_id(stream, message.seq),
+                names.KEY: message.key,
+                names.ATTEMPT: message.attempt,
+            },
+            links=None if link is None else (link,),
+        )
+        outside = trace.get_current_span()
+        if isinstance(outside, DroppedSpan):
+            outside.stand_for(message, span.get_span_context())
         return await _called_in(span, context, call, payload, message)
 
     return traced
 
 
-def _of_batches(stream: str, call: Call, begin: Callable[..., Span]) -> Call:
+def _of_batches(stream: str, call: Call, begin: Callable[..., Span], attributes: Attributes) -> Call:
     async def traced(payload: Any, batch: Any) -> Any:
-        span = begin(NO_CONTEXT, links=links_of(stream, ((m.seq, m.raw_headers) for m in batch.messages)))
-        span.set_attribute(names.BATCH_COUNT, len(batch.messages))
+        span = begin(
+            NO_CONTEXT,
+            attributes={**attributes, names.BATCH_COUNT: len(batch.messages)},
+            links=links_of(stream, ((m.seq, m.raw_headers) for m in batch.messages)),
+        )
         return await _called_in(span, NO_CONTEXT, call, payload, batch)
 
     return traced

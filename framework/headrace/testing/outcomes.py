@@ -90,13 +90,13 @@ class WatchedTracker(InFlightTracker[Message]):
         self._dead = dead
         self._unsettled: dict[int, dict[int, Outcome]] = {}  # by lease and seq
 
-    def ack(self, message: Message, now: float) -> bool:
+    def ack(self, message: Message) -> None:
         self._note(message, "acked")
-        return super().ack(message, now)
+        super().ack(message)
 
-    def expire(self, message: Message, now: float) -> bool:
+    def expire(self, message: Message) -> None:
         self._note(message, "expired")
-        return super().expire(message, now)
+        super().expire(message)
 
     def fail(self, message: Message, failure: Failure) -> None:
         self._note(message, self._kind(message, failure), failure)

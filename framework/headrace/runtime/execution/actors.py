@@ -10,25 +10,32 @@ from typing import Protocol
 import anyio
 import anyio.abc
 
-from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
-Take = Callable[[], Lane[Message] | None]
-"""Takes the next ready lane for an actor that is done with one. None if there is none, or if the actor must end."""
+
+class Crew(Protocol):
+    """What a working actor must know of the others.
+
+    Attributes:
+        onward: whether it may take another lane when it is done with one. Otherwise it must end.
+    """
+
+    onward: bool
 
 
 class Work(Protocol):
-    """What an actor does with a lane. Implemented by `single_executor` and `batch_executor`."""
+    """What an actor does with messages. Implemented by `single_executor`, `plain_executor` and `batch_executor`."""
 
     @property
     def unit(self) -> int:
         """The largest number of messages that it takes at a time."""
 
-    async def run(self, lane: Lane[Message], slot: ActorSlot, take: Take) -> Lane[Message] | None:
-        """Work on the lane, and then on those that `take` returns. Returns None when that is done. After a timeout it
-        returns the lane, on which it must continue with a fresh scope."""
+    async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
+        """Work on the lane that a message was taken from, and then on others. Returns None when that is done. After a
+        timeout it returns the message that was stopped. What follows it needs a fresh scope."""
 
 
 class Actors:
@@ -37,6 +44,7 @@ class Actors:
     Args:
         timed: whether handlers have a timeout.
         least: the number of actors allowed while consumers of higher priority go first.
+        begin: called first in each actor.
 
     Attributes:
         rank: the consumer's priority rank, if priorities differ. It is notified whether lanes wait
@@ -44,13 +52,18 @@ class Actors:
         wanted: the number of actors that there should be.
         target: the number that is allowed now, since other consumers may go first.
         count: the current number of actors. A surplus actor ends when it is done with its lane.
+        onward: whether there is no surplus.
         starved: how often an actor found no lane.
     """
 
-    def __init__(self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int) -> None:
+    def __init__(
+        self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int,
+        begin: Callable[[ActorSlot], None] | None = None,
+    ) -> None:  # fmt: skip
         self._work = work
         self._lanes = lanes
         self._timed = timed
+        self._begin = begin
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: set[ActorSlot] = set()
         self._group: anyio.abc.TaskGroup | None = None
@@ -60,9 +73,11 @@ class Actors:
         self.wanted = 0
         self.target = 0
         self.count = 0
+        self.onward = True
         self._waiting = 0
         self.starved = 0
         lanes.on_ready.connect(self.wake)
+        lanes.on_drained.connect(self._relax)
 
     @property
     def capacity(self) -> int:
@@ -98,6 +113,7 @@ class Actors:
         for _ in range(self.target - self.count):
             self.count += 1
             self._group.start_soon(self._actor)
+        self.onward = self.count <= self.target
         for _ in range(self.count - self.target):
             self._wake_one()
 
@@ -146,25 +162,25 @@ class Actors:
     async def _actor(self) -> None:
         slot = ActorSlot()
         current_slot.set(slot)
+        if self._begin is not None:
+            self._begin(slot)
         work = self._work_timed if self._timed else self._work.run
         try:
             while self.count <= self.target:
-                lane = self._take()
-                if lane is None:
+                message = self._lanes.take()
+                if message is None:
                     await self._wait_for_lane()
                 else:
-                    await work(lane, slot, self._take)
+                    await work(message, slot, self)
                     slot.delivery = None
         finally:
             self.count -= 1
+            self.onward = self.count <= self.target
 
-    def _take(self) -> Lane[Message] | None:
-        if self.count > self.target:
-            return None
-        lane = self._lanes.take()
-        if self.rank is not None and not self._lanes.ready:
+    def _relax(self) -> None:
+        """Let consumers of lower priority go, since no lane waits for an actor."""
+        if self.rank is not None:
             self.rank.press(False)
-        return lane
 
     async def _wait_for_lane(self) -> None:
         self.starved += 1
@@ -177,18 +193,22 @@ class Actors:
             self._waiting -= 1
             self._wake_for(self._lanes.ready - 1)
 
-    async def _work_timed(self, lane: Lane[Message] | None, slot: ActorSlot, take: Take) -> None:
-        """Work on lanes with a timeout. The scope belongs to the actor slot, since one per message
+    async def _work_timed(self, message: Message | None, slot: ActorSlot, crew: Crew) -> None:
+        """Work on messages with a timeout. The scope belongs to the actor slot, since one per message
         would cost more than all the rest.
 
-        A timeout cancels the scope. Then the work on the lane continues with a fresh one.
+        A timeout cancels the scope. Then the work continues with a fresh one.
         """
         self._slots.add(slot)
         try:
-            while lane is not None:
+            while message is not None:
                 slot.clear()
-                with slot.scope:
-                    lane = await self._work.run(lane, slot, take)
+                with slot.scope as scope:
+                    stopped = await self._work.run(message, slot, crew)
+                if scope.cancelled_caught:
+                    assert isinstance(slot.delivery, Message)  # a batch has a scope for each call
+                    stopped = slot.delivery
+                message = None if stopped is None else self._lanes.next(stopped, self.onward)
         finally:
             self._slots.discard(slot)
 

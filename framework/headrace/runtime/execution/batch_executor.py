@@ -16,14 +16,14 @@ import anyio
 import anyio.lowlevel
 
 from headrace.flow.gathering import Gathering
-from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.lanes import Lanes
 from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
 from headrace.model.outcomes import RELEASE, Failure, Release, Snooze
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call
-from headrace.runtime.execution.actors import Take
+from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects, parts
 from headrace.runtime.handlers.handler import Decode
@@ -61,9 +61,9 @@ class BatchExecutor:
         self._patient = True
         lanes.on_more.connect(self._fill)
 
-    async def run(self, lane: Lane[Message], slot: ActorSlot, take: Take) -> None:
-        """Fill a batch, beginning with this lane, and run it. A timeout stops only one call of the handler."""
-        batch = Gathering(self._lanes, lane, self.unit, one_key=self._handling.group_by_key)
+    async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> None:
+        """Fill a batch, beginning with this message, and run it. A timeout stops only one call of the handler."""
+        batch = Gathering(self._lanes, message, self.unit, one_key=self._handling.group_by_key)
         try:
             if self._handling.batch_timeout:
                 await self._wait(batch)

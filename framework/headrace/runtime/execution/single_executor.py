@@ -8,11 +8,11 @@ from typing import Any
 
 import anyio.lowlevel
 
-from headrace.flow.lanes import Lane, Lanes
+from headrace.flow.lanes import Lanes
 from headrace.model.clock import Clock
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.calls import Call
-from headrace.runtime.execution.actors import Take
+from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
@@ -22,7 +22,10 @@ from headrace.runtime.slot import NEVER, ActorSlot
 from headrace.runtime.user_code import interrupts
 
 STRETCH = 64
-"""Number of messages after which an actor yields the event loop, in case its handler never waited."""
+"""Number of messages after which an actor looks whether to yield the event loop, in case its handler never waited."""
+
+SLICE = 0.0005
+"""Seconds for which handlers that never wait may keep the event loop, but at least for a stretch."""
 
 
 class SingleExecutor:
@@ -36,6 +39,8 @@ class SingleExecutor:
     """
 
     unit = 1
+    _one_at_a_time = False
+    """Whether `run` returns after each message."""
 
     def __init__(
         self, decode: Decode, call: Call, timeout: float | None, lanes: Lanes[Message], acknowledger: Acknowledger,
@@ -51,63 +56,62 @@ class SingleExecutor:
         self._failure_handler = failure_handler
         self._suspects = suspects
         self._clock = clock
+        self._stretch = 0  # messages since an actor last looked whether to yield
+        self._rested = clock()  # when one last did
 
-    async def run(self, lane: Lane[Message], slot: ActorSlot, take: Take) -> Lane[Message] | None:
-        """Run lanes until none is ready, or until a timeout has cancelled the actor slot's scope. Then it returns the
-        lane, which may have more messages.
+    async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
+        """Run messages until none is left to take, or until a timeout has cancelled the actor slot's scope. Then it
+        returns the message that was stopped.
 
         For each message: check its lease and its life, decode it, call the handler, and record the outcome. All of it is
         one function, and one coroutine for many lanes, since a call costs as much as any of these steps.
         """
         next_message, clock, decode, opens = self._lanes.next, self._clock, self._decode, self._open
         call, timed, ack = self._call, self._timeout is not None, self._acknowledger.ack
-        following: Lane[Message] | None = lane
-        stretch = 0
+        following: Message | None = message
         while following is not None:
-            message = next_message(following)
-            if message is None:
-                following = take()
-                continue
-            now = clock()
+            message, now = following, clock()
             if message.lease.deadline <= now or message.alive_until <= now:
                 self._leave_out(message, now)
-                continue
-            try:
-                if opens is not None:
-                    opens(message)
-                payload = message._payload = decode(message.raw)
-            except BaseException as error:  # code of users in a type may raise anything
-                if interrupts(error):
-                    raise
-                self._failure_handler.undecodable(message, error)
-                continue
-            slot.delivery = message
-            try:
-                if timed or message.crashes:
-                    result = await self._call_guarded(payload, message, slot)
-                else:
-                    result = await call(payload, message)
-            except BaseException as error:
-                if not isinstance(error, Exception) and not failed_inside(error):
-                    self._failure_handler.stopped(message, slot)
-                    raise
-                self._failure_handler.failed(message, error)
             else:
-                if result is None and not message.settled and not slot.overdue:
-                    message.settled = True
-                    ack(message)
+                try:
+                    if opens is not None:
+                        opens(message)
+                    payload = message._payload = decode(message.raw)
+                except BaseException as error:  # code of users in a type may raise anything
+                    self._undecodable(message, error)
                 else:
-                    self._finish(message, result, slot)
-            if message.xid is not None:  # acked in a transaction of the handler
-                await self._acknowledger.confirm(message, self._failure_handler.failed)
-            slot.until = NEVER
-            if slot.overdue:
-                return following
-            stretch += 1
-            if stretch == STRETCH:
-                stretch = 0
-                await anyio.lowlevel.checkpoint()
+                    slot.delivery = message
+                    try:
+                        if timed or message.crashes:
+                            result = await self._call_guarded(payload, message, slot)
+                        else:
+                            result = await (message.call or call)(payload, message)
+                    except BaseException as error:
+                        self._raised(message, error, slot)
+                    else:
+                        if result is None and not message.settled and not slot.overdue:
+                            message.settled = True
+                            ack(message)
+                        else:
+                            self._finish(message, result, slot)
+                    if message.xid is not None:  # acked in a transaction of the handler
+                        await self._acknowledger.confirm(message, self._failure_handler.failed)
+                    slot.until = NEVER
+            self._stretch += 1
+            if self._stretch == STRETCH:
+                await self._rest(now)  # while the next message still waits in its lane, as it may be cancelled here
+            if slot.overdue or self._one_at_a_time:
+                return message
+            following = next_message(message, crew.onward)
         return None
+
+    async def _rest(self, now: float) -> None:
+        """Yield the event loop, if handlers have kept it for their slice. A clock that stands still doesn't tell."""
+        self._stretch = 0
+        if not self._rested < now < self._rested + SLICE:
+            await anyio.lowlevel.checkpoint()
+            self._rested = self._clock()
 
     def _leave_out(self, message: Message, now: float) -> None:
         """Settle a message that may not start: its lease is over, or it has expired."""
@@ -116,15 +120,29 @@ class SingleExecutor:
         else:
             self._acknowledger.expire(message)
 
+    def _undecodable(self, message: Message, error: BaseException) -> None:
+        """Settle a message whose payload can't be decoded. Raises what ends the program."""
+        if interrupts(error):
+            raise error
+        self._failure_handler.undecodable(message, error)
+
+    def _raised(self, message: Message, error: BaseException, slot: ActorSlot) -> None:
+        """Record the outcome after the handler has raised. Raises what ends the actor."""
+        if not isinstance(error, Exception) and not failed_inside(error):
+            self._failure_handler.stopped(message, slot)
+            raise error
+        self._failure_handler.failed(message, error)
+
     async def _call_guarded(self, payload: Any, message: Message, slot: ActorSlot) -> Any:
         """Call a handler that has a timeout, or with a message that a worker held when it died. The wait for its turn
         doesn't count against the timeout."""
+        call = message.call or self._call
         if message.crashes:
             async with self._suspects.starting((message,)):
                 self._start_timeout(slot)
-                return await self._call(payload, message)
+                return await call(payload, message)
         self._start_timeout(slot)
-        return await self._call(payload, message)
+        return await call(payload, message)
 
     def _start_timeout(self, slot: ActorSlot) -> None:
         if self._timeout is not None:

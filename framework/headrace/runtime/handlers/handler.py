@@ -50,6 +50,7 @@ class Handler:
         is_async: whether it is a coroutine function.
         takes: the annotated type of one payload, or `Any`.
         dependencies: the types of its dependencies, by parameter name.
+        takes_payload_only: whether the function is called with the payload and nothing else.
         apply: the function, called with (payload, delivery), which are passed in the order of its
             own parameters, and with its dependencies by name.
 
@@ -74,6 +75,7 @@ class Handler:
         self.decode: Decode = decoder_of(self.takes if carries is Any else carries, f"The handler {self.name!r} takes")
         self.dependencies: Mapping[str, Any] = {p.name: p.takes for p in self.parameters if p.role == "dependency"}
         self.apply: Callable[..., Any] = self._applied()
+        self.takes_payload_only = [(p.role, p.by_name) for p in self.parameters] == [("payload", False)]
 
     def _check(self, transactional: bool) -> None:
         delivers, wrong = (Batch, Message) if self.batch else (Message, Batch)

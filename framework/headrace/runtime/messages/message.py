@@ -15,6 +15,7 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
+from headrace.runtime.calls import Call
 from headrace.runtime.messages.failures import nacked, rejected, snoozed
 from headrace.runtime.messages.publisher import Publisher
 
@@ -71,6 +72,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
     `headrace.runtime.settling.transaction_acks`."""
     alive_until: float = float("inf")
     """When it expires, on the clock of the process."""
+    call: Call | None = None
+    """The call of the handler for this message, if telemetry observes it. None for the usual one."""
+    plain: bool = True
+    """Whether nothing about this delivery is special: it has no time to live, no worker died while it held the message,
+    and telemetry does not observe it."""
 
     @property
     def messages(self) -> tuple[Message]:

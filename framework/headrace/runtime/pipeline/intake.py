@@ -11,6 +11,7 @@ from headrace.flow.lanes import Lanes
 from headrace.model import payloads
 from headrace.model.records import Batch
 from headrace.runtime.execution.actors import Actors
+from headrace.runtime.instruments import Sample
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.settling.breaker import PipelineBreaker
@@ -24,22 +25,28 @@ class Intake:
         actors: woken for the messages.
         acknowledger: takes the messages back that may not start.
         breaker: the consumer's circuit breaker, if it has one.
+        sample: chooses the messages that telemetry observes. None if it observes all or none.
     """
 
     def __init__(
         self, settings: Settings, lanes: Lanes[Message], actors: Actors, acknowledger: Acknowledger,
-        breaker: PipelineBreaker | None,
+        breaker: PipelineBreaker | None, sample: Sample | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._lanes = lanes
         self._actors = actors
         self._acknowledger = acknowledger
         self._breaker = breaker
+        self._sample = sample
 
     async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable], called_at: float) -> None:
         """Put the messages of a batch into their lanes. Those that may not start are given back. `called_at`: when the
         lease call began, on the clock of the process."""
         messages = self._messages(batch, lease, lanes)
+        if self._sample is not None:
+            for place, call in self._sample.choose(batch.headers):
+                messages[place].call = call
+                messages[place].plain = False
         if any(batch.headers):
             _limit_lives(messages, batch.begun_at, called_at)
         if self._breaker is None or self._breaker.admits(messages):
@@ -56,16 +63,15 @@ class Intake:
 
     def _messages(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> list[Message]:
         stream, consumer, acknowledger = self._settings.spec.stream, self._settings.spec.name, self._acknowledger
-        messages = [
-            Message(stream, consumer, key, seq, attempt, created, data, headers, lease, lane, acknowledger)
-            for key, seq, attempt, created, data, headers, lane in zip(
-                batch.keys, batch.seqs, batch.attempts or repeat(1), batch.created_at.microseconds, batch.data, batch.headers, lanes,
-                strict=False,
-            )
-        ]  # fmt: skip
+        attempts, times = batch.attempts or repeat(1), batch.created_at.microseconds
+        messages = list(map(
+            Message, repeat(stream), repeat(consumer), batch.keys, batch.seqs, attempts, times, batch.data, batch.headers,
+            repeat(lease), lanes, repeat(acknowledger),
+        ))  # fmt: skip
         if batch.crashes is not None:
             for message, crashes in zip(messages, batch.crashes, strict=True):
                 message.crashes = crashes
+                message.plain = message.plain and not crashes
         return messages
 
 
@@ -79,4 +85,5 @@ def _limit_lives(messages: list[Message], begun_at: datetime | None, called_at: 
     for message in messages:
         alive = payloads.time_to_live(message.raw_headers)
         if alive is not None and begun_at is not None:
+            message.plain = False
             message.alive_until = called_at + alive - (begun_at - message.created_at).total_seconds()

@@ -2,10 +2,13 @@
 
     telemetry ─▶ middleware ─▶ transaction ─▶ dependencies ─▶ runner ─▶ your function
 
-A consumer has only the layers that it uses. Without any, the actor calls the function directly.
+A consumer has only the layers that it uses. Without any, the actor calls the function directly. Where telemetry observes
+a sample, it is the outermost layer for the chosen messages only.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
@@ -14,13 +17,26 @@ from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.middleware import around
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.handlers.transactional import Transactional
+from headrace.runtime.instruments import Sample
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.acknowledger import Acknowledger
 
 
+class Layers(NamedTuple):
+    """The call of a handler with its layers.
+
+    Attributes:
+        call: the usual one.
+        sample: the messages that telemetry calls the handler of in another way, if it is enough to observe some.
+    """
+
+    call: Call
+    sample: Sample | None = None
+
+
 def with_layers(
     consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, acknowledger: Acknowledger, shared: Shared
-) -> Call:  # fmt: skip
+) -> Layers:  # fmt: skip
     """Return the handler's call with all layers that this consumer uses."""
     call: Call = runner.call
     if shared.witness is not None:
@@ -33,7 +49,10 @@ def with_layers(
         ).around(call)
     call = around(call, [*shared.middleware, *handling.middleware], batch=handling.batch is not None)
     if shared.instruments is not None:
+        sample = None if shared.witness or handling.batch is not None else shared.instruments.sample(spec, call)
+        if sample is not None:
+            return Layers(call, sample)
         call = shared.instruments.process(spec, call, batch=handling.batch is not None)
     if shared.witness is not None:
         call = shared.witness.outside(spec, call)
-    return call
+    return Layers(call)

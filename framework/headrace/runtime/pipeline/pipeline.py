@@ -22,6 +22,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
 from headrace.runtime.execution.failure_handler import FailureHandler
+from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SingleExecutor
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.execution.timeouts import Timeouts
@@ -102,7 +103,7 @@ class Pipeline:
 
         # From lanes to outcomes
         self._runner = Runner(handler, handling, clock)
-        call = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
+        call, sample = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
         failure_handler = FailureHandler(
             acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread", opens=stored_as is not None
         )
@@ -113,14 +114,17 @@ class Pipeline:
         self._batches: BatchExecutor | None = None
         work: Work
         if handling.batch is None:
-            work = SingleExecutor(
-                decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock, opens
-            )
+            parts = (decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock, opens)
+            bare = call is handler.apply and handler.takes_payload_only and handling.timeout is None and opens is None
+            work = PlainExecutor(handler.function, *parts) if bare else SingleExecutor(*parts)
         else:
             work = self._batches = BatchExecutor(
                 decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock, opens
             )
-        self.actors = Actors(work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0])
+        self.actors = Actors(
+            work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0],
+            begin=None if sample is None else lambda slot: sample.enter_actor(slot.in_work),
+        )  # fmt: skip
         self._timeouts = (
             None if handling.timeout is None else Timeouts(spec.name, handling.timeout, self.actors, in_flight, clock)
         )
@@ -133,7 +137,7 @@ class Pipeline:
         )  # fmt: skip
 
         # From the store to lanes
-        intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker)
+        intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker, sample)
         self.fetcher = Fetcher(
             shared, consumer, settings, uuid4(),  # one process is one owner, which may hold several messages of a key
             lanes, in_flight, self.actors, intake, self.settler, self.breaker,

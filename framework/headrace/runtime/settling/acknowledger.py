@@ -31,6 +31,10 @@ class Acknowledger:
     """Records outcomes in the in-flight tracker, keeps lanes and tracker consistent, and wakes the
     settler.
 
+    Attributes:
+        ack: records an ack of a message. It is the tracker's, since it is called for each message.
+        flush: waits until everything recorded so far is settled.
+
     Args:
         settler: writes the outcomes to the store.
         keeper: extends leases.
@@ -46,6 +50,7 @@ class Acknowledger:
     ) -> None:  # fmt: skip
         self.publisher = publisher
         self.flush = settler.flush
+        self.ack = in_flight.ack
         self._settings = settings
         self._lanes = lanes
         self._in_flight = in_flight
@@ -65,18 +70,12 @@ class Acknowledger:
         """Attempts before a message is exhausted, in the current settings. -1 for no limit."""
         return self._settings.spec.max_deliver
 
-    def ack(self, message: Message) -> None:
-        """Ack a message."""
-        if self._in_flight.ack(message, self._clock()):
-            self._settler.wake()
-
     def expire(self, message: Message) -> None:
         """Settle a message that expired before its handler began. For the store it is done."""
         message.settled = True
         if self._breaker is not None:
             self._breaker.back(message)  # nothing was tried
-        if self._in_flight.expire(message, self._clock()):
-            self._settler.wake()
+        self._in_flight.expire(message)
 
     async def ack_within(self, message: Message, tx: Any) -> None:
         """Ack a message in a transaction of yours. Earlier messages of its lane are settled first.
@@ -150,7 +149,6 @@ class Acknowledger:
         if failure.delay is not None and message.alive_until < NEVER:
             failure = self._within_life(message, failure, failure.delay)
         self._in_flight.fail(message, failure)
-        self._settler.wake()
 
     def _within_life(self, message: Message, failure: Failure, delay: float) -> Failure:
         """Let a message wait no longer than it lives, since the next message of its key waits, too."""

@@ -52,6 +52,7 @@ class Settler:
         self.on_rewound = Signal()
         self._news = anyio.Event()
         self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
+        in_flight.on_outcome.connect(self.wake)
 
     def wake(self) -> None:
         """Wake up, because there is something to settle, at once or soon."""

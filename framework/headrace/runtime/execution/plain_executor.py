@@ -1,0 +1,82 @@
+"""The executor of plain messages, for handlers that take the payload alone and have no layer around them.
+
+Most handlers are like that, and most of what `SingleExecutor` looks after can't happen to them. Such a handler never
+sees its message, so only its end decides the outcome. A message is plain if its delivery has nothing special either, see
+`Message.plain`. `SingleExecutor` runs all others, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.runtime.execution.actors import Crew
+from headrace.runtime.execution.single_executor import STRETCH, SingleExecutor
+from headrace.runtime.messages.message import Message
+from headrace.runtime.slot import ActorSlot
+
+
+class PlainExecutor(SingleExecutor):
+    """Runs messages one after the other.
+
+    Args:
+        function: your function, which is called with the payload.
+        others: the arguments of `SingleExecutor`.
+    """
+
+    _one_at_a_time = True
+
+    def __init__(self, function: Callable[[Any], Awaitable[Any]], *others: Any) -> None:
+        super().__init__(*others)
+        self._function = function
+
+    async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
+        """Run messages until none is left to take. Returns None."""
+        following: Message | None = message
+        while following is not None:
+            if following.plain:
+                following = await self._run_plain(following, slot, crew)
+            else:
+                await super().run(following, slot, crew)
+                following = self._lanes.next(following, crew.onward)
+        return None
+
+    async def _run_plain(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
+        """Run messages until none is left to take, or until the next one is not plain, which is returned.
+
+        For each message: check its lease, decode it, call the handler, and record the outcome. All of it is one function,
+        since a call costs as much as any of these steps.
+        """
+        next_message, clock, decode = self._lanes.next, self._clock, self._decode
+        function, ack = self._function, self._acknowledger.ack
+        following: Message | None = message
+        stretch = 0
+        while following is not None and following.plain:
+            message, now = following, clock()
+            if message.lease.deadline <= now:
+                self._acknowledger.give_up(message)
+            else:
+                try:
+                    payload = decode(message.raw)
+                except BaseException as error:  # code of users in a type may raise anything
+                    self._undecodable(message, error)
+                else:
+                    slot.delivery = message
+                    try:
+                        result = await function(payload)
+                    except BaseException as error:
+                        message._payload = payload
+                        self._raised(message, error, slot)
+                    else:
+                        if result is None:
+                            ack(message)
+                        else:
+                            message._payload = payload
+                            self._finish(message, result, slot)
+                    del payload  # so that the next one is decoded into the same memory
+            stretch += 1
+            if stretch == STRETCH:
+                stretch = 0
+                await self._rest(now)
+            following = next_message(message, crew.onward)
+        return following
