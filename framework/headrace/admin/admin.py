@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace import store
+from headrace.admin.audit import Audit
 from headrace.admin.consumers import Consumers
 from headrace.admin.databases import Databases
 from headrace.admin.manual_acks import ManualAcks
@@ -14,7 +15,7 @@ from headrace.admin.tokens import Tokens
 from headrace.model.records import Overview
 
 
-class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens, Databases):
+class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens, Databases, Audit):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:

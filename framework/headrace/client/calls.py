@@ -26,6 +26,7 @@ from headrace.client.answers import (
 from headrace.client.call import Argument, Body, Call, ListCall
 from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
+from headrace.model.audit import AuditEntry
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
@@ -283,6 +284,13 @@ class Calls:
     )  # fmt: skip
     check_database = Call("POST", DATABASE + "/check", answer=record(DatabaseCheck))
     remove_database = Call("DELETE", DATABASE)
+
+    # --- the audit log
+
+    audit = ListCall(
+        "/v1/audit", Argument("stream", None), Argument("actor", None), Argument("action", None), Argument("since", None),
+        Argument("until", None), _limit(100), answer=pages(AuditEntry),
+    )  # fmt: skip
 
     # --- overview and tokens
 

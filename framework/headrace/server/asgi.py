@@ -35,7 +35,7 @@ from headrace.server.http import (
 from headrace.server.litestar_app import management
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
-from headrace.server.routes.context import CONTEXT
+from headrace.server.routes.context import ACTOR, CONTEXT, actor_of
 from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
 from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.limits import Limits, replay
@@ -247,7 +247,8 @@ class Server:
             await send(message)
 
         try:
-            self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+            caller = await self.access.admit(path, scope["headers"])
+            self.limits.admit(scope, caller)
             body = await self.limits.read_body(scope, receive, managed=managed)
             plane = await self._plane_of(scope, path, body)
         except Exception as error:
@@ -260,7 +261,7 @@ class Server:
             "path": path,
             "root_path": "",
             "app_root_path": scope.get("root_path", ""),
-            "state": {BODY: body, CONTEXT: plane.routes},
+            "state": {BODY: body, CONTEXT: plane.routes, ACTOR: actor_of(scope, caller)},
         }
         waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
         reads = scope["method"] == "GET" and not waits  # a change goes on without its client

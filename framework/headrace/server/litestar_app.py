@@ -13,6 +13,7 @@ from litestar.types import ASGIApp
 from headrace.server.framework_errors import error_handler
 from headrace.server.openapi.description import config, pages
 from headrace.server.routes import (
+    audit,
     consumers,
     data_plane,
     dead_letters,
@@ -33,7 +34,7 @@ from headrace.server.slashes import marking
 PREFIXES = ("/v1", "/api")
 TOPICS = (
     streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
-    data_plane,
+    audit, data_plane,
 )  # fmt: skip
 
 

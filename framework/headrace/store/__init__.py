@@ -45,6 +45,7 @@ from headrace.store.capture.captures import (
     take_capture,
     truncate_captured,
 )
+from headrace.store.catalog.audit import MAX_DELETED, changes, delete_old_changes, record_change
 from headrace.store.catalog.configurations import (
     Kind,
     Managed,
@@ -190,7 +191,7 @@ from headrace.store.messages.dead_letters import (
     discard,
     redrive,
 )
-from headrace.store.messages.erase import erase, erasures
+from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
 from headrace.store.messages.lease import (
     extend_leases,
     lease,
@@ -216,6 +217,7 @@ from headrace.store.messages.transactions import (
 )
 
 __all__ = [
+    "MAX_DELETED",
     "PATIENCE",
     "PLACES_PAGE",
     "PRIVILEGES",
@@ -229,6 +231,7 @@ __all__ = [
     "Database",
     "DeadLetterSelection",
     "Declared",
+    "Erased",
     "Executor",
     "FailureToRetry",
     "Forgotten",
@@ -265,6 +268,7 @@ __all__ = [
     "captured_rows",
     "captures_to_do",
     "change_grants",
+    "changes",
     "check_full",
     "clean_up_writes",
     "close_segment_early",
@@ -287,6 +291,7 @@ __all__ = [
     "delete_consumer",
     "delete_done_unique_keys",
     "delete_heartbeat",
+    "delete_old_changes",
     "delete_old_message_ids",
     "delete_schedule",
     "delete_source",
@@ -300,6 +305,7 @@ __all__ = [
     "edit_stream",
     "edit_token",
     "erase",
+    "erase_contents",
     "erasures",
     "extend_leases",
     "fail_backfill",
@@ -308,6 +314,7 @@ __all__ = [
     "find_consumers",
     "find_stream",
     "forget_commits",
+    "forget_erased",
     "forget_place",
     "forget_workers",
     "grant",
@@ -359,6 +366,7 @@ __all__ = [
     "push_consumers",
     "reclaim",
     "reconcile_places",
+    "record_change",
     "record_failed_retries",
     "record_heartbeat",
     "redrive",

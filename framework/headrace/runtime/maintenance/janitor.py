@@ -195,13 +195,15 @@ class Janitor:
             await anyio.sleep(self._timings.notifications_check)
 
     async def forget(self, database_retry: DatabaseRetry) -> None:
-        """Delete the records of processes that are gone, and old witness rows of commits, and switch on the
-        features that all processes know, until cancelled. Raises `StoreUnavailable`."""
+        """Delete the records of processes that are gone, old entries of the audit log and old witness rows of commits, and
+        switch on the features that all processes know, until cancelled. Raises `StoreUnavailable`."""
         forgotten = store.Forgotten()
         while True:
             await anyio.sleep(WORKERS_CHECK)
             await self._leading.wait()
             await store.forget_workers(self._database)
+            while await store.delete_old_changes(self._database) >= store.MAX_DELETED:
+                pass
             for feature in await store.switch_on_features(self._database):
                 log.info("feature switched on", feature=feature, hint="older processes can't start from now on")
             while (forgotten := await store.forget_commits(self._database, forgotten)).more:

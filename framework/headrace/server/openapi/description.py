@@ -53,6 +53,7 @@ _TAGS = {
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
     "Databases": "Add, check and remove further databases, in which streams can live.",
     "Tokens": "Create and revoke access tokens.",
+    "Audit": "Read which changes were made, and in whose name.",
     "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",
 }

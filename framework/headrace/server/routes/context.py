@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from copy import copy
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from litestar.types import Scope
 
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
+from headrace.model.audit import Actor
 from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
@@ -34,6 +36,12 @@ READING_LIMIT = 5.0
 
 CONTEXT = "headrace_context"
 """Key of the `RouteContext` in the state of a request's scope."""
+
+CONSOLE = b"x-headrace-console"
+"""The header of requests that the console sends."""
+
+ACTOR = "headrace_actor"
+"""Key of the `Actor` in the state of a request's scope: in whose name its changes are recorded."""
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -59,17 +67,23 @@ class RouteContext:
         self.webhooks = webhooks
         self.options = options
         self._lookups = Lookups(engine, access)
+        self._actor = Actor()
 
     @staticmethod
     def of(scope: Scope) -> RouteContext:
-        """Return the context of a request's database, which the server has put into its scope."""
-        context: RouteContext = scope["state"][CONTEXT]
+        """Return the context of a request's database, which the server has put into its scope, with the request's actor."""
+        context: RouteContext = copy(scope["state"][CONTEXT])
+        context._actor = scope["state"][ACTOR]
         return context
 
     @property
     def admin(self) -> Admin:
-        """The administration that does the work."""
-        return self.engine.admin
+        """The administration that does the work, in the name of the caller."""
+        return self.admin_of(self.engine)
+
+    def admin_of(self, engine: Engine) -> Admin:
+        """The administration of a database, in the name of the caller."""
+        return engine.admin.acting_as(self._actor)
 
     @property
     def raw_messages(self) -> RawMessages:
@@ -230,6 +244,16 @@ Context: TypeAlias = NamedDependency[RouteContext]
 def located(engine: Engine, info: StreamInfo) -> StreamInfo:
     """Return a stream with the name of its database, if that is a further one."""
     return info if engine.names is None else msgspec.structs.replace(info, database=engine.names.database)
+
+
+def actor_of(scope: Mapping[str, Any], caller: str | None) -> Actor:
+    """Return in whose name a request makes changes.
+
+    Args:
+        caller: the name of its token. None while the server is open.
+    """
+    console = any(name == CONSOLE for name, _ in scope["headers"])
+    return Actor(caller, "console" if console else "http")
 
 
 def _authorization(request: AnyRequest) -> str | None:
