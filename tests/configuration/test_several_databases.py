@@ -15,8 +15,8 @@ from headrace.admin import Admin, configuration
 from headrace.admin.configuration import applying
 from headrace.admin.configuration.objects import databases
 from headrace.admin.configuration.parts import Part
-from headrace.model.audit import Actor
 from headrace.model.errors import ConfigurationError, InUse, StoreUnavailable
+from headrace.model.watching.audit import Actor
 from tests.support import servers
 
 pytestmark = pytest.mark.asyncio

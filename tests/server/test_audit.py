@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.model.audit import Actor
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching.audit import Actor
 from tests.server.calling import Api
 
 pytestmark = pytest.mark.asyncio

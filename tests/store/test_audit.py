@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import store
-from headrace.model.audit import MAX_DETAILS, Actor, Change
+from headrace.model.watching.audit import MAX_DETAILS, Actor, Change
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,10 +25,13 @@ async def names(database: store.Database, **selection: object) -> list[str]:
 
 
 async def test_an_entry_is_rolled_back_with_its_change(database: store.Database) -> None:
-    with pytest.raises(RuntimeError):
+    async def change_and_fail() -> None:
         async with database.transaction() as connection:
             await record(connection, "ship")
             raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await change_and_fail()
     assert await store.changes(database) == []
 
 
@@ -85,7 +88,10 @@ async def test_details_are_bounded(database: store.Database) -> None:
     await record(database, "ship", where="x" * 100_000, messages=3)
     (entry,) = await store.changes(database)
     assert entry.details == {"where": "left out, since it is too large", "messages": 3}
-    assert len(Change(action="a.b", kind="a", name="c", details={str(n): "y" * 999 for n in range(999)}).encoded()) <= MAX_DETAILS
+    assert (
+        len(Change(action="a.b", kind="a", name="c", details={str(n): "y" * 999 for n in range(999)}).encoded())
+        <= MAX_DETAILS
+    )
 
 
 async def test_a_skipped_change_leaves_no_entry(database: store.Database) -> None:

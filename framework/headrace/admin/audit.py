@@ -8,8 +8,8 @@ from datetime import datetime
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import check_limit, utc
-from headrace.model.audit import AuditEntry
 from headrace.model.pages import Page, follow, listing
+from headrace.model.watching.audit import AuditEntry
 
 
 class Audit(Base):

@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 
 from headrace import store
 from headrace.model import conditions
-from headrace.model.audit import Actor, Change
 from headrace.model.conditions import Condition
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.model.watching.audit import Actor, Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.database.missing_objects import with_repeat

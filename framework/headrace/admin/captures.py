@@ -11,12 +11,12 @@ from headrace.admin.base import Base
 from headrace.admin.recording import first_seqs
 from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import MAX_ANSWER_BYTES, Where, check_limit, condition_of
-from headrace.model.audit import Change
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
 from headrace.model.pages import Page, follow, listing
 from headrace.model.sources import SourceInfo
+from headrace.model.watching.audit import Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical

@@ -24,11 +24,11 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
-from headrace.model.audit import Change
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.pages import Page, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching.audit import Change
 from headrace.store.database.pool import within
 
 _WAIT = 2.0

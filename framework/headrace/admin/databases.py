@@ -8,7 +8,6 @@ import msgspec
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.model.audit import Change
 from headrace.model.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -18,6 +17,7 @@ from headrace.model.errors import (
     UnknownDatabase,
 )
 from headrace.model.records import DatabaseCheck, DatabaseInfo
+from headrace.model.watching.audit import Change
 from headrace.store.database.references import check_reference, resolve
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")

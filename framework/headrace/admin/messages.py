@@ -21,7 +21,6 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
-from headrace.model.audit import Change
 from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
@@ -29,6 +28,7 @@ from headrace.model.pages import Page, follow, listing, listing_by
 from headrace.model.payloads import UniqueWhile, with_expiry
 from headrace.model.records import Erasure, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
+from headrace.model.watching.audit import Change
 
 MAX_ERASED = 1000
 """Largest number of messages that a call erases."""

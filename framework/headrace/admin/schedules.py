@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit
-from headrace.model.audit import Change
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page, follow, listing
 from headrace.model.schedules import ScheduleInfo
+from headrace.model.watching.audit import Change
 
 T = TypeVar("T")
 

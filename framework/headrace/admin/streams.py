@@ -9,11 +9,11 @@ from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.recording import differing, settings_of_stream
 from headrace.admin.validation import changed, check_limit, refuse_changes
-from headrace.model.audit import Change
 from headrace.model.errors import ConfigurationError, InUse
 from headrace.model.pages import Page, follow, listing
 from headrace.model.records import StreamInfo
 from headrace.model.specs import StreamSpec
+from headrace.model.watching.audit import Change
 
 
 class Streams(Base):

@@ -9,10 +9,10 @@ import msgspec
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit
-from headrace.model.audit import Change
 from headrace.model.durations import Duration
 from headrace.model.pages import Page, follow, listing
 from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, mint, parse_all
+from headrace.model.watching.audit import Change
 
 
 class Tokens(Base):

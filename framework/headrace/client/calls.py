@@ -26,7 +26,6 @@ from headrace.client.answers import (
 from headrace.client.call import Argument, Body, Call, ListCall
 from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
-from headrace.model.audit import AuditEntry
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
@@ -43,6 +42,7 @@ from headrace.model.records import (
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
+from headrace.model.watching.audit import AuditEntry
 
 CONDITION_TIME = 30.0
 """Seconds in which a server evaluates a condition on messages."""

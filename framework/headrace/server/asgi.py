@@ -33,6 +33,7 @@ from headrace.server.http import (
     while_connected,
 )
 from headrace.server.litestar_app import management
+from headrace.server.live.refreshing import LiveState
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
 from headrace.server.routes.context import ACTOR, CONTEXT, actor_of
@@ -83,6 +84,8 @@ class Server:
         self.databases.on_changed = self._router.clear
         self.engine.on_clear_caches(self._router.clear)
         app.attach(self.databases)
+        self.live = LiveState(self.engine)
+        self._home.routes.watch(self.live)
         self.monitoring = Monitoring(self.engine, self.access, self.limits, self.databases)
         self.monitoring.health.captures = self._home.captures
 
@@ -90,6 +93,7 @@ class Server:
         """Make the plane of a further database."""
         plane = Plane(app, self.access, self.limits, self._origins, self.options, name=name)
         plane.engine.names = DataNames(lambda: self.app.database, name)
+        plane.routes.watch(self.live)
         plane.engine.on_clear_caches(self._router.clear)
         return plane
 
@@ -273,6 +277,8 @@ class Server:
                 await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)
+        if not reads:
+            self.live.changed()
         return inner.get("path_template") or "unknown", status
 
 

@@ -13,7 +13,6 @@ from litestar.types import ASGIApp
 from headrace.server.framework_errors import error_handler
 from headrace.server.openapi.description import config, pages
 from headrace.server.routes import (
-    audit,
     consumers,
     data_plane,
     dead_letters,
@@ -29,12 +28,13 @@ from headrace.server.routes import (
 from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters
+from headrace.server.routes.watching import audit, live
 from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
     streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
-    audit, data_plane,
+    audit, live, data_plane,
 )  # fmt: skip
 
 

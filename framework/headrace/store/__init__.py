@@ -104,6 +104,20 @@ from headrace.store.catalog.grants import (
     revoke_sql,
 )
 from headrace.store.catalog.key_states import standing
+from headrace.store.catalog.live import (
+    CatalogConsumer,
+    CatalogStream,
+    LiveCounts,
+    LiveFigures,
+    LiveSize,
+    ServerFacts,
+    live_catalog,
+    live_counts,
+    live_figures,
+    live_sizes,
+    live_times,
+    server_facts,
+)
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.catalog.overview import sources_at_work
 from headrace.store.catalog.push_consumers import PushConsumer, push_consumers
@@ -227,6 +241,8 @@ __all__ = [
     "CaptureFailure",
     "CapturePosition",
     "CaptureToDo",
+    "CatalogConsumer",
+    "CatalogStream",
     "ChunkDone",
     "Database",
     "DeadLetterSelection",
@@ -238,6 +254,9 @@ __all__ = [
     "Found",
     "Grant",
     "Kind",
+    "LiveCounts",
+    "LiveFigures",
+    "LiveSize",
     "Managed",
     "Patience",
     "Place",
@@ -249,6 +268,7 @@ __all__ = [
     "ScheduleRun",
     "SchemaState",
     "Selection",
+    "ServerFacts",
     "Status",
     "StreamToSweep",
     "Witness",
@@ -330,7 +350,12 @@ __all__ = [
     "lease",
     "leave_witness",
     "listen",
+    "live_catalog",
+    "live_counts",
+    "live_figures",
     "live_revision",
+    "live_sizes",
+    "live_times",
     "lock_configurations",
     "lock_source",
     "manage",
@@ -397,6 +422,7 @@ __all__ = [
     "secret",
     "seek",
     "seek_to",
+    "server_facts",
     "set_idle_timeout",
     "settle",
     "source",

@@ -13,9 +13,9 @@ from headrace.admin.configuration.objects import removal
 from headrace.admin.configuration.parts import Part, opened
 from headrace.admin.configuration.plans import Plan, Work, joined, require_plannable, work
 from headrace.admin.configuration.steps import recorded
-from headrace.model.audit import Actor
 from headrace.model.errors import HeadraceError, InUse, StoreUnavailable
 from headrace.model.tokens import NewToken
+from headrace.model.watching.audit import Actor
 from headrace.store import Database, Executor, Managed, PlaceKind
 from headrace.store.database.errors import translated
 

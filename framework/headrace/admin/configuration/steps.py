@@ -10,8 +10,8 @@ import msgspec
 
 from headrace.admin.configuration.effects import Effect, effect_of
 from headrace.admin.configuration.fields import readable, setting_of
-from headrace.model import audit
 from headrace.model.tokens import NewToken
+from headrace.model.watching import audit
 from headrace.store import Executor, Kind
 
 Action = Literal["create", "change", "delete"]

@@ -12,7 +12,7 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.options.common import JsonOption, LimitOption
 from headrace.cli.options.times import past, time_or_dash
 from headrace.cli.output.results import print_cut, print_list
-from headrace.model.audit import AuditEntry
+from headrace.model.watching.audit import AuditEntry
 
 
 def audit(

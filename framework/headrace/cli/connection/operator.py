@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
-from headrace.model.audit import Actor
+from headrace.model.watching.audit import Actor
 
 
 def operator() -> Actor:

@@ -54,6 +54,7 @@ _TAGS = {
     "Databases": "Add, check and remove further databases, in which streams can live.",
     "Tokens": "Create and revoke access tokens.",
     "Audit": "Read which changes were made, and in whose name.",
+    "Live": "Watch streams, consumers, sources and processes.",
     "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",
 }

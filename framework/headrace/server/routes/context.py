@@ -13,18 +13,19 @@ from litestar.types import Scope
 
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
-from headrace.model.audit import Actor
 from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push
+from headrace.model.watching.audit import Actor
 from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
+from headrace.server.live.refreshing import LiveState
 from headrace.server.lookups import Lookups
 from headrace.server.merging import merged_page, read_all
 from headrace.server.options import Options
@@ -68,6 +69,7 @@ class RouteContext:
         self.options = options
         self._lookups = Lookups(engine, access)
         self._actor = Actor()
+        self._live: LiveState | None = None
 
     @staticmethod
     def of(scope: Scope) -> RouteContext:
@@ -80,6 +82,21 @@ class RouteContext:
     def admin(self) -> Admin:
         """The administration that does the work, in the name of the caller."""
         return self.admin_of(self.engine)
+
+    @property
+    def live(self) -> LiveState:
+        """The live state of all databases of the server."""
+        assert self._live is not None
+        return self._live
+
+    def watch(self, live: LiveState) -> None:
+        """Answer requests for the live state from this one, which all databases of the server share."""
+        self._live = live
+
+    async def engine_of(self, database: str | None) -> Engine:
+        """The engine of a further database, or of the server's own."""
+        further = self.engine.further
+        return self.engine if database is None or further is None else await further.engine(database)
 
     def admin_of(self, engine: Engine) -> Admin:
         """The administration of a database, in the name of the caller."""

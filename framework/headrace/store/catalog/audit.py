@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.audit import KEPT_ENTRIES, KEPT_SECONDS, Actor, AuditEntry, AuditObject, Change
 from headrace.model.pages import Page
+from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, Actor, AuditEntry, AuditObject, Change
 from headrace.store.database.pages import page_of
 from headrace.store.database.pool import Executor
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from headrace.model.audit import Actor, Change
 from headrace.model.errors import InvalidInput, NotGranted, UnknownStream
+from headrace.model.watching.audit import Actor, Change
 from headrace.store.catalog.audit import record_change
 from headrace.store.database.pool import Database, Executor
 

@@ -9,8 +9,8 @@ from headrace import store
 from headrace.admin.admin import Admin
 from headrace.admin.configuration.objects.grants import right_of
 from headrace.admin.configuration.steps import Change, recorded
-from headrace.model.audit import Actor
 from headrace.model.errors import UnknownConsumer, UnknownSource, UnknownStream
+from headrace.model.watching.audit import Actor
 from headrace.store import Database, Executor, Kind, Managed
 
 ORDER: tuple[Kind, ...] = ("grant", "token", "source", "consumer", "stream")

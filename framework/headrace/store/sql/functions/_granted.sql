@@ -35,7 +35,7 @@ begin
                        publish_truncation start_backfill backfill_page next_backfill begin_backfill
                        is_backfill_unfinished fail_backfill cancel_backfills
                        live_revision feature_is_on switch_on_features
-                       lead resign notify_waiting delete_old_heartbeats delete_old_witnesses delete_old_changes next_scheduled
+                       lead resign notify_waiting delete_old_heartbeats delete_old_witnesses delete_old_changes live_figures live_counts live_sizes live_times live_catalog next_scheduled
                        open_inserts_of streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
         )
         select g.privilege, p.oid, p.proname, p.pronargs, p.proretset, p.proargnames, p.proargmodes, p.prorettype,

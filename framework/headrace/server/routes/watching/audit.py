@@ -12,9 +12,9 @@ from litestar.params import QueryParameter
 
 from headrace import store
 from headrace.admin.validation import utc
-from headrace.model.audit import KEPT_ENTRIES, KEPT_SECONDS, AuditEntry
 from headrace.model.pages import Page
 from headrace.model.settings import amount
+from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, AuditEntry
 from headrace.server.engine import Engine
 from headrace.server.merging import merged, read_all
 from headrace.server.routes.context import AnyRequest, Context
