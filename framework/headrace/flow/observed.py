@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -53,6 +54,39 @@ class Samples:
         """The mean of the latest rates, per second."""
         count = min(len(self.rates), RATE_SAMPLES)
         return sum(self.rates[-place] for place in range(1, count + 1)) / count if count else None
+
+
+class SeqTimes:
+    """When the seqs of a stream were drawn, as far as somebody looked on.
+
+    Args:
+        kept: the number of looks that are remembered.
+
+    Attributes:
+        drawn: the last seq that was drawn.
+    """
+
+    def __init__(self, kept: int) -> None:
+        self.drawn = 0
+        self._seqs: deque[int] = deque(maxlen=kept)
+        self._times: deque[datetime] = deque(maxlen=kept)
+
+    def add(self, at: datetime, drawn: int) -> bool:
+        """Note the last seq that was drawn at a time. Returns whether it is another one than before."""
+        if self._seqs and drawn == self.drawn:
+            return False
+        if drawn < self.drawn:  # the history was rewound
+            self._seqs.clear()
+            self._times.clear()
+        self.drawn = drawn
+        self._seqs.append(drawn)
+        self._times.append(at)
+        return True
+
+    def drawn_at(self, seq: int) -> datetime | None:
+        """When the seq was drawn, or at most one look later. None if it was before the first look."""
+        place = bisect.bisect_left(self._seqs, seq)
+        return self._times[place] if 0 < place < len(self._seqs) else None
 
 
 class AtWork(msgspec.Struct, frozen=True):

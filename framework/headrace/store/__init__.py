@@ -195,6 +195,7 @@ from headrace.store.maintenance.retention import (
     trim_stream,
     try_mend_sequence,
 )
+from headrace.store.maintenance.samples import Sample, chart, compact_samples, record_samples
 from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
@@ -265,6 +266,7 @@ __all__ = [
     "PolledSchedule",
     "PushConsumer",
     "Right",
+    "Sample",
     "ScheduleRun",
     "SchemaState",
     "Selection",
@@ -289,9 +291,11 @@ __all__ = [
     "captures_to_do",
     "change_grants",
     "changes",
+    "chart",
     "check_full",
     "clean_up_writes",
     "close_segment_early",
+    "compact_samples",
     "confirm_place",
     "consumer",
     "consumer_exists",
@@ -394,6 +398,7 @@ __all__ = [
     "record_change",
     "record_failed_retries",
     "record_heartbeat",
+    "record_samples",
     "redrive",
     "release_capture",
     "remove_database",

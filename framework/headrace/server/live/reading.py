@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-from collections import deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from time import monotonic
@@ -11,7 +9,7 @@ from time import monotonic
 import anyio.lowlevel
 
 from headrace import store
-from headrace.flow.observed import Samples
+from headrace.flow.observed import Samples, SeqTimes
 from headrace.store import CatalogConsumer, CatalogStream, LiveCounts, LiveFigures, LiveSize
 
 MAX_COUNTED = 2_000
@@ -46,34 +44,21 @@ class StreamFigures:
     """What is remembered of one stream."""
 
     def __init__(self) -> None:
-        self.drawn = 0
+        self.times = SeqTimes(HISTORY)
         self.last_seq: int | None = None  # of the last message, once it is known that nothing is drawn any more
         self.size: LiveSize | None = None
         self.samples = Samples()
-        self._seqs: deque[int] = deque(maxlen=HISTORY)
-        self._times: deque[datetime] = deque(maxlen=HISTORY)
 
     def add(self, at: datetime, drawn: int) -> None:
         """Note what was drawn at a time."""
-        if drawn != self.drawn or not self._seqs:
+        if self.times.add(at, drawn):
             self.last_seq = None
-            if drawn < self.drawn:  # the history was rewound
-                self._seqs.clear()
-                self._times.clear()
-            self.drawn = drawn
-            self._seqs.append(drawn)
-            self._times.append(at)
         self.samples.add(at, drawn)
 
     @property
     def last(self) -> int:
         """The seq of the last message, or the last number drawn while that is not known."""
-        return self.drawn if self.last_seq is None else self.last_seq
-
-    def drawn_at(self, seq: int) -> datetime | None:
-        """When the seq was drawn, to a second. None if it was before the first reading."""
-        place = bisect.bisect_left(self._seqs, seq)
-        return self._times[place] if 0 < place < len(self._seqs) else None
+        return self.times.drawn if self.last_seq is None else self.last_seq
 
 
 class ConsumerFigures:
@@ -233,7 +218,7 @@ class Reading:
             if lowest is None:
                 consumer.oldest = None
             elif consumer.oldest is None or consumer.oldest[0] != lowest:
-                known = stream.drawn_at(lowest)
+                known = stream.times.drawn_at(lowest)
                 if known is not None:
                     consumer.oldest = (lowest, known)
                 elif len(wanted) < MAX_TIMED or (info.stream, lowest) in wanted:

@@ -17,12 +17,14 @@ class LiveFigures(msgspec.Struct, frozen=True):
     Attributes:
         at: the time by the database's clock.
         drawn: the last seq drawn in each stream.
+        streams_of: the stream of each consumer.
         positions: the cursor of each consumer.
         leases: of consumers that hold any: the messages in flight, the owners, and a seq below which none is in flight.
     """
 
     at: datetime
     drawn: dict[int, int]
+    streams_of: dict[int, int]
     positions: dict[int, int]
     leases: dict[int, tuple[int, int, int]]
 
@@ -85,7 +87,8 @@ async def live_figures(executor: Executor) -> LiveFigures:
     row = await executor.fetchrow("select * from headrace_internal.live_figures()")
     leases = zip(*(row[name] or () for name in ("held", "owners", "lowest")), strict=True)
     return LiveFigures(
-        row["at"], _pairs(row, "streams", "drawn"), _pairs(row, "consumers", "positions"),
+        row["at"], _pairs(row, "streams", "drawn"),
+        _pairs(row, "consumers", "of_streams"), _pairs(row, "consumers", "positions"),
         dict(zip(row["leasing"] or (), leases, strict=True)),
     )  # fmt: skip
 

@@ -202,7 +202,7 @@ async def live_streams(
 )
 async def live_stream(request: AnyRequest, context: Context, stream: StreamRef) -> Response[LiveStreamAnswer]:
     snapshot = await context.live.snapshot()
-    row = await _stream_row(context, request, snapshot, stream)
+    row = await stream_row(context, request, snapshot, stream)
     if _is_known(request, _etag(request, context.live, snapshot, None)):
         return _answer(request, context.live, snapshot, None, lambda: None)
     info = await _or_none(lambda: _stream_info(context, row))
@@ -247,8 +247,8 @@ async def live_consumer(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef
 ) -> Response[LiveConsumerAnswer]:
     snapshot = await context.live.snapshot()
-    of = await _stream_row(context, request, snapshot, stream)
-    row = _consumer_row(snapshot, of, unmarked(consumer))
+    of = await stream_row(context, request, snapshot, stream)
+    row = consumer_row(snapshot, of, unmarked(consumer))
     if _is_known(request, _etag(request, context.live, snapshot, None)):
         return _answer(request, context.live, snapshot, None, lambda: None)
     info = await _or_none(lambda: _consumer_info(context, request, row))
@@ -315,7 +315,8 @@ def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | No
 # --- one stream or consumer
 
 
-async def _stream_row(context: RouteContext, request: AnyRequest, snapshot: Snapshot, ref: str) -> StreamRow:
+async def stream_row(context: RouteContext, request: AnyRequest, snapshot: Snapshot, ref: str) -> StreamRow:
+    """Look up a stream by its id or name. Raises `Forbidden`, or `UnknownStream`."""
     ref = unmarked(ref)
     row = snapshot.streams.get(ref) or next((one for one in snapshot.streams.values() if one.id == ref), None)
     # Without the scope for all streams, one that doesn't exist gets the same answer as one that the caller may not see.
@@ -325,7 +326,8 @@ async def _stream_row(context: RouteContext, request: AnyRequest, snapshot: Snap
     return row
 
 
-def _consumer_row(snapshot: Snapshot, stream: StreamRow, ref: str) -> ConsumerRow:
+def consumer_row(snapshot: Snapshot, stream: StreamRow, ref: str) -> ConsumerRow:
+    """Look up a consumer by its id or name. Raises `UnknownConsumer`."""
     row = snapshot.consumers.get((stream.name, ref)) or next(
         (one for one in snapshot.consumers.values() if one.id == ref and one.stream == stream.name), None
     )

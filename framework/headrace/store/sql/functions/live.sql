@@ -4,11 +4,11 @@
 -- the sequences have drawn, the newest version of each cursor, and the leases from its floor on. What takes a count is
 -- read for some consumers and streams at a time, which the caller chooses.
 
--- Return parallel arrays. `streams`, `drawn`: the last number drawn in each stream. `consumers`, `positions`: the
--- consumers and their cursors. `held`, `owners`, `lowest`: of those that hold leases (`leasing`), how many messages, by
+-- Return parallel arrays. `streams`, `drawn`: the last number drawn in each stream. `consumers`, `of_streams`,
+-- `positions`: the consumers, their streams and their cursors. `held`, `owners`, `lowest`: of those that hold leases (`leasing`), how many messages, by
 -- how many owners, and a seq below which they hold none.
 create or replace function headrace_internal.live_figures(
-    out at timestamptz, out streams int[], out drawn bigint[], out consumers int[], out positions bigint[],
+    out at timestamptz, out streams int[], out drawn bigint[], out consumers int[], out of_streams int[], out positions bigint[],
     out leasing int[], out held bigint[], out owners bigint[], out lowest bigint[]
 )
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -17,7 +17,7 @@ begin
     select array_agg(s.id), array_agg(coalesce(pg_sequence_last_value(s.sequence::regclass), 0))
         into streams, drawn from headrace_internal.streams as s;
     with placed as materialized (
-        select c.id, u.position, u.lease_floor
+        select c.id, c.stream_id, u.position, u.lease_floor
         from headrace_internal.consumers as c
         cross join lateral (
             select u.position, u.lease_floor from headrace_internal.cursors as u where u.consumer_id = c.id order by u.version desc limit 1) as u
@@ -29,9 +29,10 @@ begin
             from headrace_internal.leases as l where l.consumer_id = p.id and l.lease_id >= p.lease_floor) as l
         where l.held > 0
     )
-    select (select array_agg(p.id) from placed as p), (select array_agg(p.position) from placed as p),
+    select (select array_agg(p.id) from placed as p), (select array_agg(p.stream_id) from placed as p),
+           (select array_agg(p.position) from placed as p),
            array_agg(l.id), array_agg(l.held), array_agg(l.owners), array_agg(l.lowest)
-        into consumers, positions, leasing, held, owners, lowest from leases as l;
+        into consumers, of_streams, positions, leasing, held, owners, lowest from leases as l;
 end $$;
 
 -- Return what takes a count, for some consumers. Counts stop at p_most. `lowest`: the lowest seq that is parked,
