@@ -22,9 +22,10 @@ from headrace.cli.observe.display.formats import (
     format_rate,
     sparkline,
 )
-from headrace.cli.observe.history import SAMPLES_KEPT, History
+from headrace.cli.observe.history import History
 from headrace.cli.observe.live_app import MIN_PAUSE_RATIO, pause_after
-from headrace.cli.observe.snapshot import TREND_SAMPLES, ConsumerRow, is_growing
+from headrace.cli.observe.snapshot import ConsumerRow
+from headrace.flow.observed import SAMPLES_KEPT, TREND_SAMPLES, is_growing
 from headrace.model.records import RATE_LIMITED, ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,6 +16,7 @@ from headrace.admin.configuration import applying
 from headrace.admin.configuration.objects import databases
 from headrace.admin.configuration.parts import Part
 from headrace.model.errors import ConfigurationError, InUse, StoreUnavailable
+from headrace.model.watching.audit import Actor
 from tests.support import servers
 
 pytestmark = pytest.mark.asyncio
@@ -122,7 +123,7 @@ async def test_the_lock_holds_until_the_last_deletion(
     await configuration.apply(database, declared("name: a\nstreams: {one: , two: }"))
     refused = []
 
-    async def meanwhile(home: store.Database, one: store.Managed) -> None:
+    async def meanwhile(home: store.Database, one: store.Managed, _: Actor) -> None:
         with pytest.raises(InUse, match="Another `headrace apply`"):
             await configuration.apply(home, declared("streams: {three: }"))
         refused.append(one.object[0])
@@ -248,7 +249,7 @@ async def test_a_stream_that_was_created_anew_meanwhile_stays_where_it_is(
     await configuration.apply(database, declared(SHOP))
     part = Part("eu", eu, declared(SHOP))
     earlier = store.Managed("stream", ("visits",), str(uuid4()))
-    await applying._delete(database, part, "shop", earlier, allow_delete=True)
+    await applying._delete(database, part, "shop", earlier, allow_delete=True, actor=Actor())
     assert await store.places_of(database, "stream", ["visits"]) == [store.Place("visits", "eu")]
 
 

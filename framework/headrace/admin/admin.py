@@ -11,10 +11,11 @@ from headrace.admin.schedules import Schedules
 from headrace.admin.sources import Sources
 from headrace.admin.streams import Streams
 from headrace.admin.tokens import Tokens
+from headrace.admin.watching import Watching
 from headrace.model.records import Overview
 
 
-class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens, Databases):
+class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens, Databases, Watching):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from copy import copy
+from typing import Any, Self, TypeVar
 
 from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.model.watching.audit import Actor, Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import within
+
+T = TypeVar("T")
 
 
 class Base:
@@ -35,6 +40,30 @@ class Base:
         self._counting = counting
         self._stored_database = stored_database or fenced(database)
         self._given_database = given_database
+        self._actor = Actor()
+
+    def acting_as(self, actor: Actor) -> Self:
+        """Return the same administration, whose changes are recorded in the name of an actor, see `Admin.audit`."""
+        other = copy(self)
+        other._actor = actor
+        return other
+
+    async def _change(self, change: Change, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Make a change and record it, in one transaction, so that neither exists without the other. `work` gets the
+        connection. It may add to the change's details, or skip the entry.
+        """
+
+        async def once() -> T:
+            async with self._database.transaction() as connection:
+                result = await work(connection)
+                await self._record(connection, change)
+            return result
+
+        return await with_repeat(once)
+
+    async def _record(self, connection: store.Executor, change: Change) -> None:
+        """Record a change in the transaction that makes it."""
+        await store.record_change(connection, self._actor, change)
 
     async def _consumer(self, stream: str, name: str) -> int:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 from uuid import UUID, uuid4
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.recording import first_seqs
 from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import MAX_ANSWER_BYTES, Where, check_limit, condition_of
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
@@ -14,6 +16,7 @@ from headrace.model.conditions import Condition
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
 from headrace.model.pages import Page, follow, listing
 from headrace.model.sources import SourceInfo
+from headrace.model.watching.audit import Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical
@@ -36,7 +39,8 @@ class Captures(Base):
             tables.
         """
         source, _ = await self._capture(ref)
-        await store.pause_capture(self._database, source.id, paused=True)
+        change = self._change_of("pause", source.name, source.stream)
+        await self._change(change, lambda connection: store.pause_capture(connection, source.id, paused=True))
         return await store.source(self._database, source.id)
 
     async def resume_source(self, ref: str, *, anew: bool = False) -> SourceInfo:
@@ -53,14 +57,20 @@ class Captures(Base):
             tables.
         """
         source, spec = await self._capture(ref)
-        if anew:
-            async with self._database.transaction() as connection:
-                await store.reset_capture(connection, source.id)
-                for table in spec.tables:
-                    await store.start_backfill(connection, source.id, table)
-        else:
-            await store.pause_capture(self._database, source.id, paused=False)
+
+        async def resume(connection: store.Executor) -> None:
+            if not anew:
+                await store.pause_capture(connection, source.id, paused=False)
+                return
+            await store.reset_capture(connection, source.id)
+            for table in spec.tables:
+                await store.start_backfill(connection, source.id, table)
+
+        await self._change(self._change_of("resume", source.name, source.stream, anew=anew), resume)
         return await store.source(self._database, source.id)
+
+    def _change_of(self, action: str, name: str, stream: str, **details: Any) -> Change:
+        return Change(action=f"source.{action}", kind="source", name=name, stream=stream, details=details)
 
     async def check_source(self, ref: str) -> list[Finding]:
         """Check whether a source's database meets all requirements for capturing its tables. Changes nothing.
@@ -144,7 +154,9 @@ class Captures(Base):
         if condition is not None:
             await self._check_condition(spec, chosen, condition)
         text = encoded(condition)
-        async with self._database.transaction() as connection:
+        change = self._change_of("backfill", source.name, source.stream, where=text, rate=rate)
+
+        async def start(connection: store.Executor) -> list[BackfillInfo]:
             ids = {table: await store.start_backfill(connection, source.id, table, text, rate) for table in chosen}
             unfinished = [table for table, id_ in ids.items() if id_ is None]
             if unfinished and (tables is not None or len(unfinished) == len(chosen)):
@@ -152,7 +164,10 @@ class Captures(Base):
                     f"A backfill of {', '.join(unfinished)} is queued or running. Wait until it is done, or cancel it with"
                     f" `headrace source backfill cancel {source.name}`."
                 )
+            change.details["tables"] = [table for table, id_ in ids.items() if id_ is not None]
             return await self._started(connection, source.id, [id_ for id_ in ids.values() if id_ is not None])
+
+        return await self._change(change, start)
 
     async def _started(self, connection: store.Executor, source: str, ids: Sequence[str]) -> list[BackfillInfo]:
         """Return these backfills of a source, in their order."""
@@ -203,7 +218,8 @@ class Captures(Base):
                 raise InvalidInput(
                     f"{id[:80]!r} is not the id of a backfill. `headrace source backfill ls` lists them."
                 ) from None
-        return await store.cancel_backfills(self._database, source.id, id)
+        change = self._change_of("cancel_backfills", source.name, source.stream, id=id)
+        return await self._counted(change, lambda connection: store.cancel_backfills(connection, source.id, id))
 
     # --- failed changes
 
@@ -234,7 +250,11 @@ class Captures(Base):
             The number of changes.
         """
         source, _ = await self._capture(ref)
-        return await store.retry_capture_failures(self._database, source.id, _checked(ids))
+        chosen = _checked(ids)
+        change = self._change_of("retry_failures", source.name, source.stream, ids=chosen and first_seqs(chosen))
+        return await self._counted(
+            change, lambda connection: store.retry_capture_failures(connection, source.id, chosen)
+        )
 
     async def drop_failures(self, ref: str, ids: Sequence[int] | None = None) -> int:
         """Delete failed changes, all of them or those with these ids. They are not published.
@@ -243,7 +263,21 @@ class Captures(Base):
             The number of changes.
         """
         source, _ = await self._capture(ref)
-        return await store.drop_capture_failures(self._database, source.id, _checked(ids))
+        chosen = _checked(ids)
+        change = self._change_of("drop_failures", source.name, source.stream, ids=chosen and first_seqs(chosen))
+        return await self._counted(
+            change, lambda connection: store.drop_capture_failures(connection, source.id, chosen)
+        )
+
+    async def _counted(self, change: Change, work: Callable[[store.Executor], Awaitable[int]]) -> int:
+        """Make a change to a number of things, and record it unless there were none."""
+
+        async def once(connection: store.Executor) -> int:
+            change.details["count"] = count = await work(connection)
+            change.skipped = not count
+            return count
+
+        return await self._change(change, once)
 
 
 def _checked(ids: Sequence[int] | None) -> list[int] | None:

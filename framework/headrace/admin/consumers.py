@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.recording import selected, settings_of_consumer
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
@@ -27,6 +28,7 @@ from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.pages import Page, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching.audit import Change
 from headrace.store.database.pool import within
 
 _WAIT = 2.0
@@ -75,11 +77,16 @@ class Consumers(Base):
         Raises:
             InvalidInput: it exists with other settings.
         """
-        async with self._database.transaction() as connection:
+        change = _change_of(spec.stream, spec.name, "create", settings=settings_of_consumer(spec))
+
+        async def create(connection: store.Executor) -> bool:
             declared = await store.declare_consumer(connection, spec)
             if not declared.new:
                 refuse(declared.changed, f"The consumer {spec.name!r} of the stream {spec.stream!r}")
-        return declared.new
+            change.skipped = not declared.new
+            return declared.new
+
+        return await self._change(change, create)
 
     @listing
     async def consumers(
@@ -125,7 +132,13 @@ class Consumers(Base):
         if changes.get("rate_limit", ...) is None:  # without a rate there is no burst
             changes = {"rate_burst": None, **changes}
         spec = changed(spec, changes)
-        await store.declare_consumer(self._database, spec)
+        change = _change_of(stream, name, "edit")
+
+        async def edit(connection: store.Executor) -> None:
+            declared = await store.declare_consumer(connection, spec)
+            change.details, change.skipped = {"changes": declared.changed}, not declared.changed
+
+        await self._change(change, edit)
         return spec
 
     async def delete_consumer(self, stream: str, name: str, *, force: bool = False) -> None:
@@ -136,7 +149,11 @@ class Consumers(Base):
         Raises:
             InUse: workers use it.
         """
-        await store.delete_consumer(self._database, await self._consumer(stream, name), force=force)
+        consumer = await self._consumer(stream, name)
+        await self._change(
+            _change_of(stream, name, "delete", force=force),
+            lambda connection: store.delete_consumer(connection, consumer, force=force),
+        )
 
     async def pause(self, stream: str, name: str, until: datetime | None = None) -> None:
         """Stop delivering to the consumer's workers until the given time, or until `resume`.
@@ -151,11 +168,15 @@ class Consumers(Base):
             raise InvalidInput(
                 f"until={until} has passed. Pass a later time, or None to pause the consumer until you resume it."
             )
-        await store.pause(self._database, await self._consumer(stream, name), until)
+        consumer = await self._consumer(stream, name)
+        await self._change(
+            _change_of(stream, name, "pause", until=until), lambda connection: store.pause(connection, consumer, until)
+        )
 
     async def resume(self, stream: str, name: str) -> None:
         """End a pause. Waiting workers lease at once."""
-        await store.resume(self._database, await self._consumer(stream, name))
+        consumer = await self._consumer(stream, name)
+        await self._change(_change_of(stream, name, "resume"), lambda connection: store.resume(connection, consumer))
 
     async def peek(self, stream: str, name: str, *, limit: int = 10, above: int = 0) -> list[PeekedMessage]:
         """Read a consumer's messages without leasing them: in flight, parked, blocked and next.
@@ -192,13 +213,27 @@ class Consumers(Base):
             InvalidInput: a seq after the last one, or a time in the future.
         """
         if to == "start" or to == "end":
-            return await store.seek(self._database, await self._consumer(stream, name), 0 if to == "start" else None)
+            place = 0 if to == "start" else None
+            return await self._seek(stream, name, to, lambda c, consumer: store.seek(c, consumer, place))
         if isinstance(to, datetime):
-            return await store.seek_to(self._database, await self._consumer(stream, name), time=utc(to))
+            time = utc(to)
+            return await self._seek(stream, name, time, lambda c, consumer: store.seek_to(c, consumer, time=time))
         if isinstance(to, int) and not isinstance(to, bool):
             check_seq("to", to)
-            return await store.seek_to(self._database, await self._consumer(stream, name), seq=to)
+            return await self._seek(stream, name, to, lambda c, consumer: store.seek_to(c, consumer, seq=to))
         raise InvalidInput(f"Can't seek to {to!r}. Pass a seq, a datetime, 'start' or 'end'.")
+
+    async def _seek(
+        self, stream: str, name: str, to: object, work: Callable[[store.Executor, int], Awaitable[int]]
+    ) -> int:
+        consumer = await self._consumer(stream, name)
+        change = _change_of(stream, name, "seek", to=to)
+
+        async def seek(connection: store.Executor) -> int:
+            change.details["position"] = position = await work(connection, consumer)
+            return position
+
+        return await self._change(change, seek)
 
     async def replay(
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
@@ -216,7 +251,9 @@ class Consumers(Base):
         selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
         consumer = await self._consumer(stream, name)
         async with self._bounded(selection.where, stream) as executor:
-            return await store.replay(executor, consumer, selection, dry_run=dry_run)
+            count = await store.replay(executor, consumer, selection, dry_run=dry_run)
+            await self._record_selected(executor, stream, name, "replay", selection, count, dry_run)
+        return count
 
     # --- blocked keys and dead letters
 
@@ -321,7 +358,7 @@ class Consumers(Base):
             seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
             since=since, until=until,
         )  # fmt: skip
-        return await self._settle_dead_letters(store.redrive, stream, name, selection, dry_run)
+        return await self._settle_dead_letters("redrive", store.redrive, stream, name, selection, dry_run)
 
     async def purge(
         self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
@@ -337,12 +374,26 @@ class Consumers(Base):
             seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
             since=since, until=until,
         )  # fmt: skip
-        return await self._settle_dead_letters(store.discard, stream, name, selection, dry_run)
+        return await self._settle_dead_letters("purge", store.discard, stream, name, selection, dry_run)
 
     async def _settle_dead_letters(
-        self, operation: Any, stream: str, name: str, selection: store.DeadLetterSelection, dry_run: bool
+        self, action: str, operation: Any, stream: str, name: str, selection: store.DeadLetterSelection, dry_run: bool
     ) -> int:
         consumer = await self._consumer(stream, name)
         async with self._bounded(selection.where, stream) as executor:
             count: int = await operation(executor, consumer, selection=selection, dry_run=dry_run)
+            await self._record_selected(executor, stream, name, action, selection, count, dry_run)
         return count
+
+    async def _record_selected(
+        self, executor: store.Executor, stream: str, name: str, action: str,
+        selection: store.Selection | store.DeadLetterSelection, count: int, dry_run: bool,
+    ) -> None:  # fmt: skip
+        """Record what was done to selected messages, in its transaction, unless there was nothing to do."""
+        if dry_run or not count:
+            return
+        await self._record(executor, _change_of(stream, name, action, messages=count, **selected(selection)))
+
+
+def _change_of(stream: str, name: str, action: str, **details: Any) -> Change:
+    return Change(action=f"consumer.{action}", kind="consumer", name=name, stream=stream, details=details)

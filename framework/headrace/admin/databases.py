@@ -17,6 +17,7 @@ from headrace.model.errors import (
     UnknownDatabase,
 )
 from headrace.model.records import DatabaseCheck, DatabaseInfo
+from headrace.model.watching.audit import Change
 from headrace.store.database.references import check_reference, resolve
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -65,8 +66,13 @@ class Databases(Base):
             raise _exists(name)
         if not unchecked:
             await inspect(self._database, name, resolve(url_from))
-        if not await store.add_database(self._database, name, url_from):
-            raise _exists(name)
+        change = Change(action="database.add", kind="database", name=name, details={"url_from": url_from})
+
+        async def add(connection: store.Executor) -> None:
+            if not await store.add_database(connection, name, url_from):
+                raise _exists(name)
+
+        await self._change(change, add)
         return await self.database(name)
 
     async def check_database(self, name: str) -> DatabaseCheck:
@@ -88,8 +94,12 @@ class Databases(Base):
         Raises:
             UnknownDatabase.
         """
-        if not await store.remove_database(self._database, name):
-            raise UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
+
+        async def remove(connection: store.Executor) -> None:
+            if not await store.remove_database(connection, name):
+                raise UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
+
+        await self._change(Change(action="database.remove", kind="database", name=name), remove)
 
 
 async def inspect(home: store.Database, name: str, url: str, *, conflicts: bool = False) -> DatabaseCheck:

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.recording import first_seqs, selected
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
@@ -27,22 +28,20 @@ from headrace.model.pages import Page, follow, listing, listing_by
 from headrace.model.payloads import UniqueWhile, with_expiry
 from headrace.model.records import Erasure, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
+from headrace.model.watching.audit import Change
 
 MAX_ERASED = 1000
 """Largest number of messages that a call erases."""
 
 
-async def erase(
-    executor: store.Executor, stream: str, seqs: Sequence[int], *, by: str | None, reason: str | None
-) -> list[int]:
-    """Erase messages in the name of a caller, or of the database role if `by` is None. See `Admin.erase`."""
+def _check_erased(seqs: Sequence[int], reason: str | None) -> None:
+    """Raise `InvalidInput` unless these messages may be erased for this reason."""
     if not seqs or len(seqs) > MAX_ERASED:
         raise InvalidInput(f"{len(seqs):,} seqs are given. Give 1 to {MAX_ERASED:,}.", field="seqs")
     for seq in seqs:
         check_seq("seqs", seq)
     if reason is not None and (len(reason) > MAX_ERROR or "\0" in reason):
         raise InvalidInput(f"The reason must have at most {MAX_ERROR:,} characters, and no NUL.", field="reason")
-    return await store.erase(executor, stream, sorted(set(seqs)), by=by, reason=reason)
 
 
 class Messages(Base):
@@ -105,8 +104,15 @@ class Messages(Base):
             The number of messages.
         """
         selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
+        change = Change(
+            action="stream.republish", kind="stream", name=stream, stream=stream, details=selected(selection)
+        )
         async with self._bounded(selection.where, stream) as executor:
-            return await store.republish(executor, stream, target, selection, dry_run=dry_run)
+            count = await store.republish(executor, stream, target, selection, dry_run=dry_run)
+            change.details |= {"target": target, "messages": count}
+            if count and not dry_run:
+                await self._record(executor, change)
+        return count
 
     # --- erasing
 
@@ -123,7 +129,21 @@ class Messages(Base):
         Returns:
             The seqs of the messages that were erased now, without those that are not there, or were erased before.
         """
-        return await erase(self._database, stream, seqs, by=None, reason=reason)
+        _check_erased(seqs, reason)
+        chosen = sorted(set(seqs))
+        # The role of the database is better known than the user of a system.
+        by = self._actor.name if self._actor.via in ("http", "console") else None
+        change = Change(action="message.erase", kind="message", name=stream, stream=stream, details={"reason": reason})
+
+        async def erase(connection: store.Executor) -> store.Erased:
+            found = await store.erase_contents(connection, stream, chosen, by=by, reason=reason)
+            change.skipped = not found.seqs
+            change.details |= {"messages": len(found.seqs), "seqs": first_seqs(found.seqs)}
+            return found
+
+        found = await self._change(change, erase)
+        await store.forget_erased(self._database, found.consumers, chosen)
+        return found.seqs
 
     @listing
     async def erasures(self, stream: str, *, above: int = 0, limit: int = 100) -> AsyncIterator[list[Erasure]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 from headrace import store
 from headrace.admin.base import Base
@@ -10,6 +11,9 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page, follow, listing
 from headrace.model.schedules import ScheduleInfo
+from headrace.model.watching.audit import Change
+
+T = TypeVar("T")
 
 
 class Schedules(Base):
@@ -36,7 +40,7 @@ class Schedules(Base):
         Returns:
             The schedule after the change. Raises `UnknownSchedule`.
         """
-        await store.pause_schedule(self._database, name, paused=True)
+        await self._change_schedule(name, "pause", lambda c: store.pause_schedule(c, name, paused=True))
         return await self.schedule(name)
 
     async def resume_schedule(self, name: str) -> ScheduleInfo:
@@ -45,8 +49,16 @@ class Schedules(Base):
         Returns:
             The schedule after the change. Raises `UnknownSchedule`.
         """
-        await store.pause_schedule(self._database, name, paused=False)
+        await self._change_schedule(name, "resume", lambda c: store.pause_schedule(c, name, paused=False))
         return await self.schedule(name)
+
+    async def _change_schedule(
+        self, name: str, action: str, work: Callable[[store.Executor], Awaitable[T]], **details: Any
+    ) -> T:
+        stream = (await self.schedule(name)).stream
+        return await self._change(
+            Change(action=f"schedule.{action}", kind="schedule", name=name, stream=stream, details=details), work
+        )
 
     async def run_schedule(self, name: str) -> ScheduleInfo:
         """Ask for a message now, besides those of the due times. A process that runs the schedule publishes it within
@@ -59,12 +71,16 @@ class Schedules(Base):
             InvalidInput: the schedule is paused.
             UnknownSchedule.
         """
-        if not await store.request_schedule(self._database, name):
-            raise InvalidInput(f"The schedule {name!r} is paused. Resume it with `headrace schedule resume {name}`.")
+        await self._change_schedule(name, "run", lambda connection: _request(connection, name))
         return await self.schedule(name)
 
     async def delete_schedule(self, name: str) -> None:
         """Delete a schedule. Processes that run it stop, and the next one that starts declares it again. So remove it
         from the app as well. Raises `UnknownSchedule`.
         """
-        await store.delete_schedule(self._database, name)
+        await self._change_schedule(name, "delete", lambda connection: store.delete_schedule(connection, name))
+
+
+async def _request(connection: store.Executor, name: str) -> None:
+    if not await store.request_schedule(connection, name):
+        raise InvalidInput(f"The schedule {name!r} is paused. Resume it with `headrace schedule resume {name}`.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace import store
 from headrace.admin.captures import Captures
+from headrace.admin.recording import settings_of_source
 from headrace.admin.source_settings import (
     Spec,
     differing,
@@ -65,10 +66,17 @@ class Sources(Captures):
         """
         if isinstance(spec, PostgresSpec) and not into_existing:
             await self._refuse_stream_in_use(spec)
-        async with self._database.transaction() as connection:
+        settings = settings_of_source(spec.settings())
+        change = self._change_of("create", spec.name, spec.stream, source_kind=kind_of(spec), settings=settings)
+
+        async def create(connection: store.Executor) -> bool:
             if isinstance(spec, PostgresSpec):
                 await make_stream(connection, spec)
-            return await make_source(connection, spec)
+            new = await make_source(connection, spec)
+            change.skipped = not new
+            return new
+
+        return await self._change(change, create)
 
     async def _refuse_stream_in_use(self, spec: PostgresSpec) -> None:
         """Raise `InvalidInput` if a new source would capture into a stream that is in use."""
@@ -108,9 +116,16 @@ class Sources(Captures):
             UnknownSource.
         """
         source = await store.source(self._database, ref)
-        async with self._database.transaction() as connection:
-            source = await store.lock_source(connection, source.id)
-            await change_source(connection, source, edited(source, changes))
+        change = self._change_of("edit", source.name, source.stream)
+
+        async def edit(connection: store.Executor) -> None:
+            locked = await store.lock_source(connection, source.id)
+            spec = edited(locked, changes)
+            found = differing(locked, spec)
+            change.details, change.skipped = {"changes": found}, not found
+            await change_source(connection, locked, spec)
+
+        await self._change(change, edit)
         return await self.source(source.id)
 
     async def delete_source(self, ref: str, *, force: bool = False) -> str | None:
@@ -135,7 +150,8 @@ class Sources(Captures):
         left = None
         if isinstance(spec, PostgresSpec) and not (spec.slot and spec.publication):
             left = await self._drop_slot_and_publication(source, spec, force=force)
-        await store.delete_source(self._database, source.id)
+        change = self._change_of("delete", source.name, source.stream, left=left)
+        await self._change(change, lambda connection: store.delete_source(connection, source.id))
         return left
 
     async def _drop_slot_and_publication(self, source: SourceInfo, spec: PostgresSpec, *, force: bool) -> str | None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.recording import differing, settings_of_stream
 from headrace.admin.validation import changed, check_limit, refuse_changes
 from headrace.model.errors import ConfigurationError, InUse
 from headrace.model.pages import Page, follow, listing
 from headrace.model.records import StreamInfo
 from headrace.model.specs import StreamSpec
+from headrace.model.watching.audit import Change
 
 
 class Streams(Base):
@@ -52,7 +54,14 @@ class Streams(Base):
                 f"The stream {spec.name!r} can be created in the database {database!r} through a server only. Name the server, or"
                 " connect to that database itself."
             )
-        _, new = await store.declare_stream(self._database, spec)
+        change = _change_of(spec.name, "create", settings=settings_of_stream(spec))
+
+        async def create(connection: store.Executor) -> bool:
+            _, new = await store.declare_stream(connection, spec)
+            change.skipped = not new
+            return new
+
+        new = await self._change(change, create)
         refuse_changes(_stream_spec(await self.stream(spec.name)), spec, f"The stream {spec.name!r}")
         return new
 
@@ -63,8 +72,12 @@ class Streams(Base):
             The settings as they are now. Raises `ConfigurationError` for those that contradict each
             other.
         """
-        spec = changed(_stream_spec(await self.stream(name)), changes)
-        await store.edit_stream(self._database, spec)
+        before = _stream_spec(await self.stream(name))
+        spec = changed(before, changes)
+        found = differing(before, spec)
+        change = _change_of(name, "edit", changes=found)
+        change.skipped = not found
+        await self._change(change, lambda connection: store.edit_stream(connection, spec))
         return spec
 
     async def delete_stream(self, name: str, *, force: bool = False) -> None:
@@ -77,10 +90,22 @@ class Streams(Base):
                 captures tables into it. `force` does not apply to such a source, since its
                 replication slot would be left behind.
         """
-        await delete_stream(self._database, name, force=force, end_leases=force)
+        await self._delete_stream(name, force=force, end_leases=force)
+
+    async def _delete_stream(self, name: str, *, force: bool, end_leases: bool) -> None:
+        for source in await store.sources(self._database):
+            if source.stream == name and source.kind == "postgres":
+                raise InUse(
+                    f"The source {source.name!r} captures tables into the stream {name!r}, and has a replication slot. Remove the"
+                    f" source first, with `headrace source rm {source.name}`."
+                )
+        await self._change(
+            _change_of(name, "delete", force=force or end_leases),
+            lambda connection: store.delete_stream(connection, name, force=force, end_leases=end_leases),
+        )
 
 
-async def delete_stream(database: store.Database, name: str, *, force: bool, end_leases: bool) -> None:
+async def delete_stream(admin: Streams, name: str, *, force: bool, end_leases: bool) -> None:
     """Delete a stream with its messages and its consumers.
 
     Args:
@@ -90,13 +115,11 @@ async def delete_stream(database: store.Database, name: str, *, force: bool, end
     Raises:
         InUse: see `Streams.delete_stream`.
     """
-    for source in await store.sources(database):
-        if source.stream == name and source.kind == "postgres":
-            raise InUse(
-                f"The source {source.name!r} captures tables into the stream {name!r}, and has a replication slot. Remove the"
-                f" source first, with `headrace source rm {source.name}`."
-            )
-    await store.delete_stream(database, name, force=force, end_leases=end_leases)
+    await admin._delete_stream(name, force=force, end_leases=end_leases)
+
+
+def _change_of(name: str, action: str, **details: Any) -> Change:
+    return Change(action=f"stream.{action}", kind="stream", name=name, stream=name, details=details)
 
 
 def _stream_spec(info: StreamInfo) -> StreamSpec:

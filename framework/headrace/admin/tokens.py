@@ -12,6 +12,7 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit
 from headrace.model.durations import Duration
 from headrace.model.pages import Page, follow, listing
 from headrace.model.tokens import NewToken, TokenInfo, check_lifetime, check_name, mint, parse_all
+from headrace.model.watching.audit import Change
 
 
 class Tokens(Base):
@@ -33,8 +34,12 @@ class Tokens(Base):
             TokenExists: a token has the name, possibly a revoked one.
         """
         minted = mint()
-        info = await store.add_token(
-            self._database, check_name(name), minted, parse_all(scopes), check_lifetime(expires_in)
+        name, parsed, lifetime = check_name(name), parse_all(scopes), check_lifetime(expires_in)
+        change = Change(
+            action="token.create", kind="token", name=name, details={"scopes": parsed, "expires_in": lifetime}
+        )
+        info = await self._change(
+            change, lambda connection: store.add_token(connection, name, minted, parsed, lifetime)
         )
         return NewToken(token=minted.text, **msgspec.structs.asdict(info))
 
@@ -55,4 +60,23 @@ class Tokens(Base):
         Raises:
             UnknownToken.
         """
-        return await store.revoke_token(self._database, ref)
+        change = Change(action="token.revoke", kind="token", name=ref)
+
+        async def revoke(connection: store.Executor) -> TokenInfo:
+            revoked = await store.revoke_token(connection, ref)
+            change.name, change.details = revoked.name, {"id": revoked.id}
+            return revoked
+
+        return await self._change(change, revoke)
+
+
+async def delete_tokens(admin: Tokens) -> int:
+    """Delete all tokens, so that servers need none. Returns their number. A server never does it."""
+    change = Change(action="token.delete_all", kind="token", name="all")
+
+    async def delete(connection: store.Executor) -> int:
+        change.details["count"] = count = await store.delete_tokens(connection)
+        change.skipped = not count
+        return count
+
+    return await admin._change(change, delete)

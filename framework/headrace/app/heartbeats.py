@@ -127,7 +127,7 @@ class Heartbeats:
             host=socket.gethostname(),
             pid=os.getpid(),
             kind=_kind,
-            version=_version(),
+            version=process_version(),
             started_at=self._started_at,
             revision=store.newest_revision(),
             connections=found.get("connections", {}).get("open", 0),
@@ -181,7 +181,7 @@ def _server(counts: Mapping[str, Any], rate: Rate, now: float) -> ServerAtWork:
     )
 
 
-def _version() -> str:
+def process_version() -> str:
     try:
         return version("headrace")
     except PackageNotFoundError:

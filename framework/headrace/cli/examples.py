@@ -8,6 +8,9 @@ EXAMPLES = {
     "asyncapi": """\
 headrace asyncapi service:app
 headrace asyncapi service:app --title Shop --api-version 2.1.0""",
+    "audit": """\
+headrace audit --stream orders --since 1d
+headrace audit --action consumer.seek --json""",
     "plan": """\
 headrace plan headrace.yaml
 headrace plan config/ --prune --detailed-exitcode""",

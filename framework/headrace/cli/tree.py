@@ -38,6 +38,10 @@ _COMMANDS = {
         "Let database roles publish, consume, observe or administer, and list what they may do.",
     ),
     "revoke": ("headrace.cli.commands.grants:revoke", "Take a privilege from a database role."),
+    "audit": (
+        "headrace.cli.commands.audit:audit",
+        "List the changes that were made, and in whose name.",
+    ),
     "plan": (
         "headrace.cli.commands.configuration:plan",
         "Print what `headrace apply` would change, and change nothing.",

@@ -42,6 +42,8 @@ from headrace.model.records import (
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
+from headrace.model.watching.audit import AuditEntry
+from headrace.model.watching.samples import Chart
 
 CONDITION_TIME = 30.0
 """Seconds in which a server evaluates a condition on messages."""
@@ -283,6 +285,18 @@ class Calls:
     )  # fmt: skip
     check_database = Call("POST", DATABASE + "/check", answer=record(DatabaseCheck))
     remove_database = Call("DELETE", DATABASE)
+
+    # --- the audit log and samples
+
+    audit = ListCall(
+        "/v1/audit", Argument("stream", None), Argument("actor", None), Argument("action", None), Argument("since", None),
+        Argument("until", None), _limit(100), answer=pages(AuditEntry),
+    )  # fmt: skip
+
+    samples = Call(
+        "GET", "/v1/samples", Argument("kind", "total"), Argument("stream", None), Argument("consumer", None),
+        Argument("since", None), Argument("until", None), Argument("points", 180), answer=record(Data[Chart]),
+    )  # fmt: skip
 
     # --- overview and tokens
 

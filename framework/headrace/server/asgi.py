@@ -34,9 +34,10 @@ from headrace.server.http import (
     while_connected,
 )
 from headrace.server.litestar_app import management
+from headrace.server.live.refreshing import LiveState
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
-from headrace.server.routes.context import CONTEXT
+from headrace.server.routes.context import ACTOR, CONTEXT, actor_of
 from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
 from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.limits import Limits, replay
@@ -93,6 +94,8 @@ class Server:
         self.databases.on_changed = self._router.clear
         self.engine.on_clear_caches(self._router.clear)
         app.attach(self.databases)
+        self.live = LiveState(self.engine)
+        self._home.routes.watch(self.live)
         self.monitoring = Monitoring(self.engine, self.access, self.limits, self.databases)
         self.monitoring.health.captures = self._home.captures
 
@@ -100,6 +103,7 @@ class Server:
         """Make the plane of a further database."""
         plane = Plane(app, self.access, self.limits, self._origins, self.options, name=name)
         plane.engine.names = DataNames(lambda: self.app.database, name)
+        plane.routes.watch(self.live)
         plane.engine.on_clear_caches(self._router.clear)
         return plane
 
@@ -259,7 +263,8 @@ class Server:
             await send(message)
 
         try:
-            self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+            caller = await self.access.admit(path, scope["headers"])
+            self.limits.admit(scope, caller)
             body = await self.limits.read_body(scope, receive, managed=managed)
             plane = await self._plane_of(scope, path, body)
         except Exception as error:
@@ -272,7 +277,7 @@ class Server:
             "path": path,
             "root_path": "",
             "app_root_path": scope.get("root_path", ""),
-            "state": {BODY: body, CONTEXT: plane.routes},
+            "state": {BODY: body, CONTEXT: plane.routes, ACTOR: actor_of(scope, caller)},
         }
         waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
         reads = scope["method"] == "GET" and not waits  # a change goes on without its client
@@ -284,6 +289,8 @@ class Server:
                 await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)
+        if not reads:
+            self.live.changed()
         return inner.get("path_template") or "unknown", status
 
 

@@ -28,12 +28,13 @@ from headrace.server.routes import (
 from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters
+from headrace.server.routes.watching import audit, live, samples
 from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
     streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
-    data_plane,
+    audit, live, samples, data_plane,
 )  # fmt: skip
 
 

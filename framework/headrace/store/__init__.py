@@ -45,6 +45,7 @@ from headrace.store.capture.captures import (
     take_capture,
     truncate_captured,
 )
+from headrace.store.catalog.audit import MAX_DELETED, changes, delete_old_changes, record_change
 from headrace.store.catalog.configurations import (
     Kind,
     Managed,
@@ -103,6 +104,20 @@ from headrace.store.catalog.grants import (
     revoke_sql,
 )
 from headrace.store.catalog.key_states import standing
+from headrace.store.catalog.live import (
+    CatalogConsumer,
+    CatalogStream,
+    LiveCounts,
+    LiveFigures,
+    LiveSize,
+    ServerFacts,
+    live_catalog,
+    live_counts,
+    live_figures,
+    live_sizes,
+    live_times,
+    server_facts,
+)
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.catalog.overview import sources_at_work
 from headrace.store.catalog.push_consumers import PushConsumer, push_consumers
@@ -180,6 +195,7 @@ from headrace.store.maintenance.retention import (
     trim_stream,
     try_mend_sequence,
 )
+from headrace.store.maintenance.samples import Sample, chart, compact_samples, record_samples
 from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
@@ -190,7 +206,7 @@ from headrace.store.messages.dead_letters import (
     discard,
     redrive,
 )
-from headrace.store.messages.erase import erase, erasures
+from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
 from headrace.store.messages.lease import (
     extend_leases,
     lease,
@@ -216,6 +232,7 @@ from headrace.store.messages.transactions import (
 )
 
 __all__ = [
+    "MAX_DELETED",
     "PATIENCE",
     "PLACES_PAGE",
     "PRIVILEGES",
@@ -225,16 +242,22 @@ __all__ = [
     "CaptureFailure",
     "CapturePosition",
     "CaptureToDo",
+    "CatalogConsumer",
+    "CatalogStream",
     "ChunkDone",
     "Database",
     "DeadLetterSelection",
     "Declared",
+    "Erased",
     "Executor",
     "FailureToRetry",
     "Forgotten",
     "Found",
     "Grant",
     "Kind",
+    "LiveCounts",
+    "LiveFigures",
+    "LiveSize",
     "Managed",
     "Patience",
     "Place",
@@ -243,9 +266,11 @@ __all__ = [
     "PolledSchedule",
     "PushConsumer",
     "Right",
+    "Sample",
     "ScheduleRun",
     "SchemaState",
     "Selection",
+    "ServerFacts",
     "Status",
     "StreamToSweep",
     "Witness",
@@ -265,9 +290,12 @@ __all__ = [
     "captured_rows",
     "captures_to_do",
     "change_grants",
+    "changes",
+    "chart",
     "check_full",
     "clean_up_writes",
     "close_segment_early",
+    "compact_samples",
     "confirm_place",
     "consumer",
     "consumer_exists",
@@ -287,6 +315,7 @@ __all__ = [
     "delete_consumer",
     "delete_done_unique_keys",
     "delete_heartbeat",
+    "delete_old_changes",
     "delete_old_message_ids",
     "delete_schedule",
     "delete_source",
@@ -300,6 +329,7 @@ __all__ = [
     "edit_stream",
     "edit_token",
     "erase",
+    "erase_contents",
     "erasures",
     "extend_leases",
     "fail_backfill",
@@ -308,6 +338,7 @@ __all__ = [
     "find_consumers",
     "find_stream",
     "forget_commits",
+    "forget_erased",
     "forget_place",
     "forget_workers",
     "grant",
@@ -323,7 +354,12 @@ __all__ = [
     "lease",
     "leave_witness",
     "listen",
+    "live_catalog",
+    "live_counts",
+    "live_figures",
     "live_revision",
+    "live_sizes",
+    "live_times",
     "lock_configurations",
     "lock_source",
     "manage",
@@ -359,8 +395,10 @@ __all__ = [
     "push_consumers",
     "reclaim",
     "reconcile_places",
+    "record_change",
     "record_failed_retries",
     "record_heartbeat",
+    "record_samples",
     "redrive",
     "release_capture",
     "remove_database",
@@ -389,6 +427,7 @@ __all__ = [
     "secret",
     "seek",
     "seek_to",
+    "server_facts",
     "set_idle_timeout",
     "settle",
     "source",

@@ -12,8 +12,10 @@ from headrace.admin.configuration.declared import Declared
 from headrace.admin.configuration.objects import removal
 from headrace.admin.configuration.parts import Part, opened
 from headrace.admin.configuration.plans import Plan, Work, joined, require_plannable, work
+from headrace.admin.configuration.steps import recorded
 from headrace.model.errors import HeadraceError, InUse, StoreUnavailable
 from headrace.model.tokens import NewToken
+from headrace.model.watching.audit import Actor
 from headrace.store import Database, Executor, Managed, PlaceKind
 from headrace.store.database.errors import translated
 
@@ -50,6 +52,7 @@ async def apply(
     allow_delete: bool = False,
     save_tokens: Callable[[Sequence[NewToken]], None] = lambda _: None,
     committed: Callable[[Sequence[NewToken]], None] = lambda _: None,
+    actor: Actor = Actor(),  # noqa: B008 - frozen
 ) -> tuple[Plan, list[NewToken]]:
     """Make the database as files declare it. What they don't mention stays as it is.
 
@@ -63,6 +66,7 @@ async def apply(
         prune: delete what the configuration manages and the files no longer mention.
         allow_delete: also delete streams with messages, and consumers and captures with a position.
         save_tokens: keeps the secrets of new tokens. It is called before the transaction commits, so that none is lost.
+        actor: in whose name the changes are recorded in the audit log.
         committed: is called with the new tokens after their transaction, before anything else, which may fail.
 
     Returns:
@@ -89,7 +93,10 @@ async def apply(
             require_allowed(todo, allow_delete=allow_delete)
             for one, connection in zip(works, connections, strict=True):
                 await _place(connections[0], one)
-                tokens += [token for step in one.steps if (token := await step.perform(connection)) is not None]
+                for step in one.steps:
+                    token = await step.perform(connection)
+                    tokens += [] if token is None else [token]
+                    await store.record_change(connection, actor, recorded(step.change))
                 if declared.name is not None:
                     await _record(connection, declared.name, one)
             if tokens:
@@ -99,7 +106,7 @@ async def apply(
         for one in works:
             for gone in one.deletions:
                 await still_locked()
-                await _delete(database, one.part, declared.name or "", gone, allow_delete=allow_delete)
+                await _delete(database, one.part, declared.name or "", gone, allow_delete=allow_delete, actor=actor)
     return todo, tokens
 
 
@@ -220,7 +227,7 @@ async def _record(connection: Executor, name: str, todo: Work) -> None:
         await store.unmanage(connection, name, gone)
 
 
-async def _delete(home: Database, part: Part, name: str, one: Managed, *, allow_delete: bool) -> None:
+async def _delete(home: Database, part: Part, name: str, one: Managed, *, allow_delete: bool, actor: Actor) -> None:
     """Delete an object, unless it changed meanwhile into one that must not be deleted."""
     database = part.database
     async with database.transaction() as connection:
@@ -231,7 +238,7 @@ async def _delete(home: Database, part: Part, name: str, one: Managed, *, allow_
         else:
             exists = False
     if exists:
-        await removal.delete(database, one)
+        await removal.delete(database, one, actor)
         if part.name is not None and one.kind in ("stream", "source"):
             await store.forget_place(home, one.kind, one.object[0], part.name)
     async with database.transaction() as connection:

@@ -11,6 +11,7 @@ import msgspec
 from headrace.admin.configuration.effects import Effect, effect_of
 from headrace.admin.configuration.fields import readable, setting_of
 from headrace.model.tokens import NewToken
+from headrace.model.watching import audit
 from headrace.store import Executor, Kind
 
 Action = Literal["create", "change", "delete"]
@@ -60,6 +61,35 @@ class Step:
 
     change: Change
     perform: Perform = field(compare=False)
+
+
+_RECORDED_AS = {"create": "create", "change": "edit", "delete": "delete"}
+_OF_GRANTS = {"create": "grant", "delete": "revoke"}
+_OF_DATABASES = {"create": "add", "change": "edit"}
+
+
+def recorded(change: Change) -> audit.Change:
+    """The entry of the audit log about a change. It has the names that the same change has elsewhere."""
+    names = {"grant": _OF_GRANTS, "database": _OF_DATABASES}.get(change.kind, _RECORDED_AS)
+    details: dict[str, Any] = {"configuration": True}
+    if change.kind == "grant":
+        role, privilege, stream = change.object
+        details |= {"privilege": privilege, "streams": [stream] if stream else "all"}
+        return audit.Change(
+            action=f"grant.{names[change.action]}", kind="grant", name=role, stream=stream or None, details=details
+        )
+    if change.action == "create":
+        details["settings"] = {one.name: one.after for one in change.fields}
+    elif change.action == "change":
+        details["changes"] = {one.name: (one.before, one.after) for one in change.fields}
+    of = change.object[0] if change.kind in ("stream", "consumer") else None
+    return audit.Change(
+        action=f"{change.kind}.{names[change.action]}",
+        kind=change.kind,
+        name=change.object[-1],
+        stream=of,
+        details=details,
+    )
 
 
 def _readable(kind: Kind, name: str, value: Any) -> Any:

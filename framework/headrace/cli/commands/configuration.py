@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from headrace.admin import configuration
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import open_database
+from headrace.cli.connection.operator import operator
 from headrace.cli.errors import CannotCreate, UnreadableInput, UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import DatabaseOption, JsonOption, YesOption, flag
@@ -246,6 +247,7 @@ async def _apply(
             allow_delete=allow_delete,
             save_tokens=save,
             committed=committed,
+            actor=operator(),
         )
         return done
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headrace.cli.connection.connect import open_database
+from headrace.cli.connection.operator import operator
 from headrace.cli.options.common import DatabaseOption, JsonOption, flag
 from headrace.cli.options.times import time_or_dash
 from headrace.cli.output.formats import count
@@ -134,14 +135,14 @@ async def _give(url: str | None, privilege: str, role: str, streams: list[str]) 
     from headrace import store
 
     async with open_database(url) as database:
-        await store.grant(database, privilege, role, streams)
+        await store.grant(database, privilege, role, streams, actor=operator())
 
 
 async def _revoke(url: str | None, privilege: str, role: str, streams: list[str]) -> int:
     from headrace import store
 
     async with open_database(url) as database:
-        return await store.revoke(database, privilege, role, streams)
+        return await store.revoke(database, privilege, role, streams, actor=operator())
 
 
 async def _list(url: str | None) -> list[Grant]:

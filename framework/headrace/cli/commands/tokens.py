@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer, open_database
+from headrace.cli.connection.operator import operator
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import DatabaseOption, JsonOption, YesOption
@@ -110,12 +111,14 @@ def open_servers(*, database: DatabaseOption = None, yes: YesOption = False, jso
 
 async def _open(url: str | None, yes: bool) -> int | None:
     from headrace import store
+    from headrace.admin import Admin
+    from headrace.admin.tokens import delete_tokens
 
     async with open_database(url) as database:
         found = len(await store.tokens(database))
         if not yes and not await confirm(f"Delete {count(found, 'token')} and let requests without a token in?"):
             return None
-        return await store.delete_tokens(database)
+        return await delete_tokens(Admin(database).acting_as(operator()))
 
 
 def _state(token: TokenInfo, now: datetime) -> str:

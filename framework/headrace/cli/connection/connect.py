@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.operator import operator
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.address import Server
@@ -64,7 +65,7 @@ async def administration(backend: Backend) -> AsyncIterator[Administration]:
         async with open_database(target) as database:
             # A new source is checked as the process that captures it connects: with what its URL has, and nothing of
             # this user's environment.
-            yield Admin(database, given_database=fenced(database))
+            yield Admin(database, given_database=fenced(database)).acting_as(operator())
 
 
 def _open_remote(server: Server, as_curl: bool) -> Remote:

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from headrace.cli.observe.snapshot import PROBLEM_STATES, ConsumerRow, Snapshot, SourceRow, StreamRow, WorkerRow
+from headrace.cli.observe.snapshot import ConsumerRow, Snapshot, SourceRow, StreamRow, WorkerRow
+from headrace.flow.observed import PROBLEM_STATES, Samples, at_work, reports_by_consumer
 from headrace.model.capture import BackfillInfo
-from headrace.model.records import RATE_LIMITED, ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
+from headrace.model.records import ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
 from headrace.model.sources import SourceInfo
-
-SAMPLES_KEPT = 60
-"""Samples kept of each stream, consumer and source: one minute at the usual interval."""
-
-RATE_SAMPLES = 3
-"""Samples that a rate is averaged over."""
-
-
-class Samples:
-    """The samples of a count that rises over time."""
-
-    def __init__(self) -> None:
-        self.rates: deque[float] = deque(maxlen=SAMPLES_KEPT)
-        self.levels: deque[float] = deque(maxlen=SAMPLES_KEPT)
-        self._previous: tuple[datetime, int] | None = None
-
-    def add(self, at: datetime, count: int, level: float = 0.0) -> None:
-        """Add a sample. A count that has gone back, for instance by a seek, adds a rate of 0."""
-        previous, self._previous = self._previous, (at, count)
-        self.levels.append(level)
-        if previous is not None and at > previous[0]:
-            self.rates.append(max(0, count - previous[1]) / (at - previous[0]).total_seconds())
-
-    @property
-    def rate(self) -> float | None:
-        """The mean of the latest rates, per second."""
-        recent = list(self.rates)[-RATE_SAMPLES:]
-        return sum(recent) / len(recent) if recent else None
 
 
 class History:
@@ -58,11 +30,14 @@ class History:
         for source in overview.sources:
             self._samples[source.id] = samples = known.get(source.id) or Samples()
             samples.add(overview.at, 0 if source.capture is None else source.capture.captured)
-        reports = _reports_by_consumer(overview.workers)
+        reports = reports_by_consumer(overview.workers)
         return Snapshot(
             at=overview.at,
             streams=[self._stream(stream) for stream in overview.streams],
-            consumers=[self._consumer(one, reports.get((one.stream, one.name), [])) for one in overview.consumers],
+            consumers=[
+                self._consumer(one, [at for _, at in reports.get((one.stream, one.name), [])])
+                for one in overview.consumers
+            ],
             workers=[_worker_row(worker, overview.at) for worker in overview.workers],
             sources=sorted(
                 (self._source(source, overview.backfills) for source in overview.sources),
@@ -85,31 +60,22 @@ class History:
 
     def _consumer(self, info: ConsumerInfo, reports: Sequence[ConsumerAtWork]) -> ConsumerRow:
         samples = self._samples[info.id]
-        # A rate limit holds all processes, whichever found no token.
-        largest = max(reports, key=lambda one: (one.reason.startswith(RATE_LIMITED), one.actors), default=None)
+        work = at_work(reports)
         return ConsumerRow(
             info=info,
             rate=samples.rate,
             rates=tuple(samples.rates),
             lags=tuple(samples.levels),
-            actors=sum(one.actors for one in reports) if reports else None,
-            busy=sum(one.busy for one in reports),
-            reason="" if largest is None else largest.reason,
-            breaker=any(one.breaker in ("open", "half-open") for one in reports),
+            actors=work.actors,
+            busy=work.busy,
+            reason=work.reason,
+            breaker=work.breaker,
         )
 
 
 def finished_messages(info: ConsumerInfo) -> int:
     """Return how many messages a consumer has finished, counted from the start of the stream, including gaps."""
     return info.position - info.num_ack_pending - info.parked - info.blocked - info.replaying
-
-
-def _reports_by_consumer(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], list[ConsumerAtWork]]:
-    found: dict[tuple[str, str], list[ConsumerAtWork]] = {}
-    for worker in workers:
-        for one in () if worker.gone else worker.consumers:
-            found.setdefault((one.stream, one.name), []).append(one)
-    return found
 
 
 def _worker_row(info: WorkerInfo, at: datetime) -> WorkerRow:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 
-from headrace.model.capture import BackfillInfo, CaptureState
-from headrace.model.records import RATE_LIMITED, ConsumerInfo, StreamInfo, WorkerInfo
+from headrace.flow.observed import AtWork, ConsumerState, SourceState, consumer_state, source_state
+from headrace.model.capture import BackfillInfo
+from headrace.model.records import ConsumerInfo, StreamInfo, WorkerInfo
 from headrace.model.sources import SourceInfo
-
-ConsumerState = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
-
-
-SourceState = CaptureState | Literal["", "alarm"]
-"""The state of a source. `alarm`: the capture runs, but its slot has a problem. Empty for a source that
-captures no tables.
-"""
-
-
-PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "waiting", "unattended"))
-"""States that are sorted first, because there may be no room for all sources."""
 
 
 class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,17 +49,11 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> ConsumerState:
         """The most important thing about the consumer."""
         info = self.info
-        if info.paused_until is not None:
-            return "paused"
-        if self.breaker:
-            return "breaker"
-        if info.blocked:
-            return "blocked"
-        if info.lag and not info.owners and not self.actors and not self.rate:
-            return "unattended"
-        if self.reason.startswith(RATE_LIMITED):
-            return ""  # the lag may grow, as it was asked to
-        return "growing" if is_growing(self.lags) else ""
+        work = AtWork(self.actors, self.busy, self.reason, self.breaker)
+        return consumer_state(
+            work, paused=info.paused_until is not None, blocked=info.blocked, lag=info.lag, owners=info.owners,
+            rate=self.rate, lags=self.lags,
+        )  # fmt: skip
 
 
 class SourceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +70,7 @@ class SourceRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def state(self) -> SourceState:
         """The most important thing about the source."""
-        capture = self.info.capture
-        if capture is None:
-            return ""
-        alarm = capture.state == "running" and capture.facts is not None and capture.facts.alarm
-        return "alarm" if alarm else capture.state
+        return source_state(self.info.capture)
 
     @property
     def tables(self) -> list[str]:
@@ -140,18 +118,3 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     def source(self, id: str) -> SourceRow | None:  # noqa: A002 - the record's word
         """Return the source with this id, or None."""
         return next((one for one in self.sources if one.info.id == id), None)
-
-
-TREND_SAMPLES = 5
-"""Samples in each of the two means of the lag that are compared, the recent one and the one before it."""
-
-
-def is_growing(lags: Sequence[float]) -> bool:
-    """Return whether the lag grows by more than the usual fluctuation."""
-    if len(lags) < 2 * TREND_SAMPLES:
-        return False
-    before, now = (
-        sum(lags[-2 * TREND_SAMPLES : -TREND_SAMPLES]) / TREND_SAMPLES,
-        sum(lags[-TREND_SAMPLES:]) / TREND_SAMPLES,
-    )
-    return now > before * 1.05 + 10

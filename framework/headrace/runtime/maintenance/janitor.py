@@ -1,5 +1,5 @@
 """The janitor does the maintenance of a database: retention, scheduled messages, vacuum, missed
-notifications, and dead processes.
+notifications, dead processes, and samples for charts.
 
 Every process has a janitor, and one of them leads. Only the leader works, except that each janitor
 delivers what its own process has scheduled. Each task is a loop of its own, so that none waits for
@@ -20,6 +20,8 @@ import msgspec
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
 from headrace.model.log import Log
+from headrace.model.watching.samples import EVERY
+from headrace.runtime.maintenance.sampler import Sampler
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.maintenance.sweeper import Sweeper, Swept
 from headrace.runtime.maintenance.vacuum import Vacuum
@@ -37,6 +39,9 @@ TERM = 4.0
 WORKERS_CHECK = 15.0
 """Seconds between checks for processes that are gone."""
 
+COMPACTED_EVERY = 6
+"""The samples after which earlier ones are compacted."""
+
 RESIGN_TIMEOUT = 2.0
 """Time limit in seconds for resigning at shutdown."""
 
@@ -51,6 +56,7 @@ class JanitorTimings(msgspec.Struct, frozen=True, kw_only=True):
         schedule: poll interval of the schedule, for messages that other processes have scheduled.
         notifications_check: interval of the checks for missed notifications. One call checks a
             thousand consumers.
+        samples: interval of the samples for charts.
         repair: pause of a task that failed for a reason that needs action, such as a missing
             privilege.
     """
@@ -58,6 +64,7 @@ class JanitorTimings(msgspec.Struct, frozen=True, kw_only=True):
     schedule: float = 1.0
     notifications_check: float = 1.0
     repair: float = 60.0
+    samples: float = EVERY
 
 
 JANITOR_TIMINGS = JanitorTimings()
@@ -80,6 +87,7 @@ class Janitor:
         self._sweeper = Sweeper(database)
         self._scheduled = Scheduler(database)
         self._vacuum = Vacuum(database)
+        self._sampler = Sampler(database)
         self._published = published
         self._schedule = anyio.Event()
         self._id = uuid4()
@@ -103,6 +111,7 @@ class Janitor:
                     ("vacuum", self.vacuum),
                     ("missed notifications", self.notify),
                     ("old processes", self.forget),
+                    ("samples", self.sample),
                 ):
                     group.start_soon(run_with_retry, what, self._repeated(what, task))
         finally:
@@ -135,6 +144,7 @@ class Janitor:
             elif leads and not self._leading.is_set():
                 self._sweeper.forget()
                 self._scheduled.forget()
+                self._sampler.forget()
                 self._leading.set()
                 self._schedule.set()
             await anyio.sleep(again_in if leads else again_in + random() * TERM / 8)
@@ -194,14 +204,29 @@ class Janitor:
             database_retry.cleared()
             await anyio.sleep(self._timings.notifications_check)
 
+    async def sample(self, database_retry: DatabaseRetry) -> None:
+        """Take samples for charts, and compact earlier ones, until cancelled. Raises `StoreUnavailable`."""
+        taken = 0
+        while True:
+            await self._leading.wait()
+            await self._sampler.tick()
+            taken += 1
+            if taken % COMPACTED_EVERY == 0:
+                while await store.compact_samples(self._database):
+                    pass
+            database_retry.cleared()
+            await anyio.sleep(self._timings.samples)
+
     async def forget(self, database_retry: DatabaseRetry) -> None:
-        """Delete the records of processes that are gone, and old witness rows of commits, and switch on the
-        features that all processes know, until cancelled. Raises `StoreUnavailable`."""
+        """Delete the records of processes that are gone, old entries of the audit log and old witness rows of commits, and
+        switch on the features that all processes know, until cancelled. Raises `StoreUnavailable`."""
         forgotten = store.Forgotten()
         while True:
             await anyio.sleep(WORKERS_CHECK)
             await self._leading.wait()
             await store.forget_workers(self._database)
+            while await store.delete_old_changes(self._database) >= store.MAX_DELETED:
+                pass
             for feature in await store.switch_on_features(self._database):
                 log.info("feature switched on", feature=feature, hint="older processes can't start from now on")
             while (forgotten := await store.forget_commits(self._database, forgotten)).more:

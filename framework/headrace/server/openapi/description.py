@@ -53,6 +53,8 @@ _TAGS = {
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
     "Databases": "Add, check and remove further databases, in which streams can live.",
     "Tokens": "Create and revoke access tokens.",
+    "Audit": "Read which changes were made, and in whose name.",
+    "Live": "Watch streams, consumers, sources and processes.",
     "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",
 }

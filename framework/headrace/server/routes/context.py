@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from copy import copy
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,11 +19,13 @@ from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push
+from headrace.model.watching.audit import Actor
 from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
+from headrace.server.live.refreshing import LiveState
 from headrace.server.lookups import Lookups
 from headrace.server.merging import merged_page, read_all
 from headrace.server.options import Options
@@ -34,6 +37,12 @@ READING_LIMIT = 5.0
 
 CONTEXT = "headrace_context"
 """Key of the `RouteContext` in the state of a request's scope."""
+
+CONSOLE = b"x-headrace-console"
+"""The header of requests that the console sends."""
+
+ACTOR = "headrace_actor"
+"""Key of the `Actor` in the state of a request's scope: in whose name its changes are recorded."""
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -59,17 +68,39 @@ class RouteContext:
         self.webhooks = webhooks
         self.options = options
         self._lookups = Lookups(engine, access)
+        self._actor = Actor()
+        self._live: LiveState | None = None
 
     @staticmethod
     def of(scope: Scope) -> RouteContext:
-        """Return the context of a request's database, which the server has put into its scope."""
-        context: RouteContext = scope["state"][CONTEXT]
+        """Return the context of a request's database, which the server has put into its scope, with the request's actor."""
+        context: RouteContext = copy(scope["state"][CONTEXT])
+        context._actor = scope["state"][ACTOR]
         return context
 
     @property
     def admin(self) -> Admin:
-        """The administration that does the work."""
-        return self.engine.admin
+        """The administration that does the work, in the name of the caller."""
+        return self.admin_of(self.engine)
+
+    @property
+    def live(self) -> LiveState:
+        """The live state of all databases of the server."""
+        assert self._live is not None
+        return self._live
+
+    def watch(self, live: LiveState) -> None:
+        """Answer requests for the live state from this one, which all databases of the server share."""
+        self._live = live
+
+    async def engine_of(self, database: str | None) -> Engine:
+        """The engine of a further database, or of the server's own."""
+        further = self.engine.further
+        return self.engine if database is None or further is None else await further.engine(database)
+
+    def admin_of(self, engine: Engine) -> Admin:
+        """The administration of a database, in the name of the caller."""
+        return engine.admin.acting_as(self._actor)
 
     @property
     def raw_messages(self) -> RawMessages:
@@ -230,6 +261,16 @@ Context: TypeAlias = NamedDependency[RouteContext]
 def located(engine: Engine, info: StreamInfo) -> StreamInfo:
     """Return a stream with the name of its database, if that is a further one."""
     return info if engine.names is None else msgspec.structs.replace(info, database=engine.names.database)
+
+
+def actor_of(scope: Mapping[str, Any], caller: str | None) -> Actor:
+    """Return in whose name a request makes changes.
+
+    Args:
+        caller: the name of its token. None while the server is open.
+    """
+    console = any(name == CONSOLE for name, _ in scope["headers"])
+    return Actor(caller, "console" if console else "http")
 
 
 def _authorization(request: AnyRequest) -> str | None:

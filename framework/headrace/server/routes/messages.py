@@ -10,7 +10,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
-from headrace.admin.messages import erase as erase_messages
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
@@ -112,9 +111,7 @@ async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: 
     """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
     them any more. Who did it, when and why stays."""
     cached = await context.stream(request, stream, "admin")
-    erased = await erase_messages(
-        context.engine.app.database, cached.name, data.seqs, by=await context.caller(request), reason=data.reason
-    )
+    erased = await context.admin.erase(cached.name, data.seqs, reason=data.reason)
     context.engine.forget_messages()
     return ErasedAnswer(Erased(erased))
 

@@ -39,7 +39,11 @@ SeqRef = Annotated[
 def parameters_of(request: Request[Any, Any, Any]) -> list[str]:
     """Return the names of the query parameters that a request's route takes."""
     found = request.route_handler.parsed_fn_signature.parameters.items()
-    return [name for name, field in found if isinstance(field.kwarg_definition, QueryParameter)]
+    return [
+        field.kwarg_definition.name or name
+        for name, field in found
+        if isinstance(field.kwarg_definition, QueryParameter)
+    ]
 
 
 async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:

@@ -37,7 +37,7 @@ async def create_stream(request: AnyRequest, context: Context, data: JSONBody[Ne
     engine, database, spec = context.engine, data.database, data.spec()
     target = engine if database is None or engine.further is None else await engine.further.engine(database)
     async with claimed(target, "stream", spec.name):
-        if not await target.admin.create_stream(spec):
+        if not await context.admin_of(target).create_stream(spec):
             raise already_exists(f"The stream {spec.name!r}", {})
     target.clear_caches()
     return Stream.of(located(target, await target.admin.stream(spec.name)))
@@ -104,9 +104,7 @@ async def delete_stream(
     """Deletes the stream with its messages and consumers. The leases of its consumers end, so that late
     acks are stale. 409 if a source fills it."""
     cached = await context.stream(request, stream, "admin")
-    await administration.delete_stream(
-        context.engine.app.database, cached.name, force=force is True, end_leases=force is not False
-    )
+    await administration.delete_stream(context.admin, cached.name, force=force is True, end_leases=force is not False)
     if context.engine.names is not None:
         await context.engine.names.forget("stream", cached.name)
     context.engine.clear_caches()

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from headrace.model.errors import InvalidInput, NotGranted, UnknownStream
+from headrace.model.watching.audit import Actor, Change
+from headrace.store.catalog.audit import record_change
 from headrace.store.database.pool import Database, Executor
 
 Privilege = Literal["publish", "consume", "observe", "admin"]
@@ -66,8 +68,13 @@ def _transaction(change: str) -> str:
     return f"{_BEGIN}\n{change}\n{_APPLY}\ncommit;"
 
 
-async def grant(database: Database, privilege: str, role: str, streams: Sequence[str] = ()) -> None:
+async def grant(
+    database: Database, privilege: str, role: str, streams: Sequence[str] = (), *, actor: Actor | None = None
+) -> None:
     """Give a role a privilege, on these streams, or on all streams and those that are created later.
+
+    Args:
+        actor: in whose name it is recorded in the audit log. None for code.
 
     Raises:
         InvalidInput: there is no such role, or it needs no grant.
@@ -81,6 +88,7 @@ async def grant(database: Database, privilege: str, role: str, streams: Sequence
         await _require_streams(connection, streams)
         for statement in statements:
             await connection.execute(statement)
+        await _record(connection, actor, "grant", privilege, role, streams)
 
 
 async def require_role(executor: Executor, role: str) -> None:
@@ -150,7 +158,9 @@ def _row(right: Right) -> tuple[str, str, str | None]:
     return right.role, right.privilege, right.stream
 
 
-async def revoke(database: Database, privilege: str, role: str, streams: Sequence[str] = ()) -> int:
+async def revoke(
+    database: Database, privilege: str, role: str, streams: Sequence[str] = (), *, actor: Actor | None = None
+) -> int:
     """Take a privilege from a role: on these streams, or everywhere. Running processes of the role fail at their
     next call.
 
@@ -177,7 +187,18 @@ async def revoke(database: Database, privilege: str, role: str, streams: Sequenc
             )
         count = int((await connection.execute(delete)).split()[-1])
         await connection.execute(apply)
+        if count:
+            await _record(connection, actor, "revoke", privilege, role, streams)
     return count
+
+
+async def _record(
+    connection: Executor, actor: Actor | None, action: str, privilege: str, role: str, streams: Sequence[str]
+) -> None:
+    details = {"privilege": privilege, "streams": list(streams) or "all"}
+    stream = streams[0] if len(streams) == 1 else None
+    change = Change(action=f"grant.{action}", kind="grant", name=role, stream=stream, details=details)
+    await record_change(connection, actor or Actor(), change)
 
 
 async def grants(database: Database) -> list[Grant]:

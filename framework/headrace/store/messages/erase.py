@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from headrace.model.pages import Page
 from headrace.model.records import Erasure
@@ -30,14 +31,32 @@ async def erase(
     Raises:
         UnknownStream, StoreUnavailable.
     """
-    row = await with_repeat(
-        lambda: executor.fetchrow(
-            "select * from headrace_internal.erase_messages($1, $2, $3, $4)", stream, list(seqs), by, reason
-        )
+    found = await with_repeat(lambda: erase_contents(executor, stream, seqs, by=by, reason=reason))
+    await forget_erased(executor, found.consumers, seqs)
+    return found.seqs
+
+
+class Erased(NamedTuple):
+    """The messages whose contents were erased now, and the consumers that have something of any that were named."""
+
+    seqs: list[int]
+    consumers: list[int]
+
+
+async def erase_contents(
+    executor: Executor, stream: str, seqs: Sequence[int], *, by: str | None = None, reason: str | None = None
+) -> Erased:
+    """The first step of `erase`: the contents, in one transaction. `forget_erased` must follow it."""
+    row = await executor.fetchrow(
+        "select * from headrace_internal.erase_messages($1, $2, $3, $4)", stream, list(seqs), by, reason
     )
-    for consumer in row["consumers"]:
+    return Erased(list(row["erased"]), list(row["consumers"]))
+
+
+async def forget_erased(executor: Executor, consumers: Sequence[int], seqs: Sequence[int]) -> None:
+    """The second step of `erase`: the state of each consumer, in a transaction of its own."""
+    for consumer in consumers:
         await executor.fetchval("select headrace_internal.forget_erased($1, $2)", consumer, list(seqs))
-    return list(row["erased"])
 
 
 async def erasures(

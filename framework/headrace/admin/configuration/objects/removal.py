@@ -8,8 +8,9 @@ from typing import Any
 from headrace import store
 from headrace.admin.admin import Admin
 from headrace.admin.configuration.objects.grants import right_of
-from headrace.admin.configuration.steps import Change
+from headrace.admin.configuration.steps import Change, recorded
 from headrace.model.errors import UnknownConsumer, UnknownSource, UnknownStream
+from headrace.model.watching.audit import Actor
 from headrace.store import Database, Executor, Kind, Managed
 
 ORDER: tuple[Kind, ...] = ("grant", "token", "source", "consumer", "stream")
@@ -72,18 +73,18 @@ async def _loss(executor: Executor, one: Managed) -> tuple[str, str | None]:
     return "The role's next call that needs it fails.", None
 
 
-async def delete(database: Database, one: Managed) -> None:
+async def delete(database: Database, one: Managed, actor: Actor) -> None:
     """Delete an object, in a transaction of its own. One that somebody else deleted meanwhile is no error.
 
     Raises:
         InUse: workers use it.
     """
     with suppress(*_GONE):
-        await _delete(database, one)
+        await _delete(database, one, actor)
 
 
-async def _delete(database: Database, one: Managed) -> None:
-    admin: Any = Admin(database)
+async def _delete(database: Database, one: Managed, actor: Actor) -> None:
+    admin: Any = Admin(database).acting_as(actor)
     if one.kind == "stream":
         await admin.delete_stream(one.object[0])
     elif one.kind == "consumer":
@@ -95,3 +96,6 @@ async def _delete(database: Database, one: Managed) -> None:
     else:
         async with database.transaction() as connection:
             await store.change_grants(connection, [], [right_of(one.object)])
+            await store.record_change(
+                connection, actor, recorded(Change(action="delete", kind="grant", object=one.object))
+            )

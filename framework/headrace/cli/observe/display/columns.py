@@ -18,7 +18,8 @@ from headrace.cli.observe.display.formats import (
     format_rate,
     sparkline,
 )
-from headrace.cli.observe.snapshot import ConsumerRow, ConsumerState, StreamRow, WorkerRow
+from headrace.cli.observe.snapshot import ConsumerRow, StreamRow, WorkerRow
+from headrace.flow.observed import ConsumerState
 from headrace.model.text.printing import printable
 
 Row = TypeVar("Row")

@@ -10,7 +10,8 @@ from rich.text import Text
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, WARN
 from headrace.cli.observe.display.columns import Column, count_cell, rate_cell, sparkline_cell
 from headrace.cli.observe.display.formats import format_bytes, format_duration
-from headrace.cli.observe.snapshot import SourceRow, SourceState
+from headrace.cli.observe.snapshot import SourceRow
+from headrace.flow.observed import SourceState
 from headrace.model.capture import BackfillInfo
 from headrace.model.text.printing import printable
 

@@ -16,14 +16,14 @@ begin
     for v_function in
         with given (privilege, names) as (values
             ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
-                     poll_schedules database_identity record_heartbeat delete_heartbeat'),
+                     poll_schedules database_identity record_change record_heartbeat delete_heartbeat'),
             ('publish', 'publish_message publish_messages publish_unique_message publish_unique_messages run_schedule'),
             ('consume', 'lease settle settle_outcomes extend_leases reclaim mark_started ack_messages ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters dead_letter_page dead_letter_groups
                          messages messages_at latest key_states republish'),
             ('reads', 'stream_info consumer_info stream_names consumer_names'),
-            ('observe', 'worker_info'),
-            ('admin', 'declare_schedule declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard redrive_chosen discard_chosen
+            ('observe', 'worker_info sample_bins'),
+            ('admin', 'audit_page declare_schedule declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard redrive_chosen discard_chosen
                        erase_messages forget_erased erasure_page
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        delete_done_unique_keys remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
@@ -35,7 +35,7 @@ begin
                        publish_truncation start_backfill backfill_page next_backfill begin_backfill
                        is_backfill_unfinished fail_backfill cancel_backfills
                        live_revision feature_is_on switch_on_features
-                       lead resign notify_waiting delete_old_heartbeats delete_old_witnesses next_scheduled
+                       lead resign notify_waiting delete_old_heartbeats delete_old_witnesses delete_old_changes record_samples compact_samples delete_old_samples live_figures live_counts live_sizes live_times live_catalog next_scheduled
                        open_inserts_of streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
         )
         select g.privilege, p.oid, p.proname, p.pronargs, p.proretset, p.proargnames, p.proargmodes, p.prorettype,

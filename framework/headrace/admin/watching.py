@@ -1,0 +1,79 @@
+"""For operators who look on: the audit log, and samples for charts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.admin.validation import check_limit, utc
+from headrace.model.errors import InvalidInput
+from headrace.model.pages import Page, follow, listing
+from headrace.model.watching.audit import AuditEntry
+from headrace.model.watching.samples import MAX_POINTS, Chart, SampleKind
+
+
+class Watching(Base):
+    """The calls about the audit log and samples."""
+
+    @listing
+    async def audit(
+        self, *, stream: str | None = None, actor: str | None = None, action: str | None = None,
+        since: datetime | None = None, until: datetime | None = None, limit: int | None = 100,
+    ) -> AsyncIterator[list[AuditEntry]]:  # fmt: skip
+        """List the changes that somebody made, the newest first, at most `limit`. None for all that are kept.
+
+        Args:
+            stream: only changes about the stream of this name, which need not exist any more.
+            actor: only those in this name: that of a token, or of the user of the system who ran a command.
+            action: only these, such as `consumer.seek`, or `consumer` for all of a kind.
+            since: only those at this time or later.
+            until: only those before this time.
+        """
+        check_limit(limit)
+
+        async def read(after: int | None, limit: int) -> Page[AuditEntry]:
+            return await store.changes(
+                self._database, stream=stream, actor=actor, action=action, since=utc(since), until=utc(until),
+                limit=limit, after=after,
+            )  # fmt: skip
+
+        async for page in follow(read, lambda entry: entry.place, limit=limit):
+            yield page
+
+    async def samples(
+        self, kind: SampleKind = "total", *, stream: str | None = None, consumer: str | None = None,
+        since: datetime | None = None, until: datetime | None = None, points: int = 180,
+    ) -> Chart:  # fmt: skip
+        """Return figures over time, for a chart. They are kept for a week, 10 seconds for an hour, a minute for a day, and
+        then 10 minutes.
+
+        Args:
+            kind: "total" of all streams and consumers, "stream" or "consumer".
+            stream, consumer: the names of what they are of.
+            since: the beginning, by default 3 hours before the end.
+            until: the end, by default now.
+            points: the most intervals. There may be fewer, since they have even lengths.
+
+        Raises:
+            InvalidInput: there is no stream or consumer to a kind, or the beginning is not before the end.
+        """
+        now = datetime.now(UTC)
+        end = utc(until) or now
+        start = utc(since) or end - timedelta(hours=3)
+        if start >= end:
+            raise InvalidInput(f"since={start} must be before until={end}.", field="since")
+        if not 2 <= points <= MAX_POINTS:
+            raise InvalidInput(f"points={points} must be from 2 to {MAX_POINTS:,}.", field="points")
+        number = await self._number(kind, stream, consumer)
+        return await store.chart(self._database, kind, number, start, end, points, now=now)
+
+    async def _number(self, kind: SampleKind, stream: str | None, consumer: str | None) -> int:
+        if kind == "total":
+            return 0
+        if stream is None or (kind == "consumer" and consumer is None):
+            raise InvalidInput(f"Samples of a {kind} need its names. Give {kind}.", field=kind)
+        if kind == "consumer" and consumer is not None:
+            return await self._consumer(stream, consumer)
+        return (await store.find_stream(self._database, stream))[0]

@@ -1,0 +1,155 @@
+"""What the figures of streams, consumers and sources mean: rates, trends and states. For all that shows them."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from headrace.model.capture import CaptureInfo, CaptureState
+from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
+
+ConsumerState = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
+"""The state of a consumer, or of a stream, which is `full` or nothing."""
+
+SourceState = CaptureState | Literal["", "alarm"]
+"""The state of a source. `alarm`: the capture runs, but its slot has a problem. Empty for a source that
+captures no tables.
+"""
+
+PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "waiting", "unattended"))
+"""States that are sorted first, because there may be no room for all sources."""
+
+SAMPLES_KEPT = 60
+"""Samples kept of each stream, consumer and source: one minute at the usual interval."""
+
+RATE_SAMPLES = 3
+"""Samples that a rate is averaged over."""
+
+TREND_SAMPLES = 5
+"""Samples in each of the two means of the lag that are compared, the recent one and the one before it."""
+
+
+class Samples:
+    """The samples of a count that rises over time."""
+
+    def __init__(self) -> None:
+        self.rates: deque[float] = deque(maxlen=SAMPLES_KEPT)
+        self.levels: deque[float] = deque(maxlen=SAMPLES_KEPT)
+        self._previous: tuple[datetime, int] | None = None
+
+    def add(self, at: datetime, count: int, level: float = 0.0) -> None:
+        """Add a sample. A count that has gone back, for instance by a seek, adds a rate of 0."""
+        previous, self._previous = self._previous, (at, count)
+        self.levels.append(level)
+        if previous is not None and at > previous[0]:
+            self.rates.append(max(0, count - previous[1]) / (at - previous[0]).total_seconds())
+
+    @property
+    def rate(self) -> float | None:
+        """The mean of the latest rates, per second."""
+        count = min(len(self.rates), RATE_SAMPLES)
+        return sum(self.rates[-place] for place in range(1, count + 1)) / count if count else None
+
+
+class SeqTimes:
+    """When the seqs of a stream were drawn, as far as somebody looked on.
+
+    Args:
+        kept: the number of looks that are remembered.
+
+    Attributes:
+        drawn: the last seq that was drawn.
+    """
+
+    def __init__(self, kept: int) -> None:
+        self.drawn = 0
+        self._seqs: deque[int] = deque(maxlen=kept)
+        self._times: deque[datetime] = deque(maxlen=kept)
+
+    def add(self, at: datetime, drawn: int) -> bool:
+        """Note the last seq that was drawn at a time. Returns whether it is another one than before."""
+        if self._seqs and drawn == self.drawn:
+            return False
+        if drawn < self.drawn:  # the history was rewound
+            self._seqs.clear()
+            self._times.clear()
+        self.drawn = drawn
+        self._seqs.append(drawn)
+        self._times.append(at)
+        return True
+
+    def drawn_at(self, seq: int) -> datetime | None:
+        """When the seq was drawn, or at most one look later. None if it was before the first look."""
+        place = bisect.bisect_left(self._seqs, seq)
+        return self._times[place] if 0 < place < len(self._seqs) else None
+
+
+class AtWork(msgspec.Struct, frozen=True):
+    """What the processes report of one consumer together. `actors` is None if none reports it."""
+
+    actors: int | None
+    busy: int
+    reason: str
+    breaker: bool
+
+
+def at_work(reports: Sequence[ConsumerAtWork]) -> AtWork:
+    """Sum up what processes report of one consumer."""
+    # A rate limit holds all processes, whichever found no token.
+    largest = max(reports, key=lambda one: (one.reason.startswith(RATE_LIMITED), one.actors), default=None)
+    return AtWork(
+        actors=sum(one.actors for one in reports) if reports else None,
+        busy=sum(one.busy for one in reports),
+        reason="" if largest is None else largest.reason,
+        breaker=any(one.breaker in ("open", "half-open") for one in reports),
+    )
+
+
+def reports_by_consumer(
+    workers: Iterable[WorkerInfo],
+) -> dict[tuple[str, str], list[tuple[WorkerInfo, ConsumerAtWork]]]:
+    """What running processes report, by stream and consumer."""
+    found: dict[tuple[str, str], list[tuple[WorkerInfo, ConsumerAtWork]]] = {}
+    for worker in workers:
+        for one in () if worker.gone else worker.consumers:
+            found.setdefault((one.stream, one.name), []).append((worker, one))
+    return found
+
+
+def consumer_state(
+    work: AtWork, *, paused: bool, blocked: int, lag: int, owners: int, rate: float | None, lags: Sequence[float]
+) -> ConsumerState:
+    """The most important thing about a consumer."""
+    if paused:
+        return "paused"
+    if work.breaker:
+        return "breaker"
+    if blocked:
+        return "blocked"
+    if lag and not owners and not work.actors and not rate:
+        return "unattended"
+    if work.reason.startswith(RATE_LIMITED):
+        return ""  # the lag may grow, as it was asked to
+    return "growing" if is_growing(lags) else ""
+
+
+def source_state(capture: CaptureInfo | None) -> SourceState:
+    """The most important thing about a source."""
+    if capture is None:
+        return ""
+    alarm = capture.state == "running" and capture.facts is not None and capture.facts.alarm
+    return "alarm" if alarm else capture.state
+
+
+def is_growing(lags: Sequence[float]) -> bool:
+    """Return whether the lag grows by more than the usual fluctuation."""
+    if len(lags) < 2 * TREND_SAMPLES:
+        return False
+    recent = list(lags)[-2 * TREND_SAMPLES :]
+    before, now = sum(recent[:TREND_SAMPLES]) / TREND_SAMPLES, sum(recent[TREND_SAMPLES:]) / TREND_SAMPLES
+    return now > before * 1.05 + 10

@@ -1,0 +1,1 @@
+"""What operators look at over time: the audit log, and samples for charts."""

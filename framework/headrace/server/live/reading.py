@@ -1,0 +1,243 @@
+"""Reads the figures of one database, again and again, and remembers what is not read each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from time import monotonic
+
+import anyio.lowlevel
+
+from headrace import store
+from headrace.flow.observed import Samples, SeqTimes
+from headrace.store import CatalogConsumer, CatalogStream, LiveCounts, LiveFigures, LiveSize
+
+MAX_COUNTED = 2_000
+"""The most consumers whose parked, blocked and dead messages are counted in one reading. Those that moved come first."""
+
+RECOUNTED = 500
+"""The number of consumers that did not move, whose counts are read again in one reading, in turn."""
+
+MAX_SIZED = 10
+"""The number of streams whose size is read in one reading, in turn."""
+
+MAX_TIMED = 50
+"""The most seqs whose time is looked up in one reading. The times of newer seqs are known from earlier readings."""
+
+CATALOG_EVERY = 5.0
+"""Seconds between two readings of names, pauses and settings, unless a stream or a consumer appears or disappears."""
+
+FACTS_EVERY = 10.0
+"""Seconds between two readings of the version and the size of the database."""
+
+FORGET_AFTER = timedelta(seconds=30)
+"""Rates of an interval longer than this would say nothing about now, so that they begin anew."""
+
+TURN = 500
+"""The number of consumers that are worked on before other tasks have a turn."""
+
+HISTORY = 600
+"""Readings for which it is remembered what a stream had drawn, from which the age of a seq follows."""
+
+
+class StreamFigures:
+    """What is remembered of one stream."""
+
+    def __init__(self) -> None:
+        self.times = SeqTimes(HISTORY)
+        self.last_seq: int | None = None  # of the last message, once it is known that nothing is drawn any more
+        self.size: LiveSize | None = None
+        self.samples = Samples()
+
+    def add(self, at: datetime, drawn: int) -> None:
+        """Note what was drawn at a time."""
+        if self.times.add(at, drawn):
+            self.last_seq = None
+        self.samples.add(at, drawn)
+
+    @property
+    def last(self) -> int:
+        """The seq of the last message, or the last number drawn while that is not known."""
+        return self.times.drawn if self.last_seq is None else self.last_seq
+
+
+class ConsumerFigures:
+    """What is remembered of one consumer."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.lease: tuple[int, int, int] | None = None
+        self.counts: LiveCounts | None = None
+        self.oldest: tuple[int, datetime | None] | None = None  # a seq, and when its message was published
+        self.samples = Samples()
+
+    @property
+    def held(self) -> int:
+        return 0 if self.lease is None else self.lease[0]
+
+    @property
+    def waiting(self) -> int:
+        """Messages below the position that are not finished."""
+        return 0 if self.counts is None else self.counts.parked + self.counts.blocked + self.counts.replaying
+
+    def lowest(self, last: int) -> int | None:
+        """The lowest seq that may not be finished. None if all are."""
+        found = [] if self.lease is None else [self.lease[2]]
+        if self.counts is not None and self.counts.lowest is not None:
+            found.append(self.counts.lowest)
+        if self.position < last:
+            found.append(self.position + 1)
+        return min(found, default=None)
+
+
+class _Turns:
+    """Gives the other tasks of the event loop a turn after every few hundred consumers, which take about a millisecond."""
+
+    def __init__(self) -> None:
+        self._left = TURN
+
+    async def done(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._left = TURN
+            await anyio.lowlevel.checkpoint()
+
+
+class Reading:
+    """The figures of one database.
+
+    Attributes:
+        at: the time of the last reading, by the database's clock.
+        clock_offset: seconds by which the database's clock is ahead of this process's.
+    """
+
+    def __init__(self) -> None:
+        self.at: datetime | None = None
+        self.catalog_streams: list[CatalogStream] = []
+        self.catalog_consumers: list[CatalogConsumer] = []
+        self.streams: dict[int, StreamFigures] = {}
+        self.consumers: dict[int, ConsumerFigures] = {}
+        self.facts: store.ServerFacts | None = None
+        self._catalog_at = self._facts_at = float("-inf")
+        self._next_counted = self._next_sized = 0
+        self._recount = False
+
+    async def read(self, database: store.Database) -> None:
+        """Read everything that is due. It takes at most six short queries. Raises `StoreUnavailable`."""
+        figures = await store.live_figures(database)
+        if self._catalog_is_old(figures):
+            self.catalog_streams, self.catalog_consumers = await store.live_catalog(database)
+            self._catalog_at = monotonic()
+        moved = await self._note(figures)
+        counted = self._to_count(moved)
+        if counted:
+            for number, counts in (await store.live_counts(database, counted)).items():
+                self.consumers[number].counts = counts
+        sized = self._to_size()
+        if sized:
+            for number, size in (await store.live_sizes(database, sized)).items():
+                self.streams[number].size = size
+        await self._look_up_times(database)
+        await self._sample(figures.at)
+        if monotonic() >= self._facts_at + FACTS_EVERY:
+            self.facts = await store.server_facts(database)
+            self._facts_at = monotonic()
+
+    def changed(self) -> None:
+        """Read names, pauses and the counts that are not 0 with the next reading, since somebody changed something."""
+        self._catalog_at = float("-inf")
+        self._recount = True
+
+    def _catalog_is_old(self, figures: LiveFigures) -> bool:
+        return (
+            monotonic() >= self._catalog_at + CATALOG_EVERY
+            or figures.drawn.keys() != self.streams.keys()
+            or figures.positions.keys() != self.consumers.keys()
+        )
+
+    async def _note(self, figures: LiveFigures) -> list[int]:
+        """Note the figures. Returns the consumers that have moved."""
+        streams, consumers = self.streams, self.consumers
+        self.streams = {number: streams.get(number) or StreamFigures() for number in figures.drawn}
+        self.consumers = {number: consumers.get(number) or ConsumerFigures() for number in figures.positions}
+        if self.at is not None and figures.at - self.at > FORGET_AFTER:
+            for stream in self.streams.values():
+                stream.samples = Samples()
+            for consumer in self.consumers.values():
+                consumer.samples = Samples()
+        self.at = figures.at
+        for number, drawn in figures.drawn.items():
+            self.streams[number].add(figures.at, drawn)
+        moved = []
+        turns = _Turns()
+        for number, position in figures.positions.items():
+            await turns.done()
+            consumer, lease = self.consumers[number], figures.leases.get(number)
+            if consumer.counts is None or consumer.position != position or consumer.lease != lease:
+                moved.append(number)
+            consumer.position, consumer.lease = position, lease
+        return moved
+
+    def _to_count(self, moved: list[int]) -> list[int]:
+        """The consumers that are counted in this reading: those that moved, and some of the others in turn."""
+        chosen = dict.fromkeys(self._turn(moved, self._next_counted, MAX_COUNTED))
+        if self._recount:
+            self._recount = False
+            waiting = [number for number, one in self.consumers.items() if one.counts and one.counts.any]
+            chosen |= dict.fromkeys(self._turn(waiting, self._next_counted, MAX_COUNTED))
+        chosen |= dict.fromkeys(self._turn(list(self.consumers), self._next_counted, RECOUNTED))
+        self._next_counted += RECOUNTED
+        return list(chosen)
+
+    def _to_size(self) -> list[int]:
+        """The streams whose size is read in this reading."""
+        new = [number for number, one in self.streams.items() if one.size is None][:MAX_SIZED]
+        if len(new) == MAX_SIZED:
+            return new
+        chosen = self._turn(list(self.streams), self._next_sized, MAX_SIZED - len(new))
+        self._next_sized += MAX_SIZED
+        return list(dict.fromkeys([*new, *chosen]))
+
+    @staticmethod
+    def _turn(numbers: list[int], start: int, count: int) -> Iterable[int]:
+        if len(numbers) <= count:
+            return numbers
+        start %= len(numbers)
+        return (numbers[start:] + numbers[:start])[:count]
+
+    async def _look_up_times(self, database: store.Database) -> None:
+        """Look up when the oldest unfinished messages were published, and where streams end that nobody publishes to."""
+        wanted: dict[tuple[int, int], list[ConsumerFigures]] = {}
+        turns = _Turns()
+        for info in self.catalog_consumers:
+            await turns.done()
+            stream, consumer = self.streams.get(info.stream), self.consumers.get(info.number)
+            if stream is None or consumer is None:
+                continue
+            lowest = consumer.lowest(stream.last)
+            if lowest is None:
+                consumer.oldest = None
+            elif consumer.oldest is None or consumer.oldest[0] != lowest:
+                known = stream.times.drawn_at(lowest)
+                if known is not None:
+                    consumer.oldest = (lowest, known)
+                elif len(wanted) < MAX_TIMED or (info.stream, lowest) in wanted:
+                    wanted.setdefault((info.stream, lowest), []).append(consumer)
+                else:
+                    consumer.oldest = None
+        if not wanted:
+            return
+        for (number, seq), (published_at, last_seq) in (await store.live_times(database, list(wanted))).items():
+            self.streams[number].last_seq = last_seq
+            for consumer in wanted[number, seq]:
+                # Numbers of transactions that were rolled back leave nothing to wait for.
+                consumer.oldest = (seq, published_at) if consumer.lowest(last_seq) is not None else None
+
+    async def _sample(self, at: datetime) -> None:
+        turns = _Turns()
+        for info in self.catalog_consumers:
+            stream, consumer = self.streams.get(info.stream), self.consumers.get(info.number)
+            await turns.done()
+            if stream is not None and consumer is not None:
+                lag = max(stream.last - consumer.position, 0)
+                consumer.samples.add(at, consumer.position - consumer.held - consumer.waiting, lag)

@@ -1,0 +1,157 @@
+"""Takes snapshots while somebody asks, one for all who ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import anyio
+
+from headrace import store
+from headrace.flow.observed import Samples
+from headrace.model.capture import BackfillInfo
+from headrace.model.errors import HeadraceError, StoreUnavailable
+from headrace.model.sources import SourceInfo
+from headrace.server.engine import Engine
+from headrace.server.live.reading import Reading
+from headrace.server.live.snapshot import Part, Snapshot
+from headrace.server.merging import read_all
+
+INTERVAL = 1.0
+"""The shortest time between two snapshots, in seconds."""
+
+SHARE = 0.1
+"""The largest share of the time in which snapshots are taken. One that takes longer is followed by a longer pause."""
+
+MAX_INTERVAL = 30.0
+"""The longest time between two snapshots, in seconds, however long one takes."""
+
+TIMEOUT = 5.0
+"""Seconds that a database has to answer. Then it counts as unreachable, and the last snapshot stays."""
+
+SOURCES_EVERY = 2.0
+"""Seconds between two readings of the sources of a database."""
+
+
+class _Database:
+    """What is remembered of one database between snapshots."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self.sources: tuple[list[SourceInfo], list[BackfillInfo]] = ([], [])
+        self.sources_at = float("-inf")
+        self.captured: dict[str, Samples] = {}
+
+
+class LiveState:
+    """The live state of all databases of a server.
+
+    Nothing runs in the background: a request that finds the snapshot older than the interval takes another one, and the
+    requests that come meanwhile wait for it. So it costs nothing while no request comes, and the same for many
+    requests as for one.
+
+    Args:
+        engine: the engine of the server's own database.
+        clock: monotonic time in seconds.
+
+    Attributes:
+        id: tells the snapshots of this process from those of others.
+        error: why the own database could not be read. None while it can.
+        clock_offset: seconds by which the own database's clock is ahead of this process's. None at first.
+        away: the further databases that did not answer.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._snapshot: Snapshot | None = None
+        self._number = 0
+        self._due = float("-inf")
+        self._databases: dict[str | None, _Database] = {}
+        self._began = clock()
+        self.id = uuid4().hex[:8]
+        self.error: str | None = None
+        self.clock_offset: float | None = None
+        self.away: list[str] = []
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the server was made."""
+        return self._clock() - self._began
+
+    @property
+    def home(self) -> Reading:
+        """The reading of the server's own database."""
+        return self._of(None).reading
+
+    def changed(self) -> None:
+        """Read more with the next snapshot, since somebody changed something."""
+        for one in self._databases.values():
+            one.reading.changed()
+
+    async def snapshot(self) -> Snapshot:
+        """Return a snapshot that is at most about a second old, or the last one while the database doesn't answer.
+
+        Raises:
+            StoreUnavailable: there is none yet.
+        """
+        if self._clock() >= self._due or self._snapshot is None:
+            async with self._lock:
+                if self._clock() >= self._due or self._snapshot is None:
+                    await self._take()
+        if self._snapshot is None:
+            raise StoreUnavailable(self.error or "The database does not answer.")
+        return self._snapshot
+
+    async def _take(self) -> None:
+        began = self._clock()
+        try:
+            with anyio.fail_after(TIMEOUT):
+                parts, self.away = await read_all(self._engine, self._read)
+            await self._merge(parts)
+            self.error = None
+        except (HeadraceError, TimeoutError) as error:
+            self.error = str(error) or f"The database did not answer within {TIMEOUT:g} s."
+            if self._snapshot is not None:  # another state than before, so that clients learn of the outage
+                self._number += 1
+                self._snapshot.number = self._number
+        took = self._clock() - began
+        self._due = self._clock() + min(max(INTERVAL - took, took / SHARE), MAX_INTERVAL)
+
+    async def _merge(self, parts: list[Part]) -> None:
+        self._number += 1
+        at = parts[0].reading.at
+        assert at is not None
+        snapshot = Snapshot(self._number, at)
+        for part in parts:
+            await snapshot.add(part)
+        self._snapshot = snapshot
+        for gone in self._databases.keys() - {part.database for part in parts} - set(self.away):
+            del self._databases[gone]
+
+    async def _read(self, engine: Engine) -> Part:
+        name = None if engine.names is None else engine.names.database
+        known, database = self._of(name), engine.app.database
+        await known.reading.read(database)
+        sent = datetime.now(UTC)
+        at, workers = await store.workers(database)
+        if name is None:
+            self.clock_offset = (at - sent).total_seconds()
+        if self._clock() >= known.sources_at + SOURCES_EVERY:
+            known.sources = await store.sources_at_work(database)
+            known.sources_at = self._clock()
+            before, known.captured = known.captured, {}
+            for source in known.sources[0]:
+                samples = known.captured[source.id] = before.get(source.id) or Samples()
+                samples.add(at, 0 if source.capture is None else source.capture.captured)
+        reachable = None
+        if engine.names is not None:
+            reachable = await engine.names.reachable("stream", {one.name for one in known.reading.catalog_streams})
+        sources, backfills = known.sources
+        return Part(name, known.reading, workers, sources, backfills, known.captured, reachable)
+
+    def _of(self, name: str | None) -> _Database:
+        return self._databases.setdefault(name, _Database())

@@ -1,0 +1,451 @@
+"""Routes of the live state, for screens that are drawn again each second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+from msgspec import Meta, Struct
+
+from headrace.app.heartbeats import process_version
+from headrace.flow.observed import ConsumerState
+from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
+from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.server.live.attention import Attention, attention
+from headrace.server.live.refreshing import LiveState
+from headrace.server.live.rows import (
+    ConsumerRow,
+    ProcessOfConsumer,
+    ProcessRow,
+    SourceRow,
+    StreamRow,
+    process_of_consumer,
+)
+from headrace.server.live.snapshot import Snapshot, Totals
+from headrace.server.routes.context import AnyRequest, Context, RouteContext
+from headrace.server.routes.parameters import ConsumerRef, StreamRef
+from headrace.server.slashes import unmarked
+
+_TAGS = ["Live"]
+_NO_NUL = r"^[^\x00]*$"
+MAX_ROWS = 500
+
+_ETAG = (
+    " The answer has an `ETag`. A request with it in `If-None-Match` gets 304 until there is another snapshot. Snapshots are taken at most"
+    " once a second, for all who ask, and only while somebody asks."
+)
+
+Search = Annotated[
+    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Only names that contain this text.")
+]
+Descending = Annotated[
+    bool | None,
+    QueryParameter(description="Whether the largest comes first. By default it does, unless sorted by name."),
+]
+Offset = Annotated[
+    int, QueryParameter(ge=0, le=1_000_000, description="How many rows to leave out.", schema_extra={"minimum": 0})
+]
+RowLimit = Annotated[int, QueryParameter(ge=1, le=MAX_ROWS, description="Maximum number of results.")]
+StreamSort = Annotated[
+    Literal["name", "rate", "messages", "size", "lag"], QueryParameter(description="What to sort by.")
+]
+ConsumerSort = Annotated[
+    Literal["lag", "lag_seconds", "rate", "in_flight", "dead_letters", "name"],
+    QueryParameter(description="What to sort by."),
+]
+
+
+class ServerFacts(Struct, kw_only=True):
+    """The server that answers."""
+
+    version: str
+    uptime_seconds: float
+    processes: Annotated[int, Meta(description="The running processes of all kinds.")]
+
+
+class DatabaseFacts(Struct, kw_only=True):
+    """The server's own database."""
+
+    reachable: bool
+    version: str | None
+    size_bytes: int | None
+    clock_offset_seconds: Annotated[float | None, Meta(description="How far its clock is ahead of the server's.")]
+    error: str | None
+
+
+class Live(Struct, kw_only=True):
+    """The live state in short."""
+
+    at: datetime
+    server: ServerFacts
+    database: DatabaseFacts
+    totals: Annotated[Totals, Meta(description="Of what the caller may see.")]
+    attention: Annotated[list[Attention], Meta(description="What needs somebody, the worst first.")]
+    unavailable: Annotated[list[str], Meta(description="The further databases that did not answer.")]
+
+
+class LiveAnswer(Struct):
+    """The live state in short."""
+
+    data: Live
+
+
+class StreamRows(Struct, kw_only=True):
+    """The live state of streams."""
+
+    data: list[StreamRow]
+    total: Annotated[int, Meta(description="How many there are without `offset` and `limit`.")]
+    at: datetime
+
+
+class ConsumerRows(Struct, kw_only=True):
+    """The live state of consumers."""
+
+    data: list[ConsumerRow]
+    total: Annotated[int, Meta(description="How many there are without `offset` and `limit`.")]
+    at: datetime
+
+
+class ProcessRows(Struct, kw_only=True):
+    """The running processes."""
+
+    data: list[ProcessRow]
+    total: Annotated[int, Meta(description="How many there are without `offset` and `limit`.")]
+    at: datetime
+
+
+class SourceRows(Struct, kw_only=True):
+    """The live state of sources."""
+
+    data: list[SourceRow]
+    total: Annotated[int, Meta(description="How many there are without `offset` and `limit`.")]
+    at: datetime
+
+
+class LiveStream(StreamRow, kw_only=True):
+    """The live state of a stream, and its settings."""
+
+    info: Annotated[StreamInfo | None, Meta(description="null while its database does not answer.")]
+
+
+class LiveConsumer(ConsumerRow, kw_only=True):
+    """The live state of a consumer, its settings, and the processes that work on it."""
+
+    info: Annotated[ConsumerInfo | None, Meta(description="null while its database does not answer.")]
+    processes: list[ProcessOfConsumer]
+    governor: Annotated[list[Decision], Meta(description="Why each process has as many actors as it has.")]
+
+
+class Decision(Struct):
+    """Why a process has as many actors as it has."""
+
+    process_id: str
+    text: str
+
+
+class LiveStreamAnswer(Struct):
+    """The live state of one stream."""
+
+    data: LiveStream
+    at: datetime
+
+
+class LiveConsumerAnswer(Struct):
+    """The live state of one consumer."""
+
+    data: LiveConsumer
+    at: datetime
+
+
+@get(
+    "/live",
+    summary="Read the live state",
+    tags=_TAGS,
+    description=f"Returns sums, and what needs somebody, of the streams for which the caller has `consume`.{_ETAG}",
+)
+async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
+    visible = await _visible(context, request)
+    state = context.live
+    snapshot = await state.snapshot()
+    return _answer(request, state, snapshot, visible, lambda: LiveAnswer(_summary(state, snapshot, visible)))
+
+
+@get("/live/streams", summary="List streams live", tags=_TAGS, description=f"Returns the live state of streams.{_ETAG}")
+async def live_streams(
+    request: AnyRequest, context: Context, q: Search = None, sort: StreamSort = "name", desc: Descending = None, offset: Offset = 0,
+    limit: RowLimit = 100,
+) -> Response[StreamRows]:  # fmt: skip
+    visible = await _visible(context, request)
+    snapshot = await context.live.snapshot()
+
+    def rows() -> StreamRows:
+        found = [
+            one for one in snapshot.streams.values()
+            if (visible is None or one.name in visible) and (not q or q.lower() in one.name.lower())
+        ]  # fmt: skip
+        page = _page(snapshot, found, _STREAM_KEYS[sort], sort, desc, offset, limit)
+        return StreamRows(data=page, total=len(found), at=snapshot.at)
+
+    return _answer(request, context.live, snapshot, visible, rows)
+
+
+@get(
+    "/live/streams/{stream:str}",
+    summary="Read a stream live",
+    tags=_TAGS,
+    description=f"Returns the live state of a stream, and its settings.{_ETAG}",
+)
+async def live_stream(request: AnyRequest, context: Context, stream: StreamRef) -> Response[LiveStreamAnswer]:
+    snapshot = await context.live.snapshot()
+    row = await stream_row(context, request, snapshot, stream)
+    if _is_known(request, _etag(request, context.live, snapshot, None)):
+        return _answer(request, context.live, snapshot, None, lambda: None)
+    info = await _or_none(lambda: _stream_info(context, row))
+    snapshot.with_rates(row)
+    found = LiveStream(**_fields(row), info=info)
+    return _answer(request, context.live, snapshot, None, lambda: LiveStreamAnswer(found, snapshot.at))
+
+
+@get(
+    "/live/consumers",
+    summary="List consumers live",
+    tags=_TAGS,
+    description=f"Returns the live state of consumers.{_ETAG}",
+)
+async def live_consumers(
+    request: AnyRequest, context: Context, q: Search = None,
+    stream: Annotated[str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Only consumers of the stream of this name.")] = None,
+    status: Annotated[ConsumerState | Literal["ok"] | None, QueryParameter(name="state", description="Only consumers in this state. `ok` for those that are well.")] = None,
+    sort: ConsumerSort = "lag", desc: Descending = None, offset: Offset = 0, limit: RowLimit = 100,
+) -> Response[ConsumerRows]:  # fmt: skip
+    visible = await _visible(context, request)
+    snapshot = await context.live.snapshot()
+    wanted = "" if status == "ok" else status
+
+    def rows() -> ConsumerRows:
+        found = [
+            one for one in snapshot.consumers.values()
+            if (visible is None or one.stream in visible) and (stream is None or one.stream == stream)
+            and (wanted is None or one.state == wanted) and (not q or q.lower() in f"{one.stream}/{one.name}".lower())
+        ]  # fmt: skip
+        page = _page(snapshot, found, _CONSUMER_KEYS[sort], sort, desc, offset, limit)
+        return ConsumerRows(data=page, total=len(found), at=snapshot.at)
+
+    return _answer(request, context.live, snapshot, visible, rows)
+
+
+@get(
+    "/live/streams/{stream:str}/consumers/{consumer:str}", summary="Read a consumer live", tags=_TAGS,
+    description=f"Returns the live state of a consumer, its settings, and the processes that work on it.{_ETAG}",
+)  # fmt: skip
+async def live_consumer(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef
+) -> Response[LiveConsumerAnswer]:
+    snapshot = await context.live.snapshot()
+    of = await stream_row(context, request, snapshot, stream)
+    row = consumer_row(snapshot, of, unmarked(consumer))
+    if _is_known(request, _etag(request, context.live, snapshot, None)):
+        return _answer(request, context.live, snapshot, None, lambda: None)
+    info = await _or_none(lambda: _consumer_info(context, request, row))
+    reports = snapshot.reports.get((row.stream, row.name), ())
+    snapshot.with_rates(row)
+    found = LiveConsumer(
+        **_fields(row), info=info, processes=[process_of_consumer(*one) for one in reports],
+        governor=[Decision(worker.id, _in_words(one.reason, one.actors)) for worker, one in reports],
+    )  # fmt: skip
+    return _answer(request, context.live, snapshot, None, lambda: LiveConsumerAnswer(found, snapshot.at))
+
+
+@get(
+    "/live/processes",
+    summary="List processes live",
+    tags=_TAGS,
+    description=f"Returns the running processes. It requires `consume` of all streams.{_ETAG}",
+)
+async def live_processes(request: AnyRequest, context: Context) -> Response[ProcessRows]:
+    await context.check_all_streams(request, "consume")
+    snapshot = await context.live.snapshot()
+    found = snapshot.processes
+    return _answer(
+        request, context.live, snapshot, None, lambda: ProcessRows(data=found, total=len(found), at=snapshot.at)
+    )
+
+
+@get(
+    "/live/sources",
+    summary="List sources live",
+    tags=_TAGS,
+    description=f"Returns the live state of sources, those with problems first. It requires `admin` of the streams that they fill.{_ETAG}",
+)
+async def live_sources(request: AnyRequest, context: Context) -> Response[SourceRows]:
+    visible = await context.scope(request, "admin")
+    snapshot = await context.live.snapshot()
+    found = [one for one in snapshot.sources if visible is None or (one.kind != "postgres" and one.stream in visible)]
+    return _answer(
+        request, context.live, snapshot, visible, lambda: SourceRows(data=found, total=len(found), at=snapshot.at)
+    )
+
+
+def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | None) -> Live:
+    streams = [one for one in snapshot.streams.values() if visible is None or one.name in visible]
+    consumers = [one for one in snapshot.consumers.values() if visible is None or one.stream in visible]
+    # Sources and processes are of all streams.
+    sources, processes = (snapshot.sources, snapshot.processes) if visible is None else ([], [])
+    facts = state.home.facts
+    return Live(
+        at=snapshot.at,
+        server=ServerFacts(
+            version=process_version(), uptime_seconds=round(state.uptime, 1),
+            processes=sum(not one.gone for one in snapshot.processes),
+        ),
+        database=DatabaseFacts(
+            reachable=state.error is None, version=None if facts is None else facts.version,
+            size_bytes=None if facts is None else facts.size, clock_offset_seconds=state.clock_offset, error=state.error,
+        ),
+        totals=snapshot.totals(visible), attention=attention(streams, consumers, sources, processes),
+        unavailable=sorted(state.away),
+    )  # fmt: skip
+
+
+# --- one stream or consumer
+
+
+async def stream_row(context: RouteContext, request: AnyRequest, snapshot: Snapshot, ref: str) -> StreamRow:
+    """Look up a stream by its id or name. Raises `Forbidden`, or `UnknownStream`."""
+    ref = unmarked(ref)
+    row = snapshot.streams.get(ref) or next((one for one in snapshot.streams.values() if one.id == ref), None)
+    # Without the scope for all streams, one that doesn't exist gets the same answer as one that the caller may not see.
+    await context.check_stream(request, ref if row is None else row.name, "consume")
+    if row is None:
+        raise UnknownStream(f"The stream {ref!r:.80} does not exist.")
+    return row
+
+
+def consumer_row(snapshot: Snapshot, stream: StreamRow, ref: str) -> ConsumerRow:
+    """Look up a consumer by its id or name. Raises `UnknownConsumer`."""
+    row = snapshot.consumers.get((stream.name, ref)) or next(
+        (one for one in snapshot.consumers.values() if one.id == ref and one.stream == stream.name), None
+    )
+    if row is None:
+        raise UnknownConsumer(f"The stream {stream.name!r} has no consumer {ref!r:.80}.")
+    return row
+
+
+async def _stream_info(context: RouteContext, row: StreamRow) -> StreamInfo:
+    engine = await context.engine_of(row.database)
+    return await engine.admin.stream(row.name)
+
+
+async def _consumer_info(context: RouteContext, request: AnyRequest, row: ConsumerRow) -> ConsumerInfo:
+    engine = await context.engine_of(row.database)
+    return await context.visible(request, await engine.admin.consumer(row.stream, row.name))
+
+
+async def _or_none(read: Callable[[], Any]) -> Any:
+    """Return None if the database doesn't answer, since the last snapshot is shown then."""
+    try:
+        return await read()
+    except (UnknownStream, UnknownConsumer):
+        raise
+    except HeadraceError:
+        return None
+
+
+def _fields(row: StreamRow | ConsumerRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def _in_words(reason: str, actors: int) -> str:
+    """A decision of the governor as a sentence."""
+    return (
+        f"{actors:,} actors: {reason}."
+        if reason
+        else f"{actors:,} actors. The governor has not changed the number yet."
+    )
+
+
+# --- lists
+
+_STREAM_KEYS: dict[str, Callable[[StreamRow], Any]] = {
+    "name": lambda one: one.name,
+    "rate": lambda one: one.publish_rate or 0.0,
+    "messages": lambda one: one.messages or 0,
+    "size": lambda one: one.size or 0,
+    "lag": lambda one: one.lag,
+}
+
+_CONSUMER_KEYS: dict[str, Callable[[ConsumerRow], Any]] = {
+    "name": lambda one: (one.stream, one.name),
+    "rate": lambda one: one.finish_rate or 0.0,
+    "lag": lambda one: one.lag,
+    "lag_seconds": lambda one: -1.0 if one.lag_seconds is None else one.lag_seconds,
+    "in_flight": lambda one: one.in_flight,
+    "dead_letters": lambda one: one.dead_letters,
+}
+
+R = TypeVar("R", StreamRow, ConsumerRow)
+
+
+def _page(
+    snapshot: Snapshot, found: list[R], key: Callable[[R], Any], sort: str, desc: bool | None, offset: int, limit: int
+) -> list[R]:
+    """Sort rows, in place, and return a page of them with their rates."""
+    found.sort(key=_name_of)  # rows that are equal keep the order of their names
+    found.sort(key=key, reverse=sort != "name" if desc is None else desc)
+    page = found[offset : offset + limit]
+    for row in page:
+        snapshot.with_rates(row)
+    return page
+
+
+def _name_of(row: StreamRow | ConsumerRow) -> tuple[str, str]:
+    return (row.stream, row.name) if isinstance(row, ConsumerRow) else (row.name, "")
+
+
+# --- answers
+
+
+async def _visible(context: RouteContext, request: AnyRequest) -> Collection[str] | None:
+    """The names of the streams that the caller may see, None for all. Raises `Forbidden` if it may see none."""
+    visible = await context.scope(request, "consume")
+    if visible is not None and not visible:
+        await context.check_all_streams(request, "consume")  # raises
+    return visible
+
+
+def _etag(request: AnyRequest, state: LiveState, snapshot: Snapshot, visible: Collection[str] | None) -> str:
+    """The snapshot, the request and what the caller may see."""
+    seen = "" if visible is None else "\n".join(sorted(visible))
+    text = f"{request.url.path}?{request.url.query}\n{seen}".encode()
+    return f'"{state.id}-{snapshot.number}-{blake2b(text, digest_size=6).hexdigest()}"'
+
+
+def _is_known(request: AnyRequest, etag: str) -> bool:
+    given = request.headers.get("if-none-match", "")
+    return etag in (one.strip().removeprefix("W/") for one in given.split(","))
+
+
+def _answer(
+    request: AnyRequest, state: LiveState, snapshot: Snapshot, visible: Collection[str] | None, make: Callable[[], Any]
+) -> Response[Any]:
+    """Answer with the result of `make`, or 304 if the caller has it."""
+    etag = _etag(request, state, snapshot, visible)
+    if _is_known(request, etag):
+        return Response(None, status_code=304, headers={"etag": etag})
+    return Response(make(), headers={"etag": etag})
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    live,
+    live_streams,
+    live_stream,
+    live_consumers,
+    live_consumer,
+    live_processes,
+    live_sources,
+)

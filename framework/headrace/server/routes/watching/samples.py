@@ -1,0 +1,84 @@
+"""Route of samples for charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+from msgspec import Struct, structs
+
+from headrace.model.errors import InvalidInput
+from headrace.model.watching.samples import MAX_POINTS, Chart, SampleKind, Series
+from headrace.server.engine import Engine
+from headrace.server.merging import read_all
+from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.watching.live import consumer_row, stream_row
+
+_NO_NUL = r"^[^\x00]*$"
+
+Kind = Annotated[
+    SampleKind, QueryParameter(description="What they are of: everything together, a stream, or a consumer.")
+]
+StreamName = Annotated[
+    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Id or name of the stream.")
+]
+ConsumerName = Annotated[
+    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Id or name of the consumer.")
+]
+Points = Annotated[int, QueryParameter(ge=2, le=MAX_POINTS, description="The most intervals.")]
+
+
+class ChartAnswer(Struct):
+    """Figures over time."""
+
+    data: Chart
+
+
+@get("/samples", summary="Read samples for a chart", tags=["Live"])
+async def read_samples(
+    request: AnyRequest, context: Context, kind: Kind = "total", stream: StreamName = None, consumer: ConsumerName = None,
+    since: Annotated[datetime | None, QueryParameter(description="The beginning, by default 3 hours before the end.")] = None,
+    until: Annotated[datetime | None, QueryParameter(description="The end, by default now.")] = None,
+    points: Points = 180,
+) -> ChartAnswer:  # fmt: skip
+    """Returns figures over time, at most of a week. Samples are taken every 10 seconds and kept for an hour, then one of
+    each minute for a day, then one of each 10 minutes. `total` requires `consume` of all streams."""
+    until = until or datetime.now(UTC)
+    since = since or until - timedelta(hours=3)
+    if kind == "total":
+        await context.check_all_streams(request, "consume")
+
+        async def read(engine: Engine) -> Chart:
+            return await engine.admin.samples(since=since, until=until, points=points)
+
+        found, _ = await read_all(context.engine, read)
+        return ChartAnswer(_sum(found))
+    if stream is None or (kind == "consumer" and consumer is None):
+        raise InvalidInput(f"Samples of a {kind} need its names. Give {kind}.", field=kind)
+    snapshot = await context.live.snapshot()
+    of = await stream_row(context, request, snapshot, stream)
+    name = consumer_row(snapshot, of, consumer).name if kind == "consumer" and consumer is not None else None
+    engine = await context.engine_of(of.database)
+    return ChartAnswer(
+        await engine.admin.samples(kind, stream=of.name, consumer=name, since=since, until=until, points=points)
+    )
+
+
+def _sum(charts: Sequence[Chart]) -> Chart:
+    """The sums of the charts of several databases, and the largest ages. What is unknown in one is left out."""
+    first = charts[0]
+    charts = [one for one in charts if one.at == first.at]  # the length of an interval depends on the moment
+    series = {}
+    for name in Series.__struct_fields__:
+        add = max if name == "lag_seconds" else sum
+        columns = zip(*(getattr(one.series, name) for one in charts), strict=True)
+        known = ([value for value in column if value is not None] for column in columns)
+        series[name] = [add(values) if values else None for values in known]
+    return structs.replace(first, series=Series(**series))
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = (read_samples,)

@@ -1,0 +1,84 @@
+"""The audit log: record changes, list them, and delete old entries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from headrace.model.pages import Page
+from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, Actor, AuditEntry, AuditObject, Change
+from headrace.store.database.pages import page_of
+from headrace.store.database.pool import Executor
+
+_ID_BITS = 10
+"""The bits of an id below its time."""
+
+MAX_DELETED = 5_000
+"""The most entries that one call of `delete_old_changes` deletes."""
+
+
+async def record_change(executor: Executor, actor: Actor, change: Change, *, now: datetime | None = None) -> None:
+    """Record a change, in the transaction that makes it. A skipped one is not recorded."""
+    if change.skipped:
+        return
+    await executor.fetchval(
+        "select headrace_internal.record_change($1, $2, $3, $4, $5, $6, $7, coalesce($8, clock_timestamp()))",
+        actor.name, actor.via, change.action, change.stream, change.kind, change.name, change.encoded(), now,
+    )  # fmt: skip
+
+
+async def changes(
+    executor: Executor,
+    *,
+    stream: str | None = None,
+    streams: Collection[str] | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 100,
+    after: int | None = None,
+    before: int | None = None,
+) -> Page[AuditEntry]:
+    """Entries of the audit log, the newest first: those older than the entry `after`, or the last ones newer than the
+    entry `before`.
+
+    Args:
+        streams: only entries of any of these streams. None for all, also those of no stream.
+        action: an action such as `consumer.seek`, or the kind before its dot.
+        since, until: only those of this time or later, and before this time.
+    """
+    rows = await executor.fetch(
+        "select * from headrace_internal.audit_page($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        stream, None if streams is None else sorted(streams), actor, action, since, until, limit, after, before,
+    )  # fmt: skip
+    return await page_of(rows, _entry, limit=limit, backwards=before is not None)
+
+
+async def delete_old_changes(
+    executor: Executor, *, keep: float = KEPT_SECONDS, entries: int = KEPT_ENTRIES, now: datetime | None = None
+) -> int:
+    """Delete entries older than `keep` seconds, and all but the newest `entries`. Returns how many were deleted, at most
+    `MAX_DELETED`."""
+    deleted: int = await executor.fetchval(
+        "select headrace_internal.delete_old_changes($1, $2, $3, coalesce($4, clock_timestamp()))",
+        timedelta(seconds=keep), entries, MAX_DELETED, now,
+    )  # fmt: skip
+    return deleted
+
+
+def _entry(row: Any) -> AuditEntry:
+    return AuditEntry(
+        id=str(row["id"]),
+        at=datetime.fromtimestamp((row["id"] >> _ID_BITS) / 1_000_000, UTC),
+        actor=row["actor"],
+        via=row["via"],
+        role=row["role"],
+        action=row["action"],
+        stream=row["stream"],
+        object=AuditObject(row["object_kind"], row["object_name"]),
+        details=msgspec.json.decode(row["details"]),
+    )

@@ -1,0 +1,291 @@
+"""The live state: one snapshot for all who ask, of what each may see, also while the database is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+
+from headrace import store
+from headrace.model.errors import StoreUnavailable
+from headrace.model.specs import ConsumerSpec
+from headrace.server.live import reading
+from headrace.server.live.reading import Reading
+from headrace.server.live.refreshing import LiveState
+from tests.server.calling import Api
+
+pytestmark = pytest.mark.asyncio
+
+
+class Hands:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def hands(api: Api) -> Hands:
+    """The clock of the server's live state."""
+    hands = Hands()
+    api.server.live._clock = hands
+    return hands
+
+
+Renew = Callable[[], None]
+
+
+@pytest.fixture
+def renew(api: Api) -> Renew:
+    """Make the next request take another snapshot."""
+
+    def renew() -> None:
+        api.server.live._due = float("-inf")
+        api.server.live.changed()
+
+    return renew
+
+
+@pytest.fixture
+def queries(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that the server's database gets."""
+    sent: list[str] = []
+    run = store.Database._run
+
+    async def counted(self: store.Database, method: str, query: str, args: Any) -> Any:
+        sent.append(query)
+        return await run(self, method, query, args)
+
+    monkeypatch.setattr(store.Database, "_run", counted)
+    return sent
+
+
+async def rows(api: Api, kind: str, **query: Any) -> list[dict[str, Any]]:
+    return list((await api.get(f"/live/{kind}", **query))["data"])
+
+
+async def test_a_consumer_shows_what_is_in_flight_parked_blocked_and_dead(api: Api, renew: Renew) -> None:
+    await api.stream()
+    await api.consumer(on_exhausted="block", max_deliver=1)
+    await api.publish(("a", 1), ("a", 2), ("b", 3), ("c", 4), ("d", 5))
+    given = await api.receive(batch_size=3)
+    ids = {one["message"]["key"]: one["ack_id"] for one in given}
+    await api.post("/streams/orders/consumers/ship/nack", {"ack_ids": [ids["a"]], "error": "no use"})
+    (row,) = await rows(api, "consumers")
+    assert (row["stream"], row["name"], row["kind"], row["state"]) == ("orders", "ship", "pull", "blocked")
+    assert (row["in_flight"], row["dead_letters"]) == (len(given) - 1, 1)
+    info = await api.server.app.admin.consumer("orders", "ship")
+    assert (row["parked"], row["blocked"], row["lag"]) == (info.parked, info.blocked, info.lag)
+    assert row["blocked"]
+    assert row["lag_seconds"] >= 0
+    await api.post("/streams/orders/consumers/ship/dead_letters/purge")
+    renew()
+    (row,) = await rows(api, "consumers")
+    assert (row["blocked"], row["dead_letters"], row["state"]) == (0, 0, "")
+
+
+async def test_a_stream_shows_its_size_its_rate_and_its_consumers(api: Api, renew: Renew) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(("a", 1))
+    await rows(api, "streams")
+    await api.publish(("b", 2), ("c", 3))
+    renew()
+    (row,) = await rows(api, "streams")
+    assert (row["name"], row["messages"], row["last_seq"], row["consumers"], row["lag"]) == ("orders", 3, 3, 1, 3)
+    assert row["publish_rate"] > 0
+    assert row["size"] > 0
+    found = (await api.get("/live/streams/orders"))["data"]
+    assert (found["info"]["retention"], found["rates"]) == ("limits", row["rates"])
+
+
+async def test_numbers_of_rolled_back_transactions_are_no_lag_in_the_end(api: Api, renew: Renew) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(("a", 1))
+    (message,) = await api.receive()
+    await api.post("/streams/orders/consumers/ship/ack", {"ack_ids": [message["ack_id"]]})
+
+    async def publish_and_fail() -> None:
+        async with api.server.app.database.transaction() as connection:
+            await store.publish(connection, "orders", "b", "2")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await publish_and_fail()
+    await rows(api, "consumers")
+    renew()
+    (row,) = await rows(api, "consumers")
+    assert (row["lag"], row["lag_seconds"]) == (0, None)
+
+
+async def test_all_who_ask_share_a_snapshot(api: Api, hands: Hands, queries: list[str]) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.get("/live")
+    sent = len(queries)
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            for kind in ("", "/streams", "/consumers", "/processes", "/sources"):
+                group.start_soon(api.get, f"/live{kind}")
+    assert len(queries) == sent
+    hands.now += 5
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(api.get, "/live/consumers")
+    assert 0 < len(queries) - sent <= 8
+
+
+async def test_nothing_is_read_while_nobody_asks(api: Api, hands: Hands, queries: list[str]) -> None:
+    await api.get("/live")
+    sent = len(queries)
+    hands.now += 3600
+    await anyio.lowlevel.checkpoint()
+    assert not [one for one in queries[sent:] if "live_" in one]
+
+
+async def test_an_etag_spares_the_answer_until_the_next_snapshot(api: Api, hands: Hands) -> None:
+    await api.stream()
+    first = await api.client.get("/v1/live/streams")
+    headers = {"if-none-match": first.headers["etag"]}
+    again = await api.client.get("/v1/live/streams", headers=headers)
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert (await api.client.get("/v1/live/streams?q=x", headers=headers)).status_code == 200
+    hands.now += 60
+    assert (await api.client.get("/v1/live/streams", headers=headers)).status_code == 200
+
+
+async def test_the_last_snapshot_stays_while_the_database_is_away(
+    api: Api, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.stream()
+    before = await api.client.get("/v1/live")
+    assert before.json()["data"]["database"]["reachable"] is True
+
+    async def away(_: Reading, __: store.Database) -> None:
+        raise StoreUnavailable("The database is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reading, "read", away)
+        hands.now += 60
+        during = await api.client.get("/v1/live", headers={"if-none-match": before.headers["etag"]})
+        assert during.status_code == 200
+        data = during.json()["data"]
+        assert (data["database"]["reachable"], data["database"]["error"]) == (False, "The database is away.")
+        assert data["totals"]["streams"] == 1
+        assert [one["name"] for one in await rows(api, "streams")] == ["orders"]
+    hands.now += 60
+    assert (await api.get("/live"))["data"]["database"]["reachable"] is True
+
+
+async def test_without_any_snapshot_an_outage_is_an_error(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(_: Reading, __: store.Database) -> None:
+        raise StoreUnavailable("The database is away.")
+
+    monkeypatch.setattr(Reading, "read", away)
+    with pytest.raises(StoreUnavailable, match="The database is away"):
+        await LiveState(engine).snapshot()
+
+
+async def test_a_caller_sees_its_own_streams_only(api: Api) -> None:
+    for name in ("orders", "bills"):
+        await api.stream(name)
+        await api.consumer("ship", name)
+        await api.publish(("a", 1), stream=name)
+    root = (await api.post("/tokens", {"name": "root", "scopes": ["admin"]}, 201))["token"]
+    api.client.headers["authorization"] = f"Bearer {root}"
+    some = (await api.post("/tokens", {"name": "some", "scopes": ["consume:orders"]}, 201))["token"]
+    none = (await api.post("/tokens", {"name": "none", "scopes": ["publish:orders"]}, 201))["token"]
+    api.client.headers["authorization"] = f"Bearer {some}"
+    assert [one["name"] for one in await rows(api, "streams")] == ["orders"]
+    assert [one["stream"] for one in await rows(api, "consumers")] == ["orders"]
+    data = (await api.get("/live"))["data"]
+    assert (data["totals"]["streams"], data["totals"]["lag"]) == (1, 1)
+    assert {one["stream"] for one in data["attention"]} <= {"orders"}
+    await api.refused("GET", "/live/streams/bills", status=403)
+    await api.refused("GET", "/live/processes", status=403)
+    api.client.headers["authorization"] = f"Bearer {none}"
+    await api.refused("GET", "/live", status=403)
+
+
+async def test_lists_are_sorted_filtered_and_cut(api: Api) -> None:
+    for number, name in enumerate(("a", "b", "c")):
+        await api.stream(name)
+        await api.consumer("ship", name)
+        await api.publish(*[("k", n) for n in range(number)], stream=name)
+    found = await api.get("/live/consumers", limit=2)
+    assert ([one["stream"] for one in found["data"]], found["total"]) == (["c", "b"], 3)
+    assert [one["stream"] for one in await rows(api, "consumers", sort="name", offset=1)] == ["b", "c"]
+    assert [one["stream"] for one in await rows(api, "consumers", state="ok")] == ["a"]
+    assert [one["name"] for one in await rows(api, "streams", sort="messages", limit=1)] == ["c"]
+    assert await rows(api, "streams", q="nothing") == []
+
+
+async def test_what_needs_somebody_is_listed_the_worst_first(api: Api, renew: Renew) -> None:
+    await api.stream()
+    await api.consumer("idle")
+    await api.consumer("paused")
+    await api.publish(("a", 1))
+    await api.post("/streams/orders/consumers/paused/pause")
+    found = (await api.get("/live"))["data"]["attention"]
+    assert [(one["name"], one["state"]) for one in found] == [("idle", "unattended"), ("paused", "paused")]
+    assert found[1]["mend"] == "headrace consumer resume orders paused"
+    await api.post("/streams/orders/consumers/paused/resume")
+    renew()
+    found = (await api.get("/live"))["data"]["attention"]
+    assert [one["state"] for one in found] == ["unattended", "unattended"]
+
+
+async def test_a_consumer_is_read_with_its_settings(api: Api) -> None:
+    await api.stream()
+    made = await api.consumer()
+    by_id = await api.get(f"/live/streams/orders/consumers/{made['id']}")
+    assert (by_id["data"]["name"], by_id["data"]["info"]["settings"]["max_deliver"]) == ("ship", made["max_deliver"])
+    assert (by_id["data"]["processes"], by_id["data"]["governor"]) == ([], [])
+    await api.refused("GET", "/live/streams/orders/consumers/nothing", status=404)
+    await api.refused("GET", "/live/streams/nothing", status=404)
+
+
+async def test_a_reading_takes_few_queries_however_many_consumers_there_are(
+    api: Api, queries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MAX_COUNTED", 4)
+    monkeypatch.setattr(reading, "RECOUNTED", 2)
+    monkeypatch.setattr(reading, "MAX_SIZED", 2)
+    admin, database = api.server.app.admin, api.server.app.database
+    for number in range(5):
+        await admin.create_stream(f"s{number}")
+        for name in ("x", "y"):
+            await admin.create_consumer(ConsumerSpec(stream=f"s{number}", name=name))
+        await store.publish(database, f"s{number}", "k", "1")
+    one = Reading()
+    for _ in range(10):
+        queries.clear()
+        await one.read(database)
+        assert len(queries) <= 6
+    assert all(figures.counts is not None for figures in one.consumers.values())
+    assert all(figures.size is not None for figures in one.streams.values())
+    assert all(figures.oldest is not None and figures.oldest[1] is not None for figures in one.consumers.values())
+
+
+async def test_the_figures_are_those_of_the_overview(api: Api) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(*[(key, 1) for key in "aabbcc"])
+    await store.lease(api.server.app.database, 1, uuid4(), 4)
+    overview = await api.server.app.admin.overview()
+    found = await store.live_figures(api.server.app.database)
+    (info,) = overview.consumers
+    (number,) = found.positions
+    assert found.positions[number] == info.position
+    assert found.leases[number][:2] == (info.num_ack_pending, info.owners)
+    counts = (await store.live_counts(api.server.app.database, [number]))[number]
+    assert (counts.parked, counts.blocked, counts.replaying, counts.dead_letters, counts.missed) == (
+        info.parked, info.blocked, info.replaying, info.dead_letters, info.missed,
+    )  # fmt: skip
