@@ -229,19 +229,28 @@ class Receivers:
 
     async def _serve(self) -> None:
         """Serve until no requests are left."""
+        rested = 0.0  # seconds
         try:
             while self._queue:
                 try:
-                    await self._gathering.gather(self._queue)
+                    if rested <= self._gathering.limit:  # after a longer rest, messages wait for nothing else
+                        await self._gathering.gather(self._queue)
+                    rested = 0.0
                     batch = await self._call()
                     if batch is not None and not batch.more and self._queue:
-                        await self.calls.rest(batch, self.consumer.spec)
+                        rested = await self._rest(batch)
                 except Exception as error:  # raised in the requests, while others are still served
                     self._fail(error)
         finally:
             self._at_work = False
             self.calls.leave()
             self._fail(unavailable("The server stops. Try again."))  # those left after a cancellation
+
+    async def _rest(self, batch: Batch) -> float:
+        """Wait until another call may find something. Returns the seconds that it took."""
+        began = self._clock()
+        await self.calls.rest(batch, self.consumer.spec)
+        return self._clock() - began
 
     async def _call(self) -> Batch | None:
         """Make one lease call for the first requests in the queue. Those that end while a consumer with a condition
