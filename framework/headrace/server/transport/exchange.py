@@ -90,8 +90,12 @@ class Exchange:
     async def respond(self, response: Response) -> None:
         """Send the response, once the client has read enough of earlier ones."""
         if self.must_wait:
-            await self._connection.flow.drain()
+            await self.client_has_read()
         self.respond_now(response)
+
+    async def client_has_read(self) -> None:
+        """Wait until the client has read enough of earlier responses, or has disconnected."""
+        await self._connection.flow.drain()
 
     def respond_now(self, response: Response) -> None:
         """Send the response, unless the client has disconnected."""
@@ -109,11 +113,12 @@ class Exchange:
             connection.transport.close()
         connection.on_response_complete()
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in a task of this request."""
         task = self._connection.loop.create_task(coroutine)
         self._connection.tasks.add(task)
         task.add_done_callback(self._connection.tasks.discard)
+        return task
 
     def begin_waiting(self, answer: asyncio.Future[Any]) -> None:
         """Count a future as the work of this request, until `end_waiting`. A server that ends waits for it, or cancels
