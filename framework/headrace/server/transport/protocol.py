@@ -49,6 +49,7 @@ class Connection(HttpToolsProtocol):
         self._ignore_input = False
         self._refusal: Problem | None = None
         self._exchange: Exchange | None = None  # the request that is being parsed, if it needs no ASGI
+        self._answering: Exchange | RequestResponseCycle | None = None  # the request whose response is the next one
         self._begun = 0  # requests that began in the last piece
         self._idle_since = 0.0
         self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
@@ -73,7 +74,11 @@ class Connection(HttpToolsProtocol):
         self._cancel_deadline()
         if self._write_deadline is not None:
             self._write_deadline.cancel()
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # it notifies the last request, which may be one that was sent ahead
+        answering = self._answering
+        if answering is not None and answering is not self.cycle and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
         self.on_closed()
 
     def _wait_for_head(self) -> None:
@@ -247,6 +252,8 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
+        if not self.pipeline:
+            self._answering = self.cycle
         self.scope[SEND_RESPONSE] = partial(_send, self.cycle)  # type: ignore[literal-required]  # its task has not begun
 
     def _ambiguity(self) -> str | None:
@@ -301,7 +308,7 @@ class Connection(HttpToolsProtocol):
     def _answer(self, exchange: Exchange) -> None:
         """Answer a request that has arrived in one piece."""
         self._exchange = None
-        self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn uses of a cycle
+        self.cycle = self._answering = exchange  # type: ignore[assignment]  # it has what uvicorn uses of a cycle
         coroutine = exchange.head.endpoint(exchange)
         if coroutine is not None:
             exchange.start(coroutine)
@@ -315,6 +322,8 @@ class Connection(HttpToolsProtocol):
         if isinstance(cycle, Exchange) and not self.pipeline:
             self._end_exchange()
             return
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None:
             self._idle_since = self.loop.time()
