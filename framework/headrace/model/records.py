@@ -317,6 +317,10 @@ class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     breaker: str | None = None
     """closed, open or half-open. None without a breaker."""
+    breaker_left: float | None = None
+    """Seconds until an open breaker tries a message, at the time of the heartbeat. None unless it is open."""
+    owner: str | None = None
+    """The owner of its leases, a UUID. None from an older process."""
 
 
 class ServerAtWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,7 @@ class Engine(MessageEngine):
         further: the further databases, if it is the server's own.
         requests: returns the number of answered requests as `requests` and that of running requests
             as `in_flight`, where they are counted.
+        look_for_jobs: called when a job was created.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Engine(MessageEngine):
         self.transforms = TransformModules(options.transforms)
         self._refusal = refusal
         self.requests: Callable[[], dict[str, int]] = dict
+        self.look_for_jobs: Callable[[], None] = lambda: None
         self.names: Names | None = None
         self.further: Further | None = None
         self._registry = Registry(lambda: app.database, clock)

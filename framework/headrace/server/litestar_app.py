@@ -17,6 +17,8 @@ from headrace.server.routes import (
     data_plane,
     dead_letters,
     http_consumers,
+    inspection,
+    jobs,
     messages,
     overview,
     positions,
@@ -33,7 +35,7 @@ from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, overview, tokens, sources, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 

@@ -7,9 +7,9 @@ on the database, which deletes all tokens, opens the server again.
 | calls | scope | of |
 | --- | --- | --- |
 | publish | `publish` | the stream |
-| receive, ack, nack, extend, read a consumer, its messages, dead letters and blocked keys | `consume` | its stream |
-| read a stream and its messages, list its consumers | `consume` | the stream |
-| create, change, seek, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
+| receive, ack, nack, extend, read a consumer, its messages, dead letters, blocked keys and push answers | `consume` | its stream |
+| read and search a stream, read journeys and jobs, list its consumers, preview a seek | `consume` | the stream |
+| create, change, seek, pause, resume, replay, redrive, purge, delete, create and cancel jobs | `admin` | the stream |
 | erase messages, list erased ones | `admin` | the stream |
 | republish | `consume` of the one stream and `publish` of the other | each |
 | list all streams, consumers or schedules | `consume` | all |

@@ -57,6 +57,12 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", f"{_CONSUMER}/seek"): {"to": "start"},
     ("post", f"{_CONSUMER}/replay"): {"start_time": "2030-01-31T12:00:00Z", "dry_run": True},
     ("post", f"{_CONSUMER}/pause"): {"until": None},
+    ("post", "/v1/jobs"): {
+        "kind": "redrive",
+        "stream": "mystream",
+        "consumer": "us_orders",
+        "selection": {"error_type": "shop.NoStock"},
+    },
     ("post", f"{_CONSUMER}/dead_letters/redrive"): {"key": _KEY},
     ("post", f"{_CONSUMER}/dead_letters/purge"): {"key": _KEY},
     ("post", "/v1/http_pull_consumers/{consumer}/receive"): {"batch_size": 10},

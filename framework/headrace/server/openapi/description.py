@@ -24,6 +24,7 @@ from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, W
 from headrace.server.wire.common import Error
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
 from headrace.server.wire.dead_letters import DeadLetterChoice
+from headrace.server.wire.jobs import NewJob
 from headrace.server.wire.messages import Choice, Nack, NewMessages, Receive, Republish, Settle
 from headrace.server.wire.positions import Pause, Seek
 from headrace.server.wire.sources import NewSource, SourceSettings
@@ -46,6 +47,7 @@ _TAGS = {
     "Consumers": "Create and change consumers, and move their positions.",
     "Delivery": "Receive, ack, nack and extend.",
     "Dead letters": "Read, redrive and delete messages that failed too often.",
+    "Jobs": "Redrive and delete many dead letters in the background.",
     "Pull consumers": "Receive and settle by the consumer's name alone, for captured changes.",
     "Consume API": "Consumers, receive and settle for clients of the consume API.",
     "Sources": "Create and change webhooks and captured tables.",
@@ -61,7 +63,7 @@ _TAGS = {
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
-    Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewSource, NewStream,
+    Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream,
     Pause, Receive, Republish, Resume, Seek, Settle, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
     WhichFailures,
 )  # fmt: skip
