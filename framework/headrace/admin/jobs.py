@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.recording import selected
 from headrace.admin.validation import (
     Filter,
     Where,
@@ -17,6 +19,7 @@ from headrace.admin.validation import (
 )
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownJob
 from headrace.model.operations import Job, JobKind
+from headrace.model.watching.audit import Change
 from headrace.store.database.pool import within
 
 MAX_SEQS = 10_000
@@ -43,9 +46,25 @@ async def create_job(
             total = await store.discard(connection, consumer, selection=selection, dry_run=True)
     except (FilterTooSlow, StoreBusy):
         pass  # the job counts what it does
-    created = await store.create_job(database, stream, name, kind, selection, total=total, by=by)
-    found = await store.jobs(database, limit=1, id=created)
+    change = _change_of(stream, "", "create", consumer=name, kind=kind, **selected(selection))
+
+    async def create(connection: store.Executor) -> UUID:
+        created = await store.create_job(connection, stream, name, kind, selection, total=total, by=by)
+        change.name = str(created)
+        return created
+
+    found = await store.jobs(database, limit=1, id=await base._change(change, create))
     return found[0]
+
+
+async def cancel_job(base: Base, job: Job) -> None:
+    """Cancel a job that waits or runs."""
+    change = _change_of(job.stream, job.id, "cancel", consumer=job.consumer, kind=job.kind)
+
+    async def cancel(connection: store.Executor) -> None:
+        change.skipped = not await store.cancel_job(connection, job.stream, UUID(job.id))
+
+    await base._change(change, cancel)
 
 
 class Jobs(Base):
@@ -91,9 +110,12 @@ class Jobs(Base):
 
     async def cancel_job(self, id: str) -> Job:  # noqa: A002
         """Cancel a job that waits or runs, and return it. What it has done stays done. Raises `UnknownJob`."""
-        job = await self.job(id)
-        await store.cancel_job(self._database, job.stream, UUID(job.id))
+        await cancel_job(self, await self.job(id))
         return await self.job(id)
+
+
+def _change_of(stream: str, id: str, action: str, **details: Any) -> Change:  # noqa: A002
+    return Change(action=f"job.{action}", kind="job", name=id, stream=stream, details=details)
 
 
 def job_id(text: str) -> UUID:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Annotated, Final
-from uuid import UUID
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headrace import store
+from headrace.admin.jobs import cancel_job as cancel
 from headrace.admin.jobs import create_job as create
 from headrace.admin.jobs import job_id, unknown_job
 from headrace.admin.validation import dead_letters_of
@@ -36,7 +36,7 @@ async def create_job(request: AnyRequest, context: Context, data: JSONBody[NewJo
     cached = await context.consumer(request, data.stream, data.consumer, "admin")
     selection = dead_letters_of(**data.selection.criteria())
     made = await create(
-        context.reading, cached.stream.name, cached.name, data.kind, selection, by=await context.caller(request)
+        context.admin, cached.stream.name, cached.name, data.kind, selection, by=await context.caller(request)
     )
     context.engine.look_for_jobs()
     return JobAnswer(made)
@@ -70,7 +70,7 @@ async def read_job(request: AnyRequest, context: Context, job: JobRef) -> JobAns
 async def cancel_job(request: AnyRequest, context: Context, job: JobRef) -> JobAnswer:
     """Cancels a job that waits or runs. What it has done stays done. A job that has ended stays as it is."""
     found, engine = await _find(context, request, job, "admin")
-    await store.cancel_job(engine.app.database, found.stream, UUID(found.id))
+    await cancel(context.admin_of(engine), found)
     return JobAnswer((await _find(context, request, job, "admin"))[0])
 
 
