@@ -21,6 +21,7 @@ from headrace.server.routes import (
     overview,
     positions,
     schedules,
+    sessions,
     sources,
     streams,
     tokens,
@@ -32,7 +33,7 @@ from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
+    streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sessions, sources, schedules, databases,
     data_plane,
 )  # fmt: skip
 

@@ -119,6 +119,7 @@ from headrace.store.catalog.schedules import (
     schedules,
 )
 from headrace.store.catalog.secrets import secret
+from headrace.store.catalog.sessions import begin_session, end_session, session
 from headrace.store.catalog.sources import (
     create_source,
     delete_source,
@@ -258,6 +259,7 @@ __all__ = [
     "backfills",
     "begin_backfill",
     "begin_capture",
+    "begin_session",
     "blocked_keys",
     "cancel_backfills",
     "capture_failures",
@@ -299,6 +301,7 @@ __all__ = [
     "edit_source",
     "edit_stream",
     "edit_token",
+    "end_session",
     "erase",
     "erasures",
     "extend_leases",
@@ -389,6 +392,7 @@ __all__ = [
     "secret",
     "seek",
     "seek_to",
+    "session",
     "set_idle_timeout",
     "settle",
     "source",

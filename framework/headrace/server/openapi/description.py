@@ -19,6 +19,7 @@ from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
 from headrace.server.routes.http_consumers import NewHttpConsumer
+from headrace.server.routes.sessions import SignIn
 from headrace.server.routes.tokens import TokenRequest
 from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, WhichFailures
 from headrace.server.wire.common import Error
@@ -52,7 +53,7 @@ _TAGS = {
     "Change capture": "Check, pause and resume captures, and backfill tables.",
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
     "Databases": "Add, check and remove further databases, in which streams can live.",
-    "Tokens": "Create and revoke access tokens.",
+    "Tokens": "Create and revoke access tokens, and sign in to the console.",
     "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",
 }
@@ -60,7 +61,7 @@ _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
     Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewSource, NewStream,
-    Pause, Receive, Republish, Resume, Seek, Settle, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
+    Pause, Receive, Republish, Resume, Seek, Settle, SignIn, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
     WhichFailures,
 )  # fmt: skip
 """Types of request bodies."""
