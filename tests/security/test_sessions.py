@@ -264,7 +264,8 @@ async def test_a_session_outlives_a_short_outage() -> None:
     sessions = Sessions(Away, 60.0, lambda: now)  # type: ignore[arg-type]
     assert await sessions.find("hs_x", "/") is not None
     away = True
-    for now in (1.5, 30.0, 59.0):
+    for later in (1.5, 30.0, 59.0):
+        now = later
         assert await sessions.find("hs_x", "/") is not None
     now = 61.0
     with pytest.raises(StoreUnavailable, match="sessions does not answer"):
