@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Page:
         context.set_default_timeout(PATIENCE)
         self.tab = context.new_page()
         self.tab.on("pageerror", lambda error: self.errors.append(f"{error}"))
-        self.tab.on("console", lambda message: message.type in ("error", "warning") and self.errors.append(message.text))
+        self.tab.on(
+            "console", lambda message: message.type in ("error", "warning") and self.errors.append(message.text)
+        )
         self.tab.on("request", lambda request: self._asked(request.url))
         self.tab.on("dialog", self._on_dialog)
         self.tab.on("response", self._answered)
@@ -64,8 +67,16 @@ class Page:
     def settled(self, heading: str | None = None) -> Page:
         """Wait until the view shows what it loads."""
         self.tab.locator("h1", has_text=heading or "").first.wait_for()
-        self.tab.wait_for_function("!document.querySelector('.loading')")
+        self.tab.locator(".loading").first.wait_for(state="detached")
         return self
+
+    def until(self, expression: str) -> None:
+        """Wait until an expression of JavaScript is true. The policy of the page forbids Playwright's own way, so the
+        debugger evaluates it again and again."""
+        end = time.monotonic() + PATIENCE / 1000
+        while not self.tab.evaluate(expression):
+            assert time.monotonic() < end, f"still not true: {expression}"
+            self.tab.wait_for_timeout(20)
 
     def get(self, role: Any, name: str | re.Pattern[str] | None = None, **options: Any) -> Locator:
         """Find an element by its role and its name, as a screen reader does."""

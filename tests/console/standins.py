@@ -36,6 +36,8 @@ class ServerWithStandIns(Server):
         if scope["type"] == "http" and scope["path"].startswith("/v1/"):
             if self._missing is None:
                 self._missing = [one for one in STAND_INS if _template(one[1].pattern) not in await self._paths()]
+            if self._missing and scope["path"].endswith("/messages"):  # a key's history came with the search
+                scope = {**scope, "query_string": scope["query_string"].replace(b"key=", b"filter=")}
             for method, pattern, answer in self._missing:
                 found = pattern.fullmatch(scope["path"])
                 if found and method == scope["method"]:
@@ -121,7 +123,11 @@ def _stream_row(info: Any) -> dict[str, Any]:
 
 def _consumer_row(info: Any) -> dict[str, Any]:
     state = "paused" if info.paused_until else "blocked" if info.blocked else "running"
-    reason = {"paused": "It is paused until somebody resumes it.", "blocked": "Keys wait for their dead letters.", "running": ""}
+    reason = {
+        "paused": "It is paused until somebody resumes it.",
+        "blocked": "Keys wait for their dead letters.",
+        "running": "",
+    }
     return {
         "stream": info.stream, "name": info.name, "id": info.id, "kind": "push" if info.settings["push"] else "pull", "state": state,
         "reason": reason[state], "finish_rate": 9.0, "lag": info.lag, "lag_seconds": info.lag / 9, "in_flight": info.num_ack_pending,
@@ -141,14 +147,22 @@ async def live(server: ServerWithStandIns, visible: Any, query: Query) -> Any:
         streams, consumers = await _streams(app, visible), await _consumers(app, visible)
     except StoreUnavailable as error:
         found = _last[visible]
-        return {"data": {**found["data"], "database": {**found["data"]["database"], "reachable": False, "error": str(error)[:80]}}}
+        return {
+            "data": {
+                **found["data"],
+                "database": {**found["data"]["database"], "reachable": False, "error": str(error)[:80]},
+            }
+        }
     rows = [_consumer_row(one) for one in consumers]
     attention = [
         {"kind": "consumer", "stream": row["stream"], "name": row["name"], "state": row["state"], "reason": row["reason"],
          "mend": None, "since": None}
         for row in rows if row["state"] != "running"
     ]  # fmt: skip
-    sums = {name: sum(row[name] for row in rows) for name in ("lag", "in_flight", "parked", "blocked", "dead_letters", "actors", "busy_actors")}
+    sums = {
+        name: sum(row[name] for row in rows)
+        for name in ("lag", "in_flight", "parked", "blocked", "dead_letters", "actors", "busy_actors")
+    }
     found = {"data": {
         "at": datetime.now(UTC).isoformat(), "server": {"version": "0.1.0", "uptime_seconds": 8000, "processes": 1},
         "database": {"reachable": True, "version": "18.1", "size_bytes": 345_000_000, "clock_offset_seconds": 0.002, "error": None},
@@ -161,9 +175,13 @@ async def live(server: ServerWithStandIns, visible: Any, query: Query) -> Any:
 
 
 def _page(rows: list[dict[str, Any]], query: Query) -> Any:
-    rows = [row for row in rows if query.get("q", "") in row["name"] and query.get("stream") in (None, row.get("stream"))]
+    rows = [
+        row for row in rows if query.get("q", "") in row["name"] and query.get("stream") in (None, row.get("stream"))
+    ]
     rows = [row for row in rows if query.get("state") in (None, row["state"])]
-    sort = {"rate": "publish_rate" if rows and "publish_rate" in rows[0] else "finish_rate"}.get(query.get("sort", "name"), query.get("sort", "name"))
+    sort = {"rate": "publish_rate" if rows and "publish_rate" in rows[0] else "finish_rate"}.get(
+        query.get("sort", "name"), query.get("sort", "name")
+    )
     rows.sort(key=lambda row: row[sort], reverse=query.get("desc") == "true")
     offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
     return {"data": rows[offset : offset + limit], "total": len(rows), "at": datetime.now(UTC).isoformat()}
@@ -189,11 +207,18 @@ async def live_consumer(server: ServerWithStandIns, visible: Any, query: Query, 
         "reason": "more actors would not finish more", "durations": {"p50_ms": 2.0, "p95_ms": 3.1, "p99_ms": 9.0},
     }  # fmt: skip
     words = "Process 4711 on worker-1 has 8 actors, since 12 of them finished no more in the last trial."
-    return {"data": {**_consumer_row(info), "info": _plain(info), "processes": [process], "governor": [{"process_id": "a", "text": words}]}}
+    return {
+        "data": {
+            **_consumer_row(info),
+            "info": _plain(info),
+            "processes": [process],
+            "governor": [{"process_id": "a", "text": words}],
+        }
+    }
 
 
 async def live_processes(server: ServerWithStandIns, visible: Any, query: Query) -> Any:
-    return {"data": [_plain(one) for one in await server.app.admin.workers()]}
+    return {"data": [_plain(one) for one in (await server.app.admin.overview()).workers]}
 
 
 async def live_sources(server: ServerWithStandIns, visible: Any, query: Query) -> Any:
@@ -205,7 +230,10 @@ async def live_sources(server: ServerWithStandIns, visible: Any, query: Query) -
 async def samples(server: ServerWithStandIns, visible: Any, query: Query) -> Any:
     at = [int(time.time()) - 18 * (200 - index) for index in range(200)]
     names = ("publish_rate", "finish_rate", "lag", "lag_seconds", "in_flight", "parked", "blocked", "dead_letters")
-    series = {name: [round(20 + 3 * row + 9 * math.sin(index / 15 + row), 2) for index in range(200)] for row, name in enumerate(names)}
+    series = {
+        name: [round(20 + 3 * row + 9 * math.sin(index / 15 + row), 2) for index in range(200)]
+        for row, name in enumerate(names)
+    }
     return {"data": {"at": at, "series": series}}
 
 
@@ -215,20 +243,27 @@ async def audit(server: ServerWithStandIns, visible: Any, query: Query) -> Any:
 
 async def search(server: ServerWithStandIns, visible: Any, query: Query, stream: str) -> Any:
     before = int(query.get("before", 2**62))
-    found = await server.app.admin.messages(stream, newest=True, limit=50, end_seq=before - 1)
+    last = min((await server.app.admin.stream(stream)).last_seq or 0, before - 1)
+    low = max(last - 49, 1)
     rows = await server.app.admin.messages(
-        stream, filter=query.get("filter"), where=query.get("where"), newest=True, limit=50, end_seq=before - 1
+        stream, filter=query.get("filter"), where=query.get("where"), start_seq=low, limit=1000
     )
-    low = min((one.seq for one in found), default=0)
+    rows = [one for one in reversed(rows) if one.seq <= last]
     data = [{**_plain(one), "inserted_at": one.created_at} for one in rows if one.seq >= low]
-    return {"data": data, "examined": len(found), "position": low, "more": len(found) == 50, "remaining": low}
+    return {"data": data, "examined": last - low + 1, "position": low, "more": low > 1, "remaining": low}
 
 
 async def journey(server: ServerWithStandIns, visible: Any, query: Query, stream: str, seq: str) -> Any:
     message = (await server.app.admin.messages(stream, start_seq=int(seq), limit=1))[0]
     dead = {one.seq: one for one in await server.app.admin.dead_letters(stream, "ship", limit=1000)}.get(int(seq))
-    empty = dict.fromkeys(("until", "owner", "lease_until", "attempt", "attempts", "error", "behind", "acked_by", "reason"))
-    ship = {**empty, "state": "dead_letter", "error": dead.error, "reason": dead.reason, "attempts": dead.attempts} if dead else {**empty, "state": "acked"}
+    empty = dict.fromkeys(
+        ("until", "owner", "lease_until", "attempt", "attempts", "error", "behind", "acked_by", "reason")
+    )
+    ship = (
+        {**empty, "state": "dead_letter", "error": dead.error, "reason": dead.reason, "attempts": dead.attempts}
+        if dead
+        else {**empty, "state": "acked"}
+    )
     return {"data": {"message": {**_plain(message), "trace": None}, "consumers": [{"consumer": "ship", **ship}]}}
 
 
@@ -236,7 +271,16 @@ async def seek(server: ServerWithStandIns, visible: Any, given: Query, stream: s
     info = await server.app.admin.consumer(stream, consumer)
     if given.get("dry_run"):
         again = max(0, info.position - int(given["to"]) + 1)
-        return {"data": {"from": info.position, "to": given["to"], "again": again, "again_exact": True, "skipped": 0, "in_flight": 0}}
+        return {
+            "data": {
+                "from": info.position,
+                "to": given["to"],
+                "again": again,
+                "again_exact": True,
+                "skipped": 0,
+                "in_flight": 0,
+            }
+        }
     return {"data": {"position": await server.app.admin.seek(stream, consumer, given["to"])}}
 
 
@@ -266,8 +310,24 @@ async def cancel_job(server: ServerWithStandIns, visible: Any, given: Query, num
 
 async def deliveries(server: ServerWithStandIns, visible: Any, query: Query, source: str) -> Any:
     at = datetime.now(UTC).isoformat()
-    accepted = {"at": at, "accepted": True, "status": 200, "reason": None, "bytes": 60, "key": "shop.paid", "seq": 3, "remote": "127.0.0.1"}
-    refused = {**accepted, "accepted": False, "status": 401, "reason": "The signature is wrong.", "key": None, "seq": None}
+    accepted = {
+        "at": at,
+        "accepted": True,
+        "status": 200,
+        "reason": None,
+        "bytes": 60,
+        "key": "shop.paid",
+        "seq": 3,
+        "remote": "127.0.0.1",
+    }
+    refused = {
+        **accepted,
+        "accepted": False,
+        "status": 401,
+        "reason": "The signature is wrong.",
+        "key": None,
+        "seq": None,
+    }
     return {"data": [accepted, refused]}
 
 

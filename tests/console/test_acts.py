@@ -36,7 +36,9 @@ def test_a_message_is_published_by_hand(open_page: OpenPage, world: World) -> No
     page.see("One message with the key emails.1 was published")
     page.click("newer message")
     page.see("emails.1")
-    found = world.do(lambda app: app.database.fetchval("select data::text from headrace_streams.emails where key = 'emails.1'"))
+    found = world.do(
+        lambda app: app.database.fetchval("select data::text from headrace_streams.emails where key = 'emails.1'")
+    )
     assert json.loads(found) == {"to": "ada", "id": 12345678901234567890}
 
 
@@ -137,12 +139,12 @@ def test_dead_letters_are_grouped_and_filtered(open_page: OpenPage) -> None:
     page = open_page("streams/orders/consumers/ship/dead-letters")
     page.get("combobox", "by").select_option("reason")
     page.click("rejected")
-    page.tab.wait_for_function(
+    page.until(
         "document.querySelector('tbody') && [...document.querySelectorAll('tbody .state')].every((one) => one.textContent.includes('rejected'))"
     )
     assert "reason=rejected" in page.tab.url
     page.click("Remove the filter reason")
-    page.tab.wait_for_function("!location.search.includes('reason=rejected')")
+    page.until("!location.search.includes('reason=rejected')")
 
 
 def test_all_that_match_are_worked_on_in_the_background_and_cancelled(open_page: OpenPage, world: World) -> None:
@@ -153,14 +155,12 @@ def test_all_that_match_are_worked_on_in_the_background_and_cancelled(open_page:
     page.click("Show", "link")
     page.settled("Jobs")
     page.tab.locator("tbody tr.current").wait_for()
-    page.tab.wait_for_function(
-        "/cancelled|done|running/.test(document.querySelector('tbody tr.current').textContent)"
-    )
+    page.until("/cancelled|done|running/.test(document.querySelector('tbody tr.current')?.textContent)")
     cancel = page.tab.locator("tbody tr.current").get_by_role("button", name="Cancel")
     if cancel.count():  # a quick job is done before anybody can cancel it
         cancel.click()
         page.act("Cancel the job")
-    page.tab.wait_for_function("/cancelled|done/.test(document.querySelector('tbody tr.current').textContent)")
+    page.until("/cancelled|done/.test(document.querySelector('tbody tr.current')?.textContent)")
 
 
 def test_dead_letters_are_exported(open_page: OpenPage, tmp_path: Path) -> None:

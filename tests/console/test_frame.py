@@ -73,7 +73,14 @@ def test_what_a_token_may_not_do_is_refused_by_the_server_too(open_page: OpenPag
 def test_everything_is_reached_by_keys(open_page: OpenPage) -> None:
     page = open_page()
     keyboard = page.tab.keyboard
-    for key, heading in (("s", "Streams"), ("c", "Consumers"), ("u", "Sources"), ("p", "Processes"), ("j", "Jobs"), ("a", "Audit log")):
+    for key, heading in (
+        ("s", "Streams"),
+        ("c", "Consumers"),
+        ("u", "Sources"),
+        ("p", "Processes"),
+        ("j", "Jobs"),
+        ("a", "Audit log"),
+    ):
         keyboard.press("g")
         keyboard.press(key)
         page.settled(heading)
@@ -83,7 +90,7 @@ def test_everything_is_reached_by_keys(open_page: OpenPage) -> None:
     page.tab.locator("[data-search]").wait_for()
     keyboard.press("/")
     keyboard.type("pay")
-    page.tab.wait_for_function("location.search === '?q=pay'")
+    page.until("location.search === '?q=pay'")
     page.get("link", "orders", exact=True).wait_for(state="detached")
     page.tab.locator("h1").focus()
     keyboard.press("?")
@@ -97,7 +104,7 @@ def test_the_skip_link_leads_past_the_navigation(open_page: OpenPage) -> None:
     page.tab.keyboard.press("Tab")
     assert page.tab.evaluate("document.activeElement.textContent") == "Skip to the content"
     page.tab.keyboard.press("Enter")
-    page.tab.wait_for_function("document.activeElement.tagName === 'H1'")
+    page.until("document.activeElement.tagName === 'H1'")
 
 
 def test_the_colours_that_were_chosen_are_remembered(open_page: OpenPage) -> None:
@@ -117,7 +124,7 @@ def test_the_colours_that_were_chosen_are_remembered(open_page: OpenPage) -> Non
 def test_a_filter_has_an_address_and_goes_back(open_page: OpenPage) -> None:
     page = open_page("consumers")
     page.get("button", "Lag").click()
-    page.tab.wait_for_function("location.search.includes('sort=lag') && location.search.includes('desc=true')")
+    page.until("location.search.includes('sort=lag') && location.search.includes('desc=true')")
     page.get("combobox", "State").select_option("paused")
     page.get("link", "ship", exact=True).wait_for(state="detached")
     page.get("link", "ledger", exact=True).wait_for()

@@ -93,16 +93,16 @@ def test_a_stream_shows_its_newest_messages_first_and_goes_on(open_page: OpenPag
     rows.nth(99).wait_for()
     page.get("button", "newer message").wait_for()  # the load goes on
     page.click("newer message")
-    page.tab.wait_for_function(f"Number(document.querySelector('tbody a').textContent.replace(/\\D/g, '')) > {first}")
+    page.until(f"Number(document.querySelector('tbody a')?.textContent.replace(/\\D/g, '')) > {first}")
 
 
 def test_messages_are_listed_from_a_seq_and_of_a_key(open_page: OpenPage) -> None:
     page = open_page("streams/orders?from=11")
-    page.tab.wait_for_function("document.querySelector('tbody a')?.textContent === '11'")
+    page.until("document.querySelector('tbody a')?.textContent === '11'")
     page.get("searchbox", "Exactly the key").fill("orders.fr.2")
     page.get("searchbox", "From seq or time").fill("")
     page.click("Search")
-    page.tab.wait_for_function(
+    page.until(
         "[...document.querySelectorAll('td.key-column')].length && [...document.querySelectorAll('td.key-column')].every((one) => one.textContent === 'orders.fr.2')"
     )
     assert "key=orders.fr.2" in page.tab.url
@@ -114,7 +114,7 @@ def test_a_search_by_filter_and_condition_shows_its_progress(open_page: OpenPage
     page.get("searchbox", "Condition").fill("data.total > 400")
     page.click("Search")
     page.see("examined")
-    page.tab.wait_for_function(
+    page.until(
         "[...document.querySelectorAll('td.key-column')].length && [...document.querySelectorAll('td.key-column')].every((one) => one.textContent.startsWith('orders.us.'))"
     )
     page.tab.reload()  # the address has the search

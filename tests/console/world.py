@@ -122,7 +122,12 @@ class World:
         _declare(self.app)
         server = ServerWithStandIns(self.app, Options(push_allow=("loopback",), push_refresh_interval=0.5))
         self._runner = ServerRunner(
-            self.app, server, listening, before_listening=self._prepare, on_listening=self._ready.set, tasks=[self._publish]
+            self.app,
+            server,
+            listening,
+            before_listening=self._prepare,
+            on_listening=self._ready.set,
+            tasks=[self._publish],
         )
         try:
             await self._runner.run(signals=False)
@@ -159,7 +164,12 @@ class World:
 
 def _order(number: int) -> tuple[str, Any]:
     country = COUNTRIES[number % len(COUNTRIES)]
-    data = {"id": number, "customer": f"customer-{number % 31}", "total": number * 7 % 500, "card": 9007199254740993 + number}
+    data = {
+        "id": number,
+        "customer": f"customer-{number % 31}",
+        "total": number * 7 % 500,
+        "card": 9007199254740993 + number,
+    }
     return f"orders.{country}.{number % 31}", {**data, "items": [{"sku": f"A-{number % 9}", "count": number % 3 + 1}]}
 
 

@@ -45,7 +45,7 @@ function Start({ source, done, close }) {
     <${Field} id="backfill-table" label="Tables">
       <select id="backfill-table" value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
         <option value="">all of the source's (${counted((source.tables ?? []).length, "table")})</option>
-        ${(source.tables ?? []).map((table) => html`<option>${table}</option>`)}
+        ${(source.tables ?? []).map((table) => html`<option value=${table}>${table}</option>`)}
       </select>
     <//>
   <//>`;

@@ -48,7 +48,7 @@ export default function Consumers() {
       <label>State
         <select value=${filters.state} onChange=${(event) => search({ state: event.target.value })}>
           <option value="">any</option>
-          ${STATES.map((state) => html`<option>${state}</option>`)}
+          ${STATES.map((state) => html`<option value=${state}>${state}</option>`)}
         </select>
       </label>
       <span class="quiet" role="status">${live.data ? `${number(live.data.total)} found` : ""}</span>

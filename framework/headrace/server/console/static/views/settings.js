@@ -80,7 +80,7 @@ export function EditSettings({ kind, counts, settings, target, info, command, do
 
 function Input({ setting, text, onText }) {
   const shared = { id: `set-${setting.name}`, value: text, onInput: (event) => onText(event.target.value), "aria-describedby": `set-${setting.name}-hint` };
-  if (setting.kind === "choice") return html`<select ...${shared}>${setting.choices.map((one) => html`<option>${one}</option>`)}</select>`;
+  if (setting.kind === "choice") return html`<select ...${shared}>${setting.choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`;
   if (setting.kind === "list") return html`<textarea rows="3" spellcheck="false" ...${shared}></textarea>`;
   if (setting.kind === "number" || setting.kind === "seconds") return html`<input type="number" step="any" min="0" required=${!setting.optional} ...${shared} />`;
   return html`<input ...${shared} />`;
