@@ -85,10 +85,7 @@ class ServerWithStandIns(Server):
             found = await answer(self, visible, query if scope["method"] == "GET" else given, *map(unquote, names))
         except Exception as error:
             return await error_response(error).send(send)
-        if isinstance(found, bytes):
-            content = found
-        else:
-            content = json.dumps(found, default=str).encode()
+        content = found if isinstance(found, bytes) else json.dumps(found, default=str).encode()
         etag = b'"%d-%d"' % (int(time.time()), len(content))
         status = 304 if (b"if-none-match", etag) in scope["headers"] else 200
         headers = [(b"content-type", b"application/json"), (b"etag", etag), (b"cache-control", b"no-store")]

@@ -99,7 +99,7 @@ class World:
 
         async def wait(app: App) -> None:
             async with asyncio.timeout(PATIENCE):
-                while not await holds(app):
+                while not await holds(app):  # noqa: ASYNC110 - nothing reports it
                     await asyncio.sleep(0.02)
 
         self.do(wait)

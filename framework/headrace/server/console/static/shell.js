@@ -6,7 +6,7 @@ import { DialogPlace, NoticePlace, open } from "./shared/dialog.js";
 import { useLive } from "./shared/live.js";
 import { go, useAddress } from "./shared/router.js";
 import { duration, local } from "./shared/text.js";
-import { Failure, Loading, session } from "./shared/ui.js";
+import { Failure, Loading, session, useCurrentInSight } from "./shared/ui.js";
 
 /** The views: their addresses, their modules, and the navigation that they belong to. */
 const VIEWS = [
@@ -126,11 +126,12 @@ function View({ name, names, props }) {
 
 function Navigation({ page, me, attention }) {
   const items = PAGES.filter(([name]) => name !== "audit" || me.scopes.some((scope) => scope.startsWith("admin")));
+  const place = useCurrentInSight(page);
   return html`<header class="side">
     <a class="brand" href="./" aria-label="Headrace, overview">
       <img src=${`${document.body.dataset.files}icon.svg`} alt="" width="24" height="24" /><span>Headrace</span>
     </a>
-    <nav aria-label="Views">
+    <nav ref=${place} aria-label="Views">
       ${items.map(
         ([name, title, key]) => html`<a href=${name || "./"} aria-current=${page === name ? "page" : undefined} title=${`g ${key}`}>
           ${title}${name === "" && attention ? html` <span class="count bad">${attention}<span class="hidden"> need attention</span></span>` : null}

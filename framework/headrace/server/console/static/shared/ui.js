@@ -1,6 +1,6 @@
 /** The small parts of which views are made. */
 
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { curl } from "./api.js";
 import { exact, isForever, local, relative } from "./text.js";
 
@@ -177,9 +177,17 @@ export function Section({ title, id, acts, children }) {
   </section>`;
 }
 
+/** Scrolls a row of links, which may be wider than a phone, to the current one. @param {string | null} current */
+export function useCurrentInSight(current) {
+  const place = useRef(null);
+  useEffect(() => place.current?.querySelector("[aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" }), [current]);
+  return place;
+}
+
 /** Tabs, each with an address. @param {{tabs: [string, string, number?][], current: string, href: (name: string) => string}} props */
 export function Tabs({ tabs, current, href, label }) {
-  return html`<nav class="tabs" aria-label=${label}>
+  const place = useCurrentInSight(current);
+  return html`<nav class="tabs" ref=${place} aria-label=${label}>
     ${tabs.map(
       ([name, title, count]) => html`<a href=${href(name)} aria-current=${name === current ? "page" : undefined}>
         ${title}${count ? html` <span class="count">${count}</span>` : null}
