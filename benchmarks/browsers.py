@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+
+import msgspec
 
 from benchmarks.checks import CheckFailed
 
@@ -17,6 +20,20 @@ INTERVAL = 1.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync")  # fmt: skip
+
+
+SIZES = """() => {
+  const all = [...performance.getEntriesByType("resource"), ...performance.getEntriesByType("navigation")];
+  return [all.reduce((sum, one) => sum + one.encodedBodySize, 0), all.length];
+}"""
+
+
+class FirstPage(msgspec.Struct, frozen=True):
+    """What the first page took: milliseconds until it shows its figures, bytes of all bodies as they were sent, requests."""
+
+    took_ms: float
+    sent_bytes: int
+    requests: int
 
 
 class Asked:
@@ -68,22 +85,26 @@ async def _ask(
 
 
 @asynccontextmanager
-async def real(port: int, profile: str) -> AsyncIterator[bool]:
-    """Keep a real browser at the list of streams. Yields whether there is one on this machine."""
+async def real(port: int) -> AsyncIterator[FirstPage | None]:
+    """Keep a real browser at the console. Yields what its first page took, or None if this machine has no browser."""
     program = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if program is None:
-        yield False
+    if program is None or importlib.util.find_spec("playwright") is None:
+        yield None
         return
-    process = await asyncio.create_subprocess_exec(
-        program, "--headless=new", *OPTIONS, f"--user-data-dir={profile}", "--remote-debugging-port=0",
-        f"http://127.0.0.1:{port}/console/streams", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        yield True
-    finally:
-        process.terminate()
-        await process.wait()
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
+        page = await browser.new_page()
+        await page.goto("about:blank")  # the browser itself is up
+        began = time.monotonic()
+        await page.goto(f"http://127.0.0.1:{port}/console/", wait_until="commit")
+        await page.locator(".figures").wait_for()
+        took = (time.monotonic() - began) * 1000
+        sizes = await page.evaluate(SIZES)
+        await page.goto(f"http://127.0.0.1:{port}/console/streams?sort=rate&desc=true")
+        yield FirstPage(took, int(sizes[0]), int(sizes[1]))
+        await browser.close()
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from contextlib import AsyncExitStack
 from typing import Any
+
+import msgspec
 
 from benchmarks.browsers import INTERVAL, PATHS, Asked, light, percentile, real
 from benchmarks.checks import CheckFailed
@@ -68,11 +69,8 @@ async def _look(
     """Look on with so many browsers, of which one is real, and return what it takes."""
     asked, stop = Asked(), asyncio.Event()
     async with AsyncExitStack() as stack:
-        is_real = False
-        if browsers:
-            profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-            is_real = await stack.enter_async_context(real(port, profile))
-        lights = browsers - is_real
+        first = await stack.enter_async_context(real(port)) if browsers else None
+        lights = browsers - (first is not None)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         for number in range(lights):
             group.create_task(light(port, asked, stop, number * INTERVAL / max(lights, 1)))
@@ -84,7 +82,8 @@ async def _look(
         finally:
             stop.set()
     return {
-        "real": int(is_real),
+        "real": 0 if first is None else 1,
+        "first_page": None if first is None else msgspec.structs.asdict(first),
         "queries_per_second": max(0.0, (after - before - 1) / used["wall"]),
         "cores_of_server": used.get("server", 0.0) / used["wall"],
         "cores_of_postgres": used.get("postgres", 0.0) / used["wall"],

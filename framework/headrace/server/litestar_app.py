@@ -21,11 +21,11 @@ from headrace.server.routes import (
     overview,
     positions,
     schedules,
-    sessions,
     sources,
     streams,
     tokens,
 )
+from headrace.server.routes.callers import sessions
 from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters

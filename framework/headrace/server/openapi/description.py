@@ -18,8 +18,8 @@ from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
+from headrace.server.routes.callers.sessions import SignIn
 from headrace.server.routes.http_consumers import NewHttpConsumer
-from headrace.server.routes.sessions import SignIn
 from headrace.server.routes.tokens import TokenRequest
 from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, WhichFailures
 from headrace.server.wire.common import Error
