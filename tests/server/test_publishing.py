@@ -10,7 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
-from headrace.server.data_plane.publish_batching import MAX_TRANSACTIONS, Incoming
+from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.engine import Engine
 
 pytestmark = pytest.mark.asyncio
@@ -57,14 +57,12 @@ class Held:
 
 async def together(engine: Engine, held: Held, *requests: Incoming) -> list[Any]:
     orders = await engine.stream("orders")
-    tasks = []
-    for place in range(MAX_TRANSACTIONS):
-        tasks.append(asyncio.create_task(engine.publish(orders, incoming("first"))))
-        await held.until(place + 1)
+    tasks = [asyncio.create_task(engine.publish(orders, incoming("first")))]
+    await held.until(1)
     tasks += [asyncio.create_task(engine.publish(orders, one)) for one in requests]
     await asyncio.sleep(0)
     held.go.set()
-    return (await asyncio.gather(*tasks, return_exceptions=True))[MAX_TRANSACTIONS:]
+    return (await asyncio.gather(*tasks, return_exceptions=True))[1:]
 
 
 async def test_requests_that_arrive_together_are_committed_together_each_in_its_order(
@@ -72,8 +70,33 @@ async def test_requests_that_arrive_together_are_committed_together_each_in_its_
 ) -> None:
     held = Held(monkeypatch)
     assert await together(engine, held, incoming("a", "b"), incoming("c"), incoming("d", "e")) == [2, 1, 2]
-    assert held.calls[MAX_TRANSACTIONS:] == [["a", "b", "c", "d", "e"]]
+    assert held.calls[1:] == [["a", "b", "c", "d", "e"]]
     assert await stored(engine) == ["a", "b", "c", "d", "e"]
+
+
+async def test_a_second_transaction_begins_for_what_the_next_one_cannot_take(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    orders = await engine.stream("orders")
+    tasks = [asyncio.create_task(engine.publish(orders, incoming("first")))]
+    await held.until(1)
+    tasks += [asyncio.create_task(engine.publish(orders, incoming(*["a"] * 600))) for _ in range(2)]
+    await held.until(2)
+    assert len(held.calls[1]) == 600
+    held.go.set()
+    assert await asyncio.gather(*tasks) == [1, 600, 600]
+
+
+async def test_a_request_with_a_message_id_waits_for_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    orders = await engine.stream("orders")
+    careful = Incoming()
+    careful.add("a", "1", message_id="x")
+    tasks = [asyncio.create_task(engine.publish(orders, one)) for one in (incoming("first"), careful)]
+    await held.until(2)
+    held.go.set()
+    assert await asyncio.gather(*tasks) == [1, 1]
 
 
 async def test_one_request_that_cannot_be_spoils_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

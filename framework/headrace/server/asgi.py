@@ -21,6 +21,7 @@ from headrace.server.databases.names import DataNames
 from headrace.server.databases.plane import Plane
 from headrace.server.databases.router import Router
 from headrace.server.databases.targets import names_stream, stream_in, target_of
+from headrace.server.direct import DirectAnswers
 from headrace.server.errors import SERVING, Problem, error_response
 from headrace.server.framework_errors import BODY
 from headrace.server.http import (
@@ -77,6 +78,15 @@ class Server:
         self.push_consumers, self._webhooks = self._home.push_consumers, self._home.webhooks
         self._management = management()
         self._limited = self.limits.around(self._respond)
+        self._direct = DirectAnswers(
+            self.engine,
+            self.data_plane,
+            self.access,
+            self.limits,
+            self._origins,
+            lambda: self._router.exist,
+            self._count,
+        )
         self.find_endpoint = lru_cache(MAX_PATHS)(self._find_endpoint)
         self.engine.requests = self._request_counts
         self.databases = DataDatabases(
@@ -185,7 +195,9 @@ class Server:
     def _find_endpoint(self, method: str, path: str) -> ExchangeEndpoint | None:
         """Return what answers requests of the data plane. None for all other requests."""
         found = self.data_plane.find(method, path)
-        return None if found is None else partial(self._answer_exchange, *found, path)
+        if found is None:
+            return None
+        return self._direct.endpoint(*found, partial(self._answer_exchange, *found, path))
 
     async def _answer_exchange(self, endpoint: Endpoint, names: tuple[str, ...], path: str, exchange: Exchange) -> None:
         """Answer a request of the data plane that has arrived in one piece. It passes the same checks as in ASGI."""

@@ -9,8 +9,10 @@ Concurrent requests share database calls. The engine keeps no state that another
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -22,7 +24,7 @@ from headrace import store
 from headrace.admin import Admin
 from headrace.app.app import App
 from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
-from headrace.model.errors import InvalidInput, UnknownConsumer, UnknownStream
+from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.access.transform_modules import TransformModules
@@ -32,10 +34,10 @@ from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.given_leases import GivenLeases
 from headrace.server.data_plane.message_cache import MessageCaches
 from headrace.server.data_plane.publish_batching import Incoming, PublishBatcher
-from headrace.server.data_plane.receive_request import Gone, Share
+from headrace.server.data_plane.receive_request import Gone, Receiver, Share
 from headrace.server.data_plane.receiving import Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream, Registry
-from headrace.server.data_plane.settle_batching import SettleBatcher
+from headrace.server.data_plane.settle_batching import Lost, SettleBatcher
 from headrace.server.errors import unavailable
 from headrace.server.options import Options
 from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase
@@ -159,6 +161,10 @@ class Engine:
         """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._registry.stream(ref)
 
+    def cached_stream(self, ref: str) -> CachedStream | None:
+        """Like `stream`, from the cache only. None if it isn't cached."""
+        return self._registry.cached_stream(ref)
+
     async def streams_named(self, names: frozenset[str]) -> Mapping[str, CachedStream]:
         """Return those of the streams with these names that exist, by their names and ids. Ids win over names."""
         return await self._registry.streams_named(names)
@@ -176,6 +182,10 @@ class Engine:
     def cached_consumer(self, stream: str, ref: str) -> CachedConsumer | None:
         """Like `consumer`, from the cache only. None if it isn't cached."""
         return self._registry.cached_consumer(stream, ref)
+
+    def cached_consumer_anywhere(self, ref: str) -> CachedConsumer | None:
+        """Like `consumer_anywhere`, from the cache only. None if it isn't cached."""
+        return self._registry.cached_consumer(None, ref)
 
     async def consumer_anywhere(self, ref: str) -> CachedConsumer:
         """Return a consumer by its id, by a name that is unique among all streams, or as
@@ -206,22 +216,33 @@ class Engine:
         Raises:
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
         """
+        answer = self.begin_publish(stream, messages)
+        with suppress(Exception):
+            await answer
+        return self.end_publish(stream, messages, answer)
+
+    def begin_publish(self, stream: CachedStream, messages: Incoming) -> asyncio.Future[int]:
+        """Begin what `publish` does. Call `end_publish` with the future once it is done. Raises as `publish` does."""
         if not 1 <= len(messages) <= MAX_PUBLISHED:
             raise InvalidInput(f"A request has {len(messages):,} messages. Send 1 to {MAX_PUBLISHED:,}.")
-        shared = self._running()
         publishes = self._publishes.get(stream.name)
         if publishes is None:
             publishes = self._publishes[stream.name] = PublishBatcher(
-                shared.database, stream.name, self._tasks.start, self._clock
+                self._running().database, stream.name, self._tasks.start, self._clock
             )
+        return publishes.publish(messages)
+
+    def end_publish(self, stream: CachedStream, messages: Incoming, answer: asyncio.Future[int]) -> int:
+        """Return the result of a publish that is done, as `publish` does."""
         try:
-            count = await publishes.publish(messages)
+            count = answer.result()
         except UnknownStream:
             self._publishes.pop(stream.name, None)
             self.clear_caches()
             raise
         self.counts.published += count
-        shared.publisher.committed(stream.name, max(filter(None, messages.deliver_at), default=None))
+        if self._shared is not None:
+            self._shared.publisher.committed(stream.name, max(filter(None, messages.deliver_at), default=None))
         return count
 
     async def receive(
@@ -244,23 +265,45 @@ class Engine:
         if not 0 <= wait_for <= MAX_WAIT:
             raise InvalidInput(f"wait_for={wait_for:g} is out of range. Give 0 to {MAX_WAIT:,.0f} seconds.")
         self._running()
-        receivers = self._receivers.get(consumer.number)
-        if receivers is None or consumer.version > receivers.consumer.version:
-            receivers = await self._receivers_of(consumer)
+        receivers = self.receivers(consumer) or await self._receivers_of(consumer)
         try:
             share = await receivers.receive(batch_size, wait_for, gone)
         except UnknownConsumer:
             self._forget_consumer(consumer)
             raise
+        self._count_received(consumer, share)
+        return share
+
+    def receivers(self, consumer: CachedConsumer) -> Receivers | None:
+        """Return the receivers of a consumer. None if it has none with its current settings."""
+        receivers = self._receivers.get(consumer.number)
+        return None if receivers is None or consumer.version > receivers.consumer.version else receivers
+
+    def end_receive(self, consumer: CachedConsumer, receivers: Receivers, receiver: Receiver) -> Share:
+        """Return the share of a request that `receivers` have begun, now that it is done. Raises as `receive` does."""
+        receivers.end(receiver)
+        try:
+            share = receiver.answer.result()
+        except UnknownConsumer:
+            self._forget_consumer(consumer)
+            raise
+        self._count_received(consumer, share)
+        return share
+
+    def _count_received(self, consumer: CachedConsumer, share: Share) -> None:
         self.counts.received += len(share.seqs)
         if share.lease is not None and share.ack_ids:  # retention may have deleted all of them meanwhile
             self._given.add(consumer.number, share.lease, share.ack_ids)
-        return share
 
     async def release(self, consumer: CachedConsumer, share: Share) -> None:
         """Release the messages of a client that disconnected before its answer. The attempt is not counted."""
         self.counts.received -= len(share.seqs)
         await (await self._receivers_of(consumer)).give_back(share)
+
+    def start_release(self, consumer: CachedConsumer, share: Share) -> None:
+        """Begin what `release` does. While the server stops, the messages are delivered again after their lease."""
+        with suppress(StoreUnavailable):
+            self._tasks.start(self.release, consumer, share)
 
     async def settle(
         self, consumer: CachedConsumer, ack_ids: Sequence[str], failure: Failure | None = None, *, strict: bool = False
@@ -278,10 +321,11 @@ class Engine:
             UnknownConsumer, StoreUnavailable.
         """
         if failure is None and not strict:
-            lease = self._given.take(consumer.number, ack_ids)
-            if lease is not None:
-                held = await self._settles_of(consumer).ack_lease(lease)
-                return self._count_settled(consumer, len(ack_ids), failure, [] if held else list(ack_ids))
+            begun = self.begin_ack(consumer, ack_ids)
+            if begun is not None:
+                with suppress(Exception):
+                    await begun[1]
+                return self.end_ack(consumer, ack_ids, *begun)
         ours, stale = await self._opened(consumer, ack_ids)
         distinct = len(ours) + len(stale)
         if ours:
@@ -291,6 +335,19 @@ class Engine:
                     text for text, one in ours.items() if (one.lease, one.seq) in lost or (one.lease, None) in lost
                 ]
         return self._count_settled(consumer, distinct, failure, stale)
+
+    def begin_ack(self, consumer: CachedConsumer, ack_ids: Sequence[str]) -> tuple[int, asyncio.Future[Lost]] | None:
+        """Begin to ack all messages of a lease that this server has given. Call `end_ack` with what it returns, once
+        the future is done. None if these are not the ack ids of such a lease. Raises as `settle` does."""
+        lease = self._given.take(consumer.number, ack_ids)
+        return None if lease is None else (lease, self._settles_of(consumer).ack_lease(lease))
+
+    def end_ack(
+        self, consumer: CachedConsumer, ack_ids: Sequence[str], lease: int, answer: asyncio.Future[Lost]
+    ) -> list[str]:
+        """Return the stale ids of such an ack that is done, as `settle` does."""
+        stale = list(ack_ids) if (lease, None) in answer.result() else []
+        return self._count_settled(consumer, len(ack_ids), None, stale)
 
     def _settles_of(self, consumer: CachedConsumer) -> SettleBatcher:
         settles = self._settles.get(consumer.number)

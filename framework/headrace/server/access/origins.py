@@ -48,16 +48,16 @@ class OriginPolicy:
 
     def violation(self, scope: Scope) -> Problem | None:
         """Return why a request must be refused while the server is open, or None."""
-        if self._is_plain(scope["headers"]):
+        if self.is_plain(scope["headers"]):
             return None
         signs = _Signs(scope["headers"])
         if len(signs.hosts) == 1 and len(self._known) < _MAX_KNOWN and self._allows(signs.hosts[0], {}):
             self._known.update(value for name, value in scope["headers"] if name == b"host")
         return self._foreign_host(signs.hosts, scope) or signs.cross_site(scope) or signs.simple_body(scope)
 
-    def _is_plain(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    def is_plain(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Return whether a request has no sign of a browser, and a host that is known to be allowed, which is nearly
-        always so."""
+        always so. It then has no violation, nor has `consuming_get` one, now or later."""
         found = dict(headers)
         return (
             len(found) == len(headers)

@@ -17,7 +17,7 @@ from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SE
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import Problem
-from headrace.server.http import Request, parameters
+from headrace.server.http import parameters
 
 RECEIVE_PARAMETERS = ("batch_size", "wait_for")
 """Query parameters of a receive request."""
@@ -118,14 +118,19 @@ _ONE = {one.name: one.default for one in msgspec.structs.fields(Publish) if one.
 
 _decode_publish = msgspec.json.Decoder(Publish).decode
 _decode_receive = msgspec.json.Decoder(Receive).decode
+decode_settle = msgspec.json.Decoder(Settle).decode
+decode_nack = msgspec.json.Decoder(Nack).decode
 
 
 def encode_deliveries(share: Share) -> bytes:
     """Encode received messages for dialect A, as `Deliveries`."""
-    return b'{"data":[%b]}' % b",".join([
-        b'{"ack_id":"%b","message":{%b,"attempt":%d}}' % (ack_id.encode(), message.encoded, attempt)
-        for ack_id, message, attempt in zip(share.ack_ids, share.messages, share.attempts, strict=True)
-    ])  # fmt: skip
+    pieces: list[bytes] = [b'{"data":[']
+    start = b'{"ack_id":"'
+    for ack_id, message, attempt in zip(share.ack_ids, share.messages, share.attempts, strict=True):
+        pieces += (start, ack_id.encode(), b'","message":{', message.encoded, b',"attempt":%d}}' % attempt)
+        start = b',{"ack_id":"'
+    pieces.append(b"]}")
+    return b"".join(pieces)  # in one pass, since messages may be large
 
 
 def read_messages(body: bytes) -> Incoming:
@@ -250,16 +255,16 @@ def delay_in_seconds(milliseconds: float) -> float:
     return milliseconds / 1000
 
 
-def read_receive(request: Request) -> tuple[int, float]:
+def read_receive(body: bytes, query_string: bytes) -> tuple[int, float]:
     """Return the batch size and the seconds to wait, from the query and the body. The body takes precedence."""
-    if not request.body:
-        return _read_query(request.query_string)
-    receive = _decode_receive(request.body) if request.body.strip() else Receive()
-    query = request.query
+    if not body:
+        return _read_query(query_string)
+    receive = _decode_receive(body) if body.strip() else Receive()
+    query = parameters(query_string)
     if query:
-        if "batch_size" in query and b"batch_size" not in request.body:
+        if "batch_size" in query and b"batch_size" not in body:
             receive.batch_size = _batch_size(query["batch_size"])
-        if "wait_for" in query and b"wait_for" not in request.body:
+        if "wait_for" in query and b"wait_for" not in body:
             receive.wait_for = query["wait_for"]
     return _checked(receive)
 

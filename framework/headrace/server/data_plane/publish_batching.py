@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
@@ -15,11 +16,13 @@ from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.payloads import UniqueWhile
 from headrace.server.data_plane.coalescing import fail
+from headrace.server.data_plane.gathering import Gathering
 from headrace.server.errors import unavailable
 from headrace.store.messages.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
 
 MAX_TRANSACTIONS = 2
-"""Concurrent transactions of one stream. One may be written while another waits for the disk."""
+"""Concurrent transactions of one stream. There is one, as long as the next one can take all requests that wait for it.
+Two would share them, and each costs about the same."""
 
 
 class Incoming(msgspec.Struct):
@@ -87,8 +90,11 @@ class PublishBatcher:
         self._database = database
         self._stream = stream
         self._start = start
-        self._queue: list[_PendingPublish] = []
+        self._queue: deque[_PendingPublish] = deque()
         self._workers = 0
+        self._messages = self._characters = 0  # of the queue
+        self._lone = 0  # transactions for one request each, which can't be shared
+        self._gathering = Gathering(clock)
         self._clock = clock
         self.used_at = clock()
 
@@ -97,53 +103,74 @@ class PublishBatcher:
         """Whether no request is in work."""
         return not self._workers
 
-    async def publish(self, messages: Incoming) -> int:
-        """Publish messages, all or none. Returns how many were published or scheduled.
+    def publish(self, messages: Incoming) -> asyncio.Future[int]:
+        """Publish messages, all or none. The future's result is how many were published or scheduled.
+
+        Its exceptions: UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
 
         Raises:
-            UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
+            StoreUnavailable: the server is stopping. Nothing is published.
         """
         self.used_at = self._clock()
         request = _PendingPublish(messages)
-        self._queue.append(request)
-        if self._workers < MAX_TRANSACTIONS:
-            self._workers += 1
+        if self._workers < MAX_TRANSACTIONS and (not self._workers or self._exceeds_transaction(request)):
             self._start(self._work)
-        return await request.answer
+            self._workers += 1
+        self._queue.append(request)
+        self._messages += len(messages)
+        self._characters += request.characters
+        self._gathering.joined(self._queue)
+        return request.answer
+
+    def _exceeds_transaction(self, request: _PendingPublish) -> bool:
+        """Return whether one transaction can't take the requests in the queue and this one."""
+        return (
+            self._lone > 0
+            or not request.messages.plain
+            or self._messages + len(request.messages) > CHUNK_MESSAGES
+            or self._characters + request.characters > CHUNK_CHARACTERS
+        )
 
     async def _work(self) -> None:
         try:
             while self._queue:
+                await self._gathering.gather(self._queue)
                 requests = self._next()
+                if not requests:  # while this one waited for more of them
+                    break
                 try:
-                    await self._publish(requests)
+                    with self._gathering.call(requests):
+                        await self._publish(requests)
                 except BaseException as error:  # raised in the requests
                     fail([one.answer for one in requests], error)
                     if not isinstance(error, Exception):
                         raise
         finally:
             self._workers -= 1
-            remaining, self._queue = self._queue, []  # empty unless cancelled
+            remaining, self._queue = self._queue, deque()  # empty unless cancelled
+            self._messages = self._characters = 0
             fail([one.answer for one in remaining], unavailable("The server is stopping. Try again."))
 
     def _next(self) -> list[_PendingPublish]:
-        """Take the requests that fit into one statement.
+        """Take the requests that fit into one statement. None if another transaction has taken all of them.
 
         A request with message ids, unique keys or scheduled messages is published alone, since its answer is the
         number of new messages.
         """
-        first = self._queue.pop(0)
-        taken = [first]
-        if not first.messages.plain:
-            return taken
-        count, characters = len(first.messages), first.characters
+        taken: list[_PendingPublish] = []
+        count = characters = 0
         while self._queue:
             following = self._queue[0]
             count += len(following.messages)
             characters += following.characters
-            if count > CHUNK_MESSAGES or characters > CHUNK_CHARACTERS or not following.messages.plain:
+            fits = count <= CHUNK_MESSAGES and characters <= CHUNK_CHARACTERS and following.messages.plain
+            if taken and not fits:
                 break
-            taken.append(self._queue.pop(0))
+            taken.append(self._queue.popleft())
+            self._messages -= len(following.messages)
+            self._characters -= following.characters
+            if not following.messages.plain:
+                break
         return taken
 
     async def _publish(self, requests: list[_PendingPublish]) -> None:
@@ -166,6 +193,8 @@ class PublishBatcher:
 
     async def _publish_one(self, request: _PendingPublish) -> None:
         messages = request.messages
+        lone = not messages.plain
+        self._lone += lone
         try:
             count = await store.publish_all(
                 self._database, self._stream, messages.keys, messages.data, messages.headers,
@@ -176,6 +205,8 @@ class PublishBatcher:
             fail([request.answer], _with_key(messages, error))
         else:
             _answer(request, count)
+        finally:
+            self._lone -= lone
 
 
 def _answer(request: _PendingPublish, count: int) -> None:

@@ -52,9 +52,9 @@ Gone = Callable[[], Awaitable[None]]
 
 class Receiver:
     """A request that receives messages. `until` is the end of its wait. `called` is whether a
-    running lease call includes it."""
+    running lease call includes it, and `watched` whether its wait and its client are looked after."""
 
-    __slots__ = ("answer", "called", "gone", "since", "timer", "until", "want", "watching")
+    __slots__ = ("answer", "called", "gone", "since", "timer", "until", "want", "watched", "watching")
 
     def __init__(self, want: int, since: float, until: float, gone: Gone | None) -> None:
         self.want = want
@@ -62,9 +62,15 @@ class Receiver:
         self.until = until
         self.gone = gone
         self.called = False
+        self.watched = False
         self.answer: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
         self.watching: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for messages if there are none."""
+        return self.until > self.since
 
     async def watch(self, gone: Gone) -> None:
         """Wait until the client disconnects, then fail the request."""

@@ -24,6 +24,7 @@ from headrace.model.records import Batch
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.leasing.lease_calls import LeaseCalls
 from headrace.server.data_plane.coalescing import Coalescer, fail
+from headrace.server.data_plane.gathering import Gathering
 from headrace.server.data_plane.message_cache import CachedMessage, MessageCache, MessageCaches, complete
 from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
 from headrace.server.data_plane.registry import CachedConsumer
@@ -98,7 +99,9 @@ class Receivers:
         self._queue: list[Receiver] = []
         self._waits = 0
         self._at_work = False
+        self._looking: asyncio.TimerHandle | None = None
         self._draining = False
+        self._gathering = Gathering(clock)
         self.used_at = clock()
 
     @property
@@ -136,39 +139,70 @@ class Receivers:
             TooManyWaiting: the consumer's max_waiting is reached.
             UnknownConsumer, StoreUnavailable, FilterTooSlow.
         """
-        self.used_at = now = self._clock()
-        if self._waits >= self.consumer.spec.max_waiting:
-            raise TooManyWaiting(self.consumer.name, self.consumer.spec.max_waiting)
-        wait = 0.0 if self._draining else wait
-        receiver = Receiver(want, now, now + wait, gone)
-        self._queue.append(receiver)
-        self._waits += wait > 0
-        if not self._at_work:
-            self._at_work = True
-            self._start(self._serve)
-        elif wait <= 0:
-            self.calls.hurry()  # it must be answered at once, even if there can't be anything
-        elif self.calls.polling or not self._idle.subscribed:
-            self.calls.wake()  # else the waiting requests have looked, and will be notified
-        first_look = min(wait, WATCH) if wait > 0 else WATCH
-        receiver.timer = asyncio.get_running_loop().call_later(first_look, self._look_after, receiver)
+        receiver = self.begin(want, wait, gone)
         try:
             return await receiver.answer
         except asyncio.CancelledError:
             self._take_back(receiver.answer)
             raise
         finally:
-            self._waits -= wait > 0
-            receiver.end()
-            if not receiver.called:
-                self._leave(receiver)
+            self.end(receiver)
+
+    def begin(self, want: int, wait: float, gone: Gone | None = None) -> Receiver:
+        """Begin what `receive` does. Its `answer` is a future with the share. Call `end` when that is done.
+
+        Raises:
+            TooManyWaiting: the consumer's max_waiting is reached.
+            StoreUnavailable: the server is stopping.
+        """
+        self.used_at = now = self._clock()
+        if self._waits >= self.consumer.spec.max_waiting:
+            raise TooManyWaiting(self.consumer.name, self.consumer.spec.max_waiting)
+        wait = 0.0 if self._draining else wait
+        receiver = Receiver(want, now, now + wait, gone)
+        if not self._at_work:
+            self._start(self._serve)
+            self._at_work = True
+        elif wait <= 0:
+            self.calls.hurry()  # it must be answered at once, even if there can't be anything
+        elif self.calls.polling or not self._idle.subscribed:
+            self.calls.wake()  # else the waiting requests have looked, and will be notified
+        self._queue.append(receiver)
+        self._gathering.joined(self._queue)
+        self._waits += receiver.waits
+        if 0 < wait < WATCH:
+            receiver.watched = True
+            receiver.timer = asyncio.get_running_loop().call_later(wait, self._look_after, receiver)
+        elif self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(WATCH, self._look_after_all, now)
+        return receiver
+
+    def end(self, receiver: Receiver) -> None:
+        """End a request that was begun, whatever became of it."""
+        self._waits -= receiver.waits
+        receiver.end()
+        if not receiver.called:
+            self._leave(receiver)
+
+    def _look_after_all(self, since: float) -> None:
+        """Begin to look after the requests that wait since before a time. Most are answered before that, so they need
+        no timers of their own."""
+        self._looking = None
+        new = False
+        for receiver in list(self._queue):
+            if not receiver.watched and receiver.since <= since:
+                receiver.watched = True
+                self._look_after(receiver)
+            new = new or not receiver.watched
+        if new:
+            self._looking = asyncio.get_running_loop().call_later(WATCH, self._look_after_all, self._clock())
 
     def _look_after(self, receiver: Receiver) -> None:
         """End a request's wait if it is over. Otherwise begin to watch whether its client is connected.
 
         A request without a wait is watched, too: it may be in line for a place to examine messages.
         """
-        if receiver.until > receiver.since:
+        if receiver.waits:
             left = receiver.until - self._clock()
             if left <= 0:
                 self._expire(receiver)
@@ -198,6 +232,7 @@ class Receivers:
         try:
             while self._queue:
                 try:
+                    await self._gathering.gather(self._queue)
                     batch = await self._call()
                     if batch is not None and not batch.more and self._queue:
                         await self.calls.rest(batch, self.consumer.spec)
@@ -218,7 +253,8 @@ class Receivers:
             if not called:
                 return None
             try:
-                batch = await self._lease([one.want for one in called])
+                with self._gathering.call(called):
+                    batch = await self._lease([one.want for one in called])
             finally:
                 for receiver in called:
                     receiver.called = False

@@ -64,6 +64,10 @@ class Registry:
         """Return a stream by its id or name. Raises `UnknownStream`."""
         return await self._streams.get(ref, lambda: self._find_stream(ref))
 
+    def cached_stream(self, ref: str) -> CachedStream | None:
+        """Return a cached stream by its id or name. None if it isn't cached."""
+        return self._streams.cached(ref)
+
     async def streams_named(self, names: frozenset[str]) -> Mapping[str, CachedStream]:
         """Return those of the streams with these names that exist, by their names and ids. Ids win over names."""
         return await self._named.get(names, lambda: self._find_streams(names))
@@ -73,8 +77,9 @@ class Registry:
         `UnknownStream`, `UnknownConsumer`."""
         return await self._consumers.get((stream, ref), lambda: self._find_consumer(stream, ref))
 
-    def cached_consumer(self, stream: str, ref: str) -> CachedConsumer | None:
-        """Return a cached consumer by the arguments of `consumer`. None if it isn't cached."""
+    def cached_consumer(self, stream: str | None, ref: str) -> CachedConsumer | None:
+        """Return a cached consumer by the arguments of `consumer`, or with None of `consumer_anywhere`. None if it isn't
+        cached."""
         return self._consumers.cached((stream, ref))
 
     async def consumer_anywhere(self, ref: str) -> CachedConsumer:

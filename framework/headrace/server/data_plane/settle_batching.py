@@ -11,10 +11,15 @@ from headrace import store
 from headrace.model.ack_ids import AckId
 from headrace.model.outcomes import Failure, Settlement
 from headrace.server.data_plane.coalescing import Coalescer, fail
+from headrace.server.data_plane.gathering import Gathering
 from headrace.server.errors import unavailable
 
 MAX_MESSAGES = 5000
 """Largest number of messages in one settle call, unless a single request has more."""
+
+
+Lost = set[tuple[int, int | None]]
+"""Messages with a lost lease by (lease, seq), and whole leases that were lost by (lease, None)."""
 
 
 class _PendingSettle:
@@ -28,7 +33,7 @@ class _PendingSettle:
         self.whole = whole
         self.singles = singles
         self.failure = failure
-        self.answer: asyncio.Future[set[tuple[int, int | None]]] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
 
 
 def _pending(ids: Sequence[AckId], failure: Failure | None, strict: bool) -> _PendingSettle:
@@ -60,6 +65,7 @@ class SettleBatcher:
         self._calls = coalescer.turns()
         self._queue: list[_PendingSettle] = []
         self._working = False
+        self._gathering = Gathering(clock)
         self._clock = clock
         self.used_at = clock()
 
@@ -68,9 +74,7 @@ class SettleBatcher:
         """Whether no request is in work."""
         return not self._working
 
-    async def settle(
-        self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool
-    ) -> set[tuple[int, int | None]]:
+    async def settle(self, ids: Sequence[AckId], failure: Failure | None, *, strict: bool) -> Lost:
         """Settle messages. Returns (lease, seq) of those with a lost lease, and (lease, None) for a
         whole lease.
 
@@ -83,27 +87,35 @@ class SettleBatcher:
         Raises:
             UnknownConsumer, StoreUnavailable.
         """
-        return await self._settled(_pending(ids, failure, strict))
+        return await self._begin(_pending(ids, failure, strict))
 
-    async def ack_lease(self, lease: int) -> bool:
-        """Ack all messages that a lease holds. Returns whether it was held. Raises as `settle` does."""
-        return (lease, None) not in await self._settled(_PendingSettle({lease}))
+    def ack_lease(self, lease: int) -> asyncio.Future[Lost]:
+        """Ack all messages that a lease holds. If the lease was lost, (lease, None) is in the future's result. It has
+        the exceptions of `settle`.
 
-    async def _settled(self, request: _PendingSettle) -> set[tuple[int, int | None]]:
+        Raises:
+            StoreUnavailable: the server is stopping. Nothing is settled.
+        """
+        return self._begin(_PendingSettle({lease}))
+
+    def _begin(self, request: _PendingSettle) -> asyncio.Future[Lost]:
         self.used_at = self._clock()
-        self._queue.append(request)
         if not self._working:
-            self._working = True
             self._start(self._work)
-        return await request.answer
+            self._working = True
+        self._queue.append(request)
+        self._gathering.joined(self._queue)
+        return request.answer
 
     async def _work(self) -> None:
         try:
             while self._queue:
+                await self._gathering.gather(self._queue)
                 async with self._calls.turn():
                     requests = self._next()
                     try:
-                        await self._settle(requests)
+                        with self._gathering.call(requests):
+                            await self._settle(requests)
                     except BaseException as error:  # raised in the requests
                         fail([one.answer for one in requests], error)
                         if not isinstance(error, Exception):
@@ -149,7 +161,7 @@ class SettleBatcher:
             settlement.leases += [lease for lease, _ in request.singles]
             settlement.seqs += [seq for _, seq in request.singles]
             settlement.failures += [request.failure] * len(request.singles)
-        lost: set[tuple[int, int | None]] = set()
+        lost: Lost = set()
         if settlement:
             lost = {(one.lease_id, one.seq) for one in await store.settle(self._database, self._consumer, settlement)}
         for request in requests:

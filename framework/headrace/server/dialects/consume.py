@@ -69,7 +69,7 @@ class Consume:
     async def next(self, request: Request) -> Response | None:
         """Return messages as records. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await self._operations.consumer_anywhere(request)
-        share = await self._operations.receive(request, consumer, *read_receive(request))
+        share = await self._operations.receive(request, consumer, *read_receive(request.body, request.query_string))
         if share is None:
             return None
         try:

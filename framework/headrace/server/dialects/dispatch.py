@@ -47,6 +47,12 @@ class DataPlane:
         if request.query_string:
             _check_query(request.query_string, RECEIVE_PARAMETERS if endpoint.__name__ in _RECEIVE else ())
 
+    @staticmethod
+    def check_query_of_receive(query_string: bytes) -> None:
+        """Raise a `Problem` if a query has a parameter that a receive request doesn't take."""
+        if query_string:
+            _check_query(query_string, RECEIVE_PARAMETERS)
+
     def find(self, method: str, path: str) -> tuple[Endpoint, tuple[str, ...]] | None:
         """Return the endpoint for a path and the names in the path. None if the path isn't part
         of the data plane."""

@@ -14,7 +14,15 @@ from headrace.model.specs import Backoff
 from headrace.model.text.error_text import given_error
 from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Access, Need
-from headrace.server.data_plane.bodies import Nack, Settle, ack_ids_field, ack_ids_of, delay_in_seconds
+from headrace.server.data_plane.bodies import (
+    Nack,
+    Settle,
+    ack_ids_field,
+    ack_ids_of,
+    decode_nack,
+    decode_settle,
+    delay_in_seconds,
+)
 from headrace.server.data_plane.receive_request import ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
@@ -25,9 +33,6 @@ from headrace.server.transport.limits import Limits
 
 Find = Callable[[Request], Awaitable[CachedConsumer]]
 """Returns the consumer that a request names. Raises unless the caller may receive from it."""
-
-_decode_settle = msgspec.json.Decoder(Settle).decode
-_decode_nack = msgspec.json.Decoder(Nack).decode
 
 _NOT_FOUND = (UnknownConsumer, UnknownStream, UnknownWithinScopes)
 """Errors of look-ups that a deleted consumer causes, too."""
@@ -88,7 +93,7 @@ class Operations:
             consumer = await find(request)
         except _NOT_FOUND as error:
             return await self.settle_deleted(request, error)
-        body = _decode_settle(request.body)
+        body = decode_settle(request.body)
         with argument(ack_ids_field(body)):
             return settled(body, await self.engine.settle(consumer, ack_ids_of(body), strict=body.strict))
 
@@ -102,7 +107,7 @@ class Operations:
             consumer = await find(request)
         except _NOT_FOUND as error:
             return await self.settle_deleted(request, error)
-        body = _decode_nack(request.body)
+        body = decode_nack(request.body)
         ack_ids = ack_ids_of(body)
         delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
         with argument(ack_ids_field(body)):
@@ -119,7 +124,7 @@ class Operations:
             consumer = await find(request)
         except _NOT_FOUND as error:
             return await self.settle_deleted(request, error)
-        body = _decode_settle(request.body)
+        body = decode_settle(request.body)
         with argument(ack_ids_field(body)):
             return settled(body, await self.engine.extend(consumer, ack_ids_of(body)))
 
@@ -131,7 +136,7 @@ class Operations:
         doesn't learn whether their consumer still exists.
         """
         try:
-            body = _decode_nack(request.body)
+            body = decode_nack(request.body)
             ack_ids = ack_ids_of(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Problem):
             raise error from None

@@ -35,7 +35,7 @@ class Pull:
     async def receive(self, request: Request) -> Response | None:
         """Return messages as changes or rows. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await self._operations.consumer_anywhere(request)
-        share = await self._operations.receive(request, consumer, *read_receive(request))
+        share = await self._operations.receive(request, consumer, *read_receive(request.body, request.query_string))
         return None if share is None else Response(200, changes(consumer, share))
 
     async def ack(self, request: Request) -> Response:

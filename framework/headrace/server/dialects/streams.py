@@ -58,7 +58,7 @@ class Streams:
     async def receive(self, request: Request) -> Response | None:
         """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
         consumer = await self._operations.consumer(request)
-        batch_size, wait_for = read_receive(request)
+        batch_size, wait_for = read_receive(request.body, request.query_string)
         share = await self._operations.receive(request, consumer, batch_size, wait_for)
         return None if share is None else Response(200, encode_deliveries(share))
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from typing import Any
 
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headrace.server.http import NO_STORE, Response, Scope
+from headrace.server.transport.heads import Head
 
 COMMON_HEADERS = frozenset((
     b"host", b"content-type", b"content-length", b"authorization", b"user-agent", b"accept", b"accept-encoding",
@@ -48,60 +49,89 @@ class Exchange:
     `RequestResponseCycle`.
 
     Args:
-        endpoint: answers it.
-        scope: what the application needs of the scope of ASGI.
-        transport: of the connection.
-        flow: of the connection.
-        keep_alive: whether the connection goes on after the response.
-        default_headers: the headers of every response.
-        on_response: called after the response.
-
-    Attributes:
+        head: what the request asks for.
+        connection: the connection that it came from.
         body: the body as far as it has arrived.
+        keep_alive: whether the connection goes on after the response.
     """
 
     __slots__ = (
-        "_default_headers", "_flow", "_gone", "_on_response", "_transport", "body", "disconnected", "endpoint", "keep_alive",
-        "more_body", "response_complete", "scope",
+        "_connection", "_gone", "_scope", "body", "disconnected", "head", "keep_alive", "more_body", "response_complete",
     )  # fmt: skip
 
     def __init__(
-        self, endpoint: Endpoint, scope: Scope, transport: asyncio.Transport, flow: FlowControl, keep_alive: bool,
-        default_headers: list[tuple[bytes, bytes]], on_response: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self.endpoint = endpoint
-        self.scope = scope
-        self.body = b""
+        self, head: Head, connection: HttpToolsProtocol, body: bytes = b"", *, keep_alive: bool = True
+    ) -> None:
+        self.head = head
+        self.body = body
         self.keep_alive = keep_alive
-        self._transport = transport
-        self._flow = flow
-        self._default_headers = default_headers
-        self._on_response = on_response
+        self._connection = connection
+        self._scope: Scope | None = None
         self._gone: asyncio.Event | None = None
         self.more_body = False
         self.disconnected = False
         self.response_complete = False
 
-    async def respond(self, response: Response) -> None:
-        """Send the response, once the client has read enough of earlier ones. They would pile up otherwise."""
-        if self._flow.write_paused and not self.disconnected:
-            await self._flow.drain()
-        if not self.disconnected:
-            self._send(response)
+    @property
+    def scope(self) -> Scope:
+        """What the application needs of the scope of ASGI."""
+        if self._scope is None:
+            connection = self._connection
+            self._scope = {
+                **self.head.scope, "scheme": connection.scheme, "server": connection.server, "client": connection.client,
+            }  # fmt: skip
+        return self._scope
 
-    def _send(self, response: Response) -> None:
-        body = response.body
-        headers = [b"%b: %b\r\n" % header for header in (*self._default_headers, *response.headers)]
+    @property
+    def must_wait(self) -> bool:
+        """Whether a response must wait until the client has read earlier ones. They would pile up otherwise."""
+        return self._connection.flow.write_paused and not self.disconnected
+
+    async def respond(self, response: Response) -> None:
+        """Send the response, once the client has read enough of earlier ones."""
+        if self.must_wait:
+            await self._connection.flow.drain()
+        self.respond_now(response)
+
+    def respond_now(self, response: Response) -> None:
+        """Send the response, unless the client has disconnected."""
+        if self.disconnected:
+            return
+        connection, body = self._connection, response.body
+        head = _head(connection.server_state.default_headers, response.status, response.headers)
         end = b"%d\r\n\r\n" if self.keep_alive else b"%d\r\nconnection: close\r\n\r\n"
-        head = b"".join((STATUS_LINE[response.status], *headers, _JSON_NO_STORE, end % len(body)))
         self.response_complete = True
         if len(body) < LARGE:
-            self._transport.write(head + body)
+            connection.transport.write(head + end % len(body) + body)
         else:
-            self._transport.writelines((head, body))
+            connection.transport.writelines((head + end % len(body), body))
         if not self.keep_alive:
-            self._transport.close()
-        self._on_response()
+            connection.transport.close()
+        connection.on_response_complete()
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task of this request."""
+        task = self._connection.loop.create_task(coroutine)
+        self._connection.tasks.add(task)
+        task.add_done_callback(self._connection.tasks.discard)
+
+    def begin_waiting(self, answer: asyncio.Future[Any]) -> None:
+        """Count a future as the work of this request, until `end_waiting`. A server that ends waits for it, or cancels
+        it."""
+        self._connection.tasks.add(answer)  # type: ignore[arg-type]  # what is awaited and cancelled is like a task
+
+    def end_waiting(self, answer: asyncio.Future[Any]) -> None:
+        """Count it no more."""
+        self._connection.tasks.discard(answer)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has disconnected, or is about to be."""
+        return self.disconnected or self._connection.transport.is_closing()
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client has disconnected."""
+        await self.receive()
 
     async def receive(self) -> dict[str, Any]:
         """Wait until the client has disconnected. It is the `receive` of ASGI after the body."""
@@ -124,5 +154,20 @@ class Exchange:
             self._gone.set()
 
 
-Endpoint = Callable[[Exchange], Coroutine[Any, Any, None]]
-"""Answers a request. It raises nothing."""
+Endpoint = Callable[[Exchange], Coroutine[Any, Any, None] | None]
+"""Answers a request. It raises nothing. If it returns a coroutine, that answers it, in a task."""
+
+
+@lru_cache(maxsize=1)
+def _usual_head(date: tuple[tuple[bytes, bytes], ...], status: int) -> bytes:
+    """The head of the usual response up to its length. It changes once a second, with the date."""
+    return b"".join((STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in date), _JSON_NO_STORE))
+
+
+def _head(default_headers: list[tuple[bytes, bytes]], status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The head of a response up to its length."""
+    if status == 200 and not headers:
+        return _usual_head(tuple(default_headers), status)
+    return b"".join((
+        STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in (*default_headers, *headers)), _JSON_NO_STORE,
+    ))  # fmt: skip

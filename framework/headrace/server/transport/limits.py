@@ -87,6 +87,31 @@ class Limits:
         self.held -= scope.get(_HELD, 0)
         self.leave(scope)
 
+    def begin_whole(self, size: int, *, waits: bool = False) -> bool:
+        """Count a request without a token that has arrived in one piece, with a body of `size` bytes. Returns False,
+        and counts nothing, if a limit does not allow it. Otherwise call `end_whole` at its end.
+
+        Args:
+            waits: whether it waits for messages.
+        """
+        options = self.options
+        if self.under_way >= options.max_requests or size > options.max_body or self.held + size > options.max_held:
+            return False
+        if waits:
+            self.waiting += 1
+        else:
+            self.under_way += 1
+        self.held += size
+        return True
+
+    def end_whole(self, size: int, *, waits: bool = False) -> None:
+        """Count such a request no more, nor its body."""
+        if waits:
+            self.waiting -= 1
+        else:
+            self.under_way -= 1
+        self.held -= size
+
     def hold_body(self, scope: Scope, body: bytes) -> None:
         """Count the bytes of a body that has arrived in one piece, until the request ends.
 

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
 from headrace.server.http import NO_STORE, SEND_RESPONSE, Response
 from headrace.server.transport.exchange import MAX_TARGET, Exchange, FindEndpoint, is_common
+from headrace.server.transport.heads import Head, KnownHeads
 from headrace.server.transport.limits import Limits
 
 REFUSED_CONNECTIONS = 100
@@ -33,6 +34,7 @@ class Connection(HttpToolsProtocol):
     limits: Limits
     on_closed: Callable[[], None]
     find_endpoint: FindEndpoint
+    known_heads: KnownHeads
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -47,6 +49,8 @@ class Connection(HttpToolsProtocol):
         self._ignore_input = False
         self._refusal: Problem | None = None
         self._exchange: Exchange | None = None  # the request that is being parsed, if it needs no ASGI
+        self._begun = 0  # requests that began in the last piece
+        self._idle_since = 0.0
         self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
         self._write_deadline: asyncio.TimerHandle | None = None
 
@@ -96,8 +100,32 @@ class Connection(HttpToolsProtocol):
         """Parse a piece of input."""
         if self._ignore_input:
             return
+        between_requests = self._is_between_requests()
+        if between_requests and (known := self.known_heads.find(data)) is not None:
+            if self._deadline is not None:
+                self._cancel_deadline()
+            self._answer(Exchange(known[0], self, known[1]))
+            return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
+        self._begun = 0
+        self._parse(data)
+        if between_requests and self._begun == 1 and self._exchange is None and isinstance(self.cycle, Exchange):
+            self._remember(self.cycle, data)
+
+    def _is_between_requests(self) -> bool:
+        """Return whether every request has arrived and is answered, so that the next byte begins another one."""
+        if self._in_head:
+            return False
+        cycle = self.cycle
+        return cycle is None or (cycle.response_complete and not cycle.more_body)
+
+    def _remember(self, exchange: Exchange, data: bytes) -> None:
+        """Remember the head of a request, if it and its body are all of a piece."""
+        if exchange.keep_alive and not self._in_head and not self._ignore_input:
+            self.known_heads.add(data, exchange.head, exchange.body)
+
+    def _parse(self, data: bytes) -> None:
         self._piece = len(data)
         if self._in_head:
             self._head += self._piece
@@ -133,6 +161,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head = 0
         self._first = self._piece
+        self._begun += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. Trailers are discarded, since the request has begun without them."""
@@ -196,13 +225,10 @@ class Connection(HttpToolsProtocol):
         if endpoint is None:
             return None
         scope = {
-            "type": "http", "http_version": "1.1", "scheme": self.scheme, "server": self.server, "client": self.client,
-            "method": method, "path": text, "raw_path": path, "query_string": query, "headers": self.headers,
+            "type": "http", "http_version": "1.1", "method": method, "path": text, "raw_path": path, "query_string": query,
+            "headers": self.headers,
         }  # fmt: skip
-        return Exchange(
-            endpoint, scope, self.transport, self.flow, parser.should_keep_alive(), self.server_state.default_headers,
-            self.on_response_complete,
-        )  # fmt: skip
+        return Exchange(Head(endpoint, scope), self, keep_alive=parser.should_keep_alive())
 
     def _go_on_through_asgi(self, exchange: Exchange) -> None:
         """Take a request for an ordinary one, since only the first piece of its body has arrived."""
@@ -276,9 +302,9 @@ class Connection(HttpToolsProtocol):
         """Answer a request that has arrived in one piece."""
         self._exchange = None
         self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn uses of a cycle
-        task = self.loop.create_task(exchange.endpoint(exchange))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        coroutine = exchange.head.endpoint(exchange)
+        if coroutine is not None:
+            exchange.start(coroutine)
 
     # --- responses
 
@@ -286,14 +312,42 @@ class Connection(HttpToolsProtocol):
         """End a response. If the request's body has not ended, the rest is awaited for a moment,
         so that the client gets the response."""
         cycle = self.cycle
+        if isinstance(cycle, Exchange) and not self.pipeline:
+            self._end_exchange()
+            return
         super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self._idle_since = self.loop.time()
         if cycle is self.cycle and cycle.response_complete and cycle.more_body and not self.transport.is_closing():
             self._unset_keepalive_if_required()
             self._deadline = self.loop.call_later(self._options.discard_time, self.transport.close)
 
+    def _end_exchange(self) -> None:
+        """Wait for the next request, as uvicorn does after a response. The timer of an idle connection that is set
+        already goes on, and finds that the connection was not idle."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._keep_alive()
+
     def _keep_alive(self) -> None:
         self._unset_keepalive_if_required()
+        self._idle_since = self.loop.time()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has been idle for long enough. It may have had requests since the timer was set."""
+        self.timeout_keep_alive_task = None
+        if self.transport.is_closing() or not self._is_between_requests():
+            return  # the next response sets the timer
+        remaining = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if remaining > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(remaining, self.timeout_keep_alive_handler)
+        else:
+            self.transport.close()
 
     def _refuse(self, problem: Problem) -> None:
         """Respond with a problem and end the connection."""
@@ -381,7 +435,7 @@ def connection_class(
         find_endpoint: returns what answers a request without ASGI. By default nothing does.
     """
     functions = {"on_closed": staticmethod(on_closed), "find_endpoint": staticmethod(find_endpoint)}
-    return type("Connection", (Connection,), {"limits": limits, **functions})
+    return type("Connection", (Connection,), {"limits": limits, "known_heads": KnownHeads(), **functions})
 
 
 def _head_too_large(limit: int) -> Problem:

@@ -62,6 +62,11 @@ _INVALID_VALUES = {
 }
 """Sentences for callers over HTTP, by SQLSTATE."""
 
+_OF_DRIVER = (
+    asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, ValueError
+)  # fmt: skip
+"""The errors that the driver raises."""
+
 _NUMBERED = frozenset(
     f"{table}_pkey"
     for table in ("streams", "consumers", "sources", "backfills", "scheduled", "capture_positions", "capture_failures")
@@ -69,25 +74,33 @@ _NUMBERED = frozenset(
 """The primary keys that are numbered by a sequence."""
 
 
-@contextmanager
-def translated(dsn: str, *, ours: bool = False) -> Iterator[None]:
-    """Raise Headrace's errors for the driver's.
+class translated:  # noqa: N801  # it is used like a function
+    """Raise Headrace's errors for the driver's, as a context manager. A class costs a third of a generator, and each call of
+    the store has one.
 
     Args:
         dsn: named in the message, with its secrets masked.
         ours: whether all the statements are Headrace's own. Then an unknown error of the server becomes a
             `StoreError`. Otherwise it passes unchanged, because the caller's own code may handle it.
     """
-    try:
-        yield
-    except (
-        asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, ValueError,
-    ) as error:  # fmt: skip
-        known = translate(error, dsn)
-        if known is None and ours and isinstance(error, asyncpg.PostgresError):
-            known = _unknown(error, dsn)
+
+    __slots__ = ("_dsn", "_ours")
+
+    def __init__(self, dsn: str, *, ours: bool = False) -> None:
+        self._dsn = dsn
+        self._ours = ours
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or not isinstance(error, _OF_DRIVER):
+            return
+        known = translate(error, self._dsn)
+        if known is None and self._ours and isinstance(error, asyncpg.PostgresError):
+            known = _unknown(error, self._dsn)
         if known is None:
-            raise
+            return
         # What the driver says of a URL that it can't parse may contain a part of the password.
         unreadable = isinstance(error, asyncpg.ClientConfigurationError) or type(error) is ValueError
         raise known from (None if unreadable else error)

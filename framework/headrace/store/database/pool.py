@@ -305,9 +305,19 @@ class Database:
                 )
 
     async def _call(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
+        if self.pooled:
+            return await self._call_pooled(method, query, args)
+        pool, connection = await self._acquire()
+        try:
+            return await getattr(connection, method)(query, *args)
+        except asyncpg.InternalClientError:
+            connection.terminate()
+            raise
+        finally:
+            await self._release(pool, connection)
+
+    async def _call_pooled(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
         async with self._connection() as connection:
-            if not self.pooled:
-                return await getattr(connection, method)(query, *args)
             connection.send_with_next(_SHORT_TRANSACTION)
             async with connection.transaction(isolation="read_committed"):
                 return await getattr(connection, method)(query, *args)

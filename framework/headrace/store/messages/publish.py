@@ -21,6 +21,11 @@ CHUNK_CHARACTERS = 8_000_000
 # Otherwise a connection on which the user has set a codec for JSON would encode it again.
 _PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
 _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
+
+# Connections of the store know their rights, and call directly what the public functions choose by the rights of the caller.
+_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json, null, null)"
+_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
+
 _PUBLISH_UNIQUE = """select headrace.publish_unique(
     $1::text, $2::text, $3::text::json, $4::text, $5::text::json, $6::timestamptz, $7::text)"""
 _PUBLISH_UNIQUE_MANY = """select headrace.publish_unique_many(
@@ -60,7 +65,8 @@ async def publish(
             _PUBLISH_UNIQUE, stream, key, data, unique_key, headers, deliver_at, unique_while
         )
     if message_id is None and deliver_at is None:
-        return await executor.fetchval(f"{_PUBLISH})", stream, key, data, headers)  # type: ignore[no-any-return]
+        query = _PUBLISH_PLAIN if isinstance(executor, Database) else f"{_PUBLISH})"
+        return await executor.fetchval(query, stream, key, data, headers)  # type: ignore[no-any-return]
     return await executor.fetchval(  # type: ignore[no-any-return]
         f"{_PUBLISH}, $5::text, $6::timestamptz)", stream, key, data, headers, message_id, deliver_at
     )
@@ -106,9 +112,13 @@ async def publish_many(
             )
         return published
     careful = message_ids is not None or deliver_at is not None
+    if careful:
+        query = f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])"
+    else:
+        query = _PUBLISH_MANY_PLAIN if isinstance(executor, Database) else f"{_PUBLISH_MANY})"
     for start, end in chunks(data):
         published += await executor.fetchval(
-            f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])" if careful else f"{_PUBLISH_MANY})",
+            query,
             stream,
             keys[start:end],
             data[start:end],
@@ -143,7 +153,7 @@ async def publish_all(
     more: dict[str, Any] = {
         "message_ids": message_ids, "deliver_at": deliver_at, "unique_keys": unique_keys, "unique_while": unique_while
     }  # fmt: skip
-    if sum(1 for _ in chunks(data)) <= 1:
+    if len(list(islice(chunks(data), 2))) <= 1:
         return await publish_many(database, stream, keys, data, headers, **more)
 
     async def publish() -> int:
@@ -155,6 +165,9 @@ async def publish_all(
 
 def chunks(data: Sequence[str], *, max_messages: int = CHUNK_MESSAGES) -> Iterator[tuple[int, int]]:
     """The bounds of the slices in which messages are sent."""
+    if 0 < len(data) <= max_messages and sum(map(len, data)) <= CHUNK_CHARACTERS:
+        yield 0, len(data)
+        return
     start = size = 0
     for place, text in enumerate(data):
         if place > start and (place - start >= max_messages or size + len(text) > CHUNK_CHARACTERS):

@@ -49,6 +49,7 @@ begin
     perform headrace_internal.set_policy(v_stream.id, p_settings);
     update headrace_internal.streams set updated_at = created_at where id = v_stream.id returning * into v_stream;
     perform headrace_internal.create_message_table(v_stream);
+    perform headrace_internal.create_appenders(v_stream);
 end $$;
 
 -- Create the table of a new stream. It belongs to the owner of the schema, also if a superuser or a member of that role
