@@ -24,7 +24,7 @@ from tests.support import servers
 FOLDER = Path(__file__).parents[2] / "docs" / "console"
 WINDOWS = {"desktop": (1280, 760), "phone": (390, 760)}
 SCHEMES = ("light", "dark")  # a change of these is drawn within the time that is waited for charts
-QUALITY = 38
+QUALITY = 32
 """Of WebP, at which text is still sharp."""
 
 MOST_BYTES = 1_500_000
