@@ -97,6 +97,18 @@ function poll(target, interval, setState) {
 }
 
 /**
+ * The last value that was known, for what the server leaves out while its database is away.
+ * @template T
+ * @param {T | null | undefined} value
+ * @returns {T | undefined}
+ */
+export function useKept(value) {
+  const kept = useRef(undefined);
+  if (value !== null && value !== undefined) kept.current = value;
+  return kept.current;
+}
+
+/**
  * Reads a path once, and again when it or `key` changes.
  * @param {string | null} target
  * @param {unknown} [key]

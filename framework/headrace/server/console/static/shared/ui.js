@@ -30,8 +30,8 @@ export function Time({ at, ago = false }) {
 const TONES = {
   good: ["running", "active", "ok", "live", "streaming", "done", "acked", "closed", "idle", "accepted", "caught up"],
   busy: ["in_flight", "backfilling", "catching up", "replaying", "waiting", "starting", "new", "half-open", "next"],
-  warn: ["paused", "parked", "behind", "lagging", "slow", "full", "limited", "rate limited", "cancelled", "draining"],
-  bad: ["blocked", "failed", "failing", "dead_letter", "dead", "lost", "gone", "stopped", "open", "refused", "stuck", "error"],
+  warn: ["paused", "parked", "behind", "lagging", "slow", "full", "limited", "rate limited", "cancelled", "draining", "growing", "unattended", "alarm"],
+  bad: ["blocked", "failed", "failing", "dead_letter", "dead", "lost", "gone", "stopped", "open", "refused", "stuck", "error", "breaker"],
 };
 const MARKS = { good: "●", busy: "◐", warn: "▲", bad: "■", plain: "○" };
 
@@ -43,6 +43,7 @@ export function toneOf(state) {
 
 /** A state in words, with a colour and a mark of its own. */
 export function State({ state, title, tone }) {
+  if (!state) return html`<span class="state good" title=${title}><i aria-hidden="true">●</i> ok</span>`;
   const found = tone ?? toneOf(state);
   return html`<span class=${`state ${found}`} title=${title}><i aria-hidden="true">${MARKS[found]}</i> ${words(state)}</span>`;
 }
@@ -180,7 +181,12 @@ export function Section({ title, id, acts, children }) {
 /** Scrolls a row of links, which may be wider than a phone, to the current one. @param {string | null} current */
 export function useCurrentInSight(current) {
   const place = useRef(null);
-  useEffect(() => place.current?.querySelector("[aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" }), [current]);
+  useEffect(() => {
+    const row = place.current;
+    const link = row?.querySelector("[aria-current]");
+    // scrollIntoView would move the place from which the Tab key goes on.
+    if (link) row.scrollLeft += link.getBoundingClientRect().right - row.getBoundingClientRect().right;
+  }, [current]);
   return place;
 }
 

@@ -4,7 +4,7 @@ import { html } from "../vendor/preact.js";
 import { path } from "../shared/api.js";
 import { Samples } from "../shared/chart.js";
 import { open } from "../shared/dialog.js";
-import { useLive } from "../shared/live.js";
+import { useKept, useLive } from "../shared/live.js";
 import { consumerAt, streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
 import { counted, duration, isForever, number, rate, short } from "../shared/text.js";
@@ -24,7 +24,8 @@ const CHARTS = [
 export default function Consumer({ names: [stream, name] }) {
   const [filters, change] = useFilters({ tab: "work", span: "1h" });
   const live = useLive(path`live/streams/${stream}/consumers/${name}`);
-  const row = live.data?.data;
+  const info = useKept(live.data?.data.info);
+  const row = live.data?.data && { ...live.data.data, info };
   const trail = [["Streams", "streams"], [stream, streamAt(stream)]];
   if (!row) return html`<${Heading} title=${name} trail=${trail} />${live.error ? html`<${Failure} error=${live.error} again=${live.again} />` : html`<${Loading} />`}`;
   const at = consumerAt(stream, name);
@@ -45,17 +46,17 @@ export default function Consumer({ names: [stream, name] }) {
       <${Figure} label="Actors busy" value=${row.actors === null ? "–" : `${number(row.busy_actors)} of ${number(row.actors)}`} />
     </div>
     <${Tabs} label="Parts of the consumer" tabs=${tabs} current=${filters.tab} href=${(tab) => (tab === "work" ? at : `${at}?tab=${tab}`)} />
-    ${filters.tab === "work" ? html`<${Position} info=${row.info} /><${Processes} row=${row} />` : null}
+    ${filters.tab === "work" ? html`${info ? html`<${Position} info=${info} />` : null}<${Processes} row=${row} />` : null}
     ${filters.tab === "messages" ? html`<${Peek} stream=${stream} consumer=${name} />` : null}
     ${filters.tab === "blocked" ? html`<${Blocked} stream=${stream} consumer=${name} row=${row} />` : null}
     ${filters.tab === "charts" ? html`<${Samples} kind="consumer" stream=${stream} consumer=${name} charts=${CHARTS} span=${filters.span} onSpan=${(span) => change({ span }, { replace: true })} />` : null}
     ${filters.tab === "push" ? html`<${Push} stream=${stream} consumer=${name} />` : null}
-    ${filters.tab === "settings" ? html`<${Settings} info=${row.info} />` : null}
+    ${filters.tab === "settings" && info ? html`<${Settings} info=${info} />` : null}
   `;
 }
 
 function Acts({ row, again }) {
-  const admin = may("admin", row.stream);
+  const admin = may("admin", row.stream) && row.info;
   const props = { row, done: again };
   const edit = () => open(EditSettings, {
     ...CONSUMER_SETTINGS, target: path`streams/${row.stream}/consumers/${row.name}`, info: { name: row.name, ...row.info.settings },
@@ -65,7 +66,7 @@ function Acts({ row, again }) {
     <a class="button" href=${`${consumerAt(row.stream, row.name)}/dead-letters`}>Dead letters</a>
     ${admin
       ? html`
-          ${row.paused_until
+          ${row.state === "paused" || row.info.paused_until
             ? html`<button type="button" class="primary" onClick=${() => open(Resume, props)}>Resume</button>`
             : html`<button type="button" onClick=${() => open(Pause, props)}>Pause</button>`}
           <button type="button" onClick=${() => open(Seek, props)}>Seek</button>

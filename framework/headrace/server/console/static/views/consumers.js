@@ -10,7 +10,7 @@ import { duration, number, rate, short } from "../shared/text.js";
 import { Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
 
 const LIMIT = 50;
-const STATES = ["running", "idle", "behind", "paused", "blocked", "failing", "stopped"];
+const STATES = ["ok", "paused", "breaker", "blocked", "growing", "unattended", "full"];
 
 /** Columns of consumers. Lists of one stream leave out its name. @param {boolean} named */
 export const consumerColumns = (named) => [

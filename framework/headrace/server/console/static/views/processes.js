@@ -28,7 +28,7 @@ export default function Processes() {
     ${!rows
       ? live.error ? null : html`<${Loading} />`
       : rows.length
-        ? rows.map((row) => html`<${Process} key=${row.id} row=${row} />`)
+        ? rows.map((row) => html`<${Process} key=${row.process_id ?? row.id} row=${row} />`)
         : html`<${Empty} title="No process runs">Start a worker with <code>headrace run app.py</code>.<//>`}
   `;
 }

@@ -4,7 +4,7 @@ import { html } from "../vendor/preact.js";
 import { cli, path, query } from "../shared/api.js";
 import { Samples } from "../shared/chart.js";
 import { open } from "../shared/dialog.js";
-import { useLive } from "../shared/live.js";
+import { useKept, useLive } from "../shared/live.js";
 import { streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
 import { counted, duration, number, rate, short, size } from "../shared/text.js";
@@ -26,11 +26,12 @@ export default function Stream({ names: [name] }) {
   const live = useLive(path`live/streams/${name}`);
   const consumers = useLive(`live/consumers${query({ stream: name, limit: 200, sort: "lag", desc: true })}`);
   const row = live.data?.data;
+  const info = useKept(row?.info);
   if (!row) return html`<${Heading} title=${name} trail=${[["Streams", "streams"]]} />${live.error ? html`<${Failure} error=${live.error} again=${live.again} />` : html`<${Loading} />`}`;
   const found = consumers.data?.data ?? [];
   return html`
     <${Heading} title=${name} trail=${[["Streams", "streams"]]} state=${html`<${State} state=${row.state} />`}>
-      ${may("admin", name) ? html`<button type="button" onClick=${() => open(EditSettings, { ...STREAM_SETTINGS, target: path`streams/${name}`, info: row.info, command: ["stream edit", [name]], done: live.again })}>Edit settings</button>` : null}
+      ${may("admin", name) && info ? html`<button type="button" onClick=${() => open(EditSettings, { ...STREAM_SETTINGS, target: path`streams/${name}`, info, command: ["stream edit", [name]], done: live.again })}>Edit settings</button>` : null}
       ${may("publish", name) ? html`<button type="button" class="primary" onClick=${() => open(Publish, { stream: name, consumers: found })}>Publish</button>` : null}
     <//>
     <div class="figures" role="group" aria-label="State of the stream">
@@ -46,7 +47,7 @@ export default function Stream({ names: [name] }) {
     ${filters.tab === "messages" ? html`<${Messages} stream=${name} lastSeq=${row.last_seq} />` : null}
     ${filters.tab === "consumers" ? html`<${Consumers} stream=${name} rows=${consumers.data ? found : null} />` : null}
     ${filters.tab === "charts" ? html`<${Samples} kind="stream" stream=${name} charts=${CHARTS} span=${filters.span} onSpan=${(span) => change({ span }, { replace: true })} />` : null}
-    ${filters.tab === "settings" ? html`<${Settings} info=${row.info} />` : null}
+    ${filters.tab === "settings" && info ? html`<${Settings} info=${info} />` : null}
   `;
 }
 
