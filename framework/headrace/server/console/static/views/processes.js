@@ -47,7 +47,7 @@ function Process({ row }) {
       ["Started", html`<${Time} at=${row.started_at} ago=${true} />`],
       ["Last heartbeat", html`<${Time} at=${row.seen_at} ago=${true} />`],
       ["Connections", number(row.connections)],
-      row.server ? ["Requests", `${rate(row.server.requests)}/s, ${number(row.server.in_flight)} in flight, ${number(row.server.waiting)} waiting`] : null,
+      typeof row.requests === "number" ? ["Requests", `${rate(row.requests)}/s`] : null,
     ]} />
     ${consumers.length
       ? html`<${Table} caption=${`Consumers in process ${row.pid}`} columns=${COLUMNS} rows=${consumers} id=${(one) => `${one.stream} ${one.name}`} />`
