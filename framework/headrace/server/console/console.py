@@ -59,7 +59,10 @@ _SHELL = """\
 </html>
 """
 
-_PRELOADED = ("vendor/preact.js", "shared/ui.js", "shared/api.js", "shared/live.js", "shell.js")
+_PRELOADED = (
+    "vendor/preact.js", "shell.js", "shared/ui.js", "shared/api.js", "shared/live.js", "shared/router.js", "shared/text.js",
+    "shared/dialog.js", "shared/table.js", "shared/chart.js",
+)  # fmt: skip
 """Modules that every view needs. The browser fetches them at once instead of one after the other."""
 
 
@@ -121,7 +124,8 @@ def _shell(path: str, raw: str) -> Page:
     depth = path.count("/") - 1 - raw.lower().count("%2f") + (raw.endswith("/") and not path.endswith("/"))
     found = static_files()
     folder = f"static/{found.version}/"
-    preloads = "\n".join(f'<link rel="modulepreload" href="{folder}{name}">' for name in _PRELOADED)
+    needed = (*_PRELOADED, "views/overview.js") if path == HOME else _PRELOADED
+    preloads = "\n".join(f'<link rel="modulepreload" href="{folder}{name}">' for name in needed)
     body = _SHELL.format(
         base="../" * (depth - 1) or "./", files=folder, preloads=preloads, version=escape(version("headrace"))
     )
