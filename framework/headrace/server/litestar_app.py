@@ -27,6 +27,7 @@ from headrace.server.routes import (
     streams,
     tokens,
 )
+from headrace.server.routes.callers import sessions
 from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters
@@ -35,7 +36,7 @@ from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, overview, tokens, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, overview, tokens, sessions, sources, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 

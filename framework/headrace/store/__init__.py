@@ -142,6 +142,7 @@ from headrace.store.catalog.schedules import (
     schedules,
 )
 from headrace.store.catalog.secrets import secret
+from headrace.store.catalog.sessions import begin_session, end_session, session
 from headrace.store.catalog.sources import (
     create_source,
     delete_source,
@@ -310,6 +311,7 @@ __all__ = [
     "backfills",
     "begin_backfill",
     "begin_capture",
+    "begin_session",
     "blocked_keys",
     "cancel_backfills",
     "cancel_job",
@@ -361,6 +363,7 @@ __all__ = [
     "edit_source",
     "edit_stream",
     "edit_token",
+    "end_session",
     "erase",
     "erase_contents",
     "erasures",
@@ -471,6 +474,7 @@ __all__ = [
     "seek_preview",
     "seek_to",
     "server_facts",
+    "session",
     "set_idle_timeout",
     "settle",
     "source",

@@ -102,6 +102,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", "/v1/sources/{source}/failures/retry"): {"ids": [1, 2]},
     ("post", "/v1/sources/{source}/failures/drop"): {"ids": [1, 2]},
     ("post", "/v1/databases"): {"name": "eu", "url_from": "env:EU_DATABASE"},
+    ("post", "/v1/session"): {"token": "hr_0123456789ab_0123456789abcdefghijABCDEFGHIJ0123456789"},
     ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
 }
 """Example request bodies by method and path."""

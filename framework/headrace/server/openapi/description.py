@@ -18,6 +18,7 @@ from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
+from headrace.server.routes.callers.sessions import SignIn
 from headrace.server.routes.http_consumers import NewHttpConsumer
 from headrace.server.routes.tokens import TokenRequest
 from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, WhichFailures
@@ -54,7 +55,7 @@ _TAGS = {
     "Change capture": "Check, pause and resume captures, and backfill tables.",
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
     "Databases": "Add, check and remove further databases, in which streams can live.",
-    "Tokens": "Create and revoke access tokens.",
+    "Tokens": "Create and revoke access tokens, and sign in to the console.",
     "Audit": "Read which changes were made, and in whose name.",
     "Live": "Watch streams, consumers, sources and processes.",
     "Overview": "Read the state of everything.",
@@ -64,7 +65,7 @@ _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
     Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream,
-    Pause, Receive, Republish, Resume, Seek, Settle, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
+    Pause, Receive, Republish, Resume, Seek, Settle, SignIn, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
     WhichFailures,
 )  # fmt: skip
 """Types of request bodies."""
