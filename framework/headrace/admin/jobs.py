@@ -43,7 +43,9 @@ async def create_job(
     total: int | None = None
     try:
         async with database.judging(stream, _COUNTING), within(database, _COUNTING) as connection:
-            total = await store.discard(connection, consumer, selection=selection, dry_run=True)
+            # By groups, since that needs no lock of the consumer. There are as many as reasons.
+            groups = await store.dead_letter_groups(connection, consumer, "reason", selection)
+            total = sum(group.messages for group in groups)
     except (FilterTooSlow, StoreBusy):
         pass  # the job counts what it does
     change = _change_of(stream, "", "create", consumer=name, kind=kind, **selected(selection))

@@ -8,6 +8,7 @@ from headrace import store
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
 from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
+from headrace.server.background import BackgroundPart
 from headrace.store import ClaimedJob
 from headrace.store.database.pool import within
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
@@ -39,13 +40,12 @@ TIDY = 600.0
 """Seconds between two deletions of old jobs."""
 
 
-class JobRunner:
+class JobRunner(BackgroundPart):
     """Works on jobs, one at a time. See `headrace.app.attached`."""
 
     def __init__(self) -> None:
         self._wake = anyio.Event()
         self._draining = False
-        self._scope: anyio.CancelScope | None = None
         self._examined = EXAMINED
 
     def look(self) -> None:
@@ -57,11 +57,11 @@ class JobRunner:
         self._database, self._clock = shared.database, shared.time.clock
         self._tidy_at = float("-inf")
         try:
-            with anyio.CancelScope() as self._scope:
+            with anyio.CancelScope() as self.scope:
                 if self._database.maintains:  # a role with fewer rights leaves jobs to others
                     await run_with_retry("jobs", self._work)
         finally:
-            self._scope = None
+            self.scope = None
             self._draining = False  # the app may run again
 
     async def _work(self, database_retry: DatabaseRetry) -> None:
@@ -118,17 +118,3 @@ class JobRunner:
         """Begin nothing more."""
         self._draining = True
         self._wake.set()
-
-    def hurry(self) -> None:
-        """End now. A step that is cut off leaves nothing, and its claim expires."""
-        if self._scope is not None:
-            self._scope.cancel()
-
-    def notified(self, stream_id: int) -> None:
-        """Commits to streams are no news here."""
-
-    def published(self, stream: str) -> None:
-        """Nor are messages of this process."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Jobs are polled for in any case."""

@@ -15,6 +15,7 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
+from headrace.server.background import BackgroundPart
 from headrace.store import AnswerToRecord, DeliveryToRecord
 
 log = Log("headrace")
@@ -52,7 +53,7 @@ class Gathered(Generic[T]):
         return [event for events in taken.values() for event in events]
 
 
-class RecentEvents:
+class RecentEvents(BackgroundPart):
     """Records deliveries to webhooks and answers of endpoints. See `headrace.app.attached`.
 
     Nothing is recorded while the database is away, or if its role may not.
@@ -62,7 +63,6 @@ class RecentEvents:
         self._deliveries: Gathered[DeliveryToRecord] = Gathered()
         self._answers: Gathered[AnswerToRecord] = Gathered()
         self._news, self._stopped = anyio.Event(), anyio.Event()
-        self._scope: anyio.CancelScope | None = None
 
     def delivered(self, delivery: DeliveryToRecord) -> None:
         """Record a delivery to a webhook."""
@@ -75,18 +75,19 @@ class RecentEvents:
         self._news.set()
 
     async def run(self, shared: Shared) -> None:
-        """Write until `drain`, and then what is left."""
+        """Write until `drain`, and then what is left, unless that takes long."""
         try:
-            with anyio.CancelScope() as self._scope:
+            with anyio.CancelScope() as self.scope:
                 while not self._stopped.is_set():
                     await self._news.wait()
                     self._news = anyio.Event()
                     await self._write(shared.database)
                     with anyio.move_on_after(INTERVAL):
                         await self._stopped.wait()
-                await self._write(shared.database)
+                with anyio.move_on_after(INTERVAL):
+                    await self._write(shared.database)
         finally:
-            self._scope = None
+            self.scope = None
             self._stopped = anyio.Event()  # the app may run again
 
     async def _write(self, database: store.Database) -> None:
@@ -99,20 +100,6 @@ class RecentEvents:
         """Write what is left, and end."""
         self._stopped.set()
         self._news.set()
-
-    def hurry(self) -> None:
-        """End now."""
-        if self._scope is not None:
-            self._scope.cancel()
-
-    def notified(self, stream_id: int) -> None:
-        """Commits to streams are no news here."""
-
-    def published(self, stream: str) -> None:
-        """Nor are messages of this process."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Nothing is polled for."""
 
 
 async def _record(

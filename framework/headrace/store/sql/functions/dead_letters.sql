@@ -85,6 +85,8 @@ begin
     return v_seqs;
 end $$;
 
+-- The next two functions look up each dead letter that was chosen. A hash or merge join would read all of the consumer.
+
 -- Deliver dead letters again. Attempts count from zero, and messages of a key keep their order. A blocked key
 -- continues from the message that blocked it. If several messages block it (a run that died as a whole), all of them
 -- are delivered again.
@@ -96,7 +98,7 @@ end $$;
 create or replace function headrace_internal.redrive_chosen(
     p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
 ) returns bigint
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_stream  headrace_internal.streams;
     v_cursor  headrace_internal.cursors;
@@ -168,7 +170,7 @@ end $$;
 create or replace function headrace_internal.discard_chosen(
     p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
 ) returns bigint
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_cursor  headrace_internal.cursors;
     v_next    headrace_internal.cursors;
