@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from headrace import App, Message, Reject
 from headrace.model.specs import ConsumerSpec
+from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.server.serve import ServerRunner
 from headrace.sources.webhook import WebhookSpec
-from tests.console.standins import ServerWithStandIns
 from tests.support.silence import Proxy
 
 PATIENCE = 30.0
@@ -120,7 +120,7 @@ class World:
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self.app = App(self._proxy.url(), streams=["orders", "payments", "emails"])
         _declare(self.app)
-        server = ServerWithStandIns(self.app, Options(push_allow=("loopback",), push_refresh_interval=0.5))
+        server = Server(self.app, Options(push_allow=("loopback",), push_refresh_interval=0.5))
         self._runner = ServerRunner(
             self.app,
             server,
