@@ -8,6 +8,7 @@ from benchmarks.harness import Options
 from benchmarks.report import Result
 from benchmarks.suite.capture import capture
 from benchmarks.suite.compaction import compaction
+from benchmarks.suite.console import console
 from benchmarks.suite.costs import costs
 from benchmarks.suite.crowd import crowd
 from benchmarks.suite.drain import drain
@@ -60,6 +61,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         http,
         push,
         tenants,
+        console,
         observe,
         start,
         capture,

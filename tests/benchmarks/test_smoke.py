@@ -81,6 +81,7 @@ def test_list_names_every_benchmark() -> None:
         "multitude",
         "transactional",
         "http",
+        "console",
         "capture",
         "spark",
     } <= {line.split()[0] for line in listed.stdout.splitlines()}

@@ -26,6 +26,9 @@ PRINTED = [
     ("consumer info orders ship", f"curl {NOWHERE}/v1/streams/orders/consumers/ship"),
     ("consumer rm orders ship", f"curl -X DELETE '{NOWHERE}/v1/streams/orders/consumers/ship?force=false'"),
     ("consumer dead-letters show orders ship 5", f"curl {NOWHERE}/v1/streams/orders/consumers/ship/dead_letters/5"),
+    ("stream search orders --filter a.>", f"curl '{NOWHERE}/v1/streams/orders/search?filter=a.%3E&limit=50'"),
+    ("stream journey orders 7", f"curl '{NOWHERE}/v1/streams/orders/journeys/7?limit=1000'"),
+    ("job ls", f"curl '{NOWHERE}/v1/jobs?limit=100'"),
     ("stream view orders --first 3 --from 2", f"curl '{NOWHERE}/v1/streams/orders/messages?limit=3&start_seq=2'"),
     ("token ls", f"curl {NOWHERE}/v1/tokens"),
 ]
@@ -42,6 +45,9 @@ BODIES = [
     ("consumer receive orders ship --batch-size 5 --wait 5s", "/streams/orders/consumers/ship/receive",
      {"batch_size": 5, "wait_for": 5000}),
     ("consumer seek orders ship start", "/streams/orders/consumers/ship/seek", {"to": "start"}),
+    ("consumer seek orders ship end --dry-run", "/streams/orders/consumers/ship/seek", {"to": "end", "dry_run": True}),
+    ("consumer dead-letters purge orders ship --reason rejected --background", "/jobs",
+     {"kind": "purge", "stream": "orders", "consumer": "ship", "selection": {"reason": "rejected"}}),
     ("consumer replay orders ship --from 2 --to 3", "/streams/orders/consumers/ship/replay",
      {"start_seq": 2, "end_seq": 3}),
     ("consumer pause orders ship", "/streams/orders/consumers/ship/pause", {}),
@@ -106,7 +112,6 @@ def test_a_database_in_use_is_no_server(headrace: Headrace) -> None:
     [
         ("consumer info ship", "`orders ship`"),
         ("consumer pause ship", "`orders ship`"),
-        ("consumer seek orders ship end --dry-run", "--dry-run"),
         ("consumer receive orders ship --ack", "--ack"),
         ("publish orders", "stream send"),
         ("stream rm orders --database postgresql://x", "--database"),

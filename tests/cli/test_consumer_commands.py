@@ -284,9 +284,9 @@ def test_seek_back_and_forward(orders: Operator) -> None:
 def test_a_seek_that_is_only_tried(orders: Operator) -> None:
     orders.call("consumer", "edit", "ship", "--filter", "orders.us.>", "--where", "data.total > 100")
     orders.call("consumer", "seek", "ship", "end")
-    for to, ahead in (("start", 2), ("4", 1), ("1h", 2), ("end", 0)):
-        assert orders.json("consumer", "seek", "ship", to, "--dry-run")["ahead"] == ahead
-    assert "after the seek: 2" in orders.out("consumer", "seek", "ship", "start", "--dry-run")
+    for to, again in (("start", 2), ("4", 1), ("1h", 2), ("end", 0)):
+        assert orders.json("consumer", "seek", "ship", to, "--dry-run")["again"] == again
+    assert "would continue after seq 0" in orders.out("consumer", "seek", "ship", "start", "--dry-run")
     assert _receive(orders, code=1) == []
 
 

@@ -11,8 +11,9 @@ from tests.support.paths import filled
 
 pytestmark = pytest.mark.asyncio
 
-_UNGUARDED = {"health", "ready", "deliver"}
-"""Routes without tokens: probes, and webhooks, which are verified by their signatures."""
+_UNGUARDED = {"health", "ready", "deliver", "read_me", "sign_in", "sign_out"}
+"""Routes without tokens: probes, webhooks, which are verified by their signatures, and those that say who the caller is, which
+`tests/security/test_sessions.py` tries."""
 
 
 async def _token(api: Api, *scopes: str) -> dict[str, str]:

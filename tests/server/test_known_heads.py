@@ -126,3 +126,27 @@ async def test_the_number_and_the_size_of_remembered_heads_are_bounded(monkeypat
     assert known.find(long) is None
     known.add(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n12\r\n", head, b"12")  # more than the request
     assert known.find(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n12") is None
+
+
+async def test_a_body_that_looks_like_a_known_request_is_a_body(found: list[bool]) -> None:
+    async with listening(limits(), told) as port, connected(port) as client, connected(port) as other:
+        known = request(b"12345", path=b"/direct")
+        await client.ask(known)
+        await client.send(request(known, path=b"/direct").removesuffix(known))
+        await other.ask(request())  # once it is answered, the head before has been read
+        count = len(found)
+        assert (await client.ask(known)).body == b"%d" % len(known)
+        assert len(found) == count
+
+
+async def test_a_known_head_with_a_body_that_ends_in_another_way_is_parsed() -> None:
+    chunks = b"5\r\n12345\r\n0\r\n\r\n"
+    async with listening(limits(), told) as port, connected(port) as client, connected(port) as other:
+        whole = request(chunks, path=b"/direct")
+        length = b"content-length: %d\r\n" % len(chunks)
+        coding = b"transfer-encoding: chunked\r\n"
+        for _ in range(2):
+            assert (await client.ask(whole)).body.startswith(b'"POST /direct')
+            assert (await client.ask(whole.replace(length, coding))).body == b"5"
+        assert (await other.ask(whole.replace(length, length + coding))).status == 400
+        assert await other.end() == b""

@@ -10,8 +10,9 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer
+from headrace.server.data_plane.receive_request import Share
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.engine import Engine, Share
+from headrace.server.engine import Engine
 from headrace.server.errors import TooManyWaiting
 from tests.server.conftest import Consume
 

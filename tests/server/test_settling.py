@@ -12,8 +12,9 @@ from headrace import store
 from headrace.model.ack_ids import AckIds, InvalidAckId
 from headrace.model.errors import StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
+from headrace.server.data_plane.receive_request import Share
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.engine import Engine, Share
+from headrace.server.engine import Engine
 from tests.server.conftest import Consume
 
 pytestmark = pytest.mark.asyncio

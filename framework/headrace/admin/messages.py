@@ -18,6 +18,7 @@ from headrace.admin.validation import (
     check_seq,
     condition_of,
     filters_of,
+    of_key,
     selection_of,
     utc,
 )
@@ -68,14 +69,15 @@ class Messages(Base):
     @listing_by(attrgetter("seq"))
     async def messages(
         self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
-        start_seq: int | None = None, limit: int = 10, newest: bool = False,
+        start_seq: int | None = None, limit: int = 10, newest: bool = False, key: str | None = None,
     ) -> AsyncIterator[list[StoredMessage]]:  # fmt: skip
         """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`.
 
+        `key`: only those with this key, which is its history. Without `one_message_per_key`, they are searched in the stream.
         They are read in pages of `MAX_ANSWER_BYTES` of data and headers. `messages.pages` has the same arguments and returns an
         asynchronous iterator over these pages, from the newest to the oldest if `newest`.
         """
-        filters, condition = filters_of(filter), condition_of(where)
+        filters, condition = filters_of(of_key(filter, key)), condition_of(where)
         check_seq("start_seq", start_seq)
         check_limit(limit)
 

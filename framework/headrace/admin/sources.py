@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 from headrace import store
 from headrace.admin.captures import Captures
@@ -18,6 +19,7 @@ from headrace.admin.source_settings import (
 )
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, refuse
 from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownSource, UnknownStream
+from headrace.model.operations import WebhookDelivery
 from headrace.model.pages import Page, follow, listing
 from headrace.model.sources import SlotRemains, SourceInfo, stream_in_use
 from headrace.model.specs import StreamSpec
@@ -43,6 +45,20 @@ class Sources(Captures):
     async def source(self, ref: str) -> SourceInfo:
         """Return one source. Raises `UnknownSource`."""
         return await store.source(self._database, ref)
+
+    async def deliveries(self, ref: str, *, limit: int = 50) -> list[WebhookDelivery]:
+        """Return the last deliveries to a webhook, accepted and refused, the newest first. At most 100 are kept, and 20 of
+        each second.
+
+        Raises:
+            UnknownSource.
+            InvalidInput: it is no webhook.
+        """
+        check_limit(limit)
+        source = await store.source(self._database, ref)
+        if source.kind != "webhook":
+            raise InvalidInput(f"The source {source.name!r} captures tables. Only webhooks have deliveries.")
+        return await store.deliveries(self._database, UUID(source.id), limit=limit)
 
     async def create_source(self, spec: Spec, *, into_existing: bool = False) -> bool:
         """Create a webhook source, or a source that captures tables.

@@ -39,6 +39,15 @@ def filters_of(filter_: Filter) -> tuple[str, ...] | None:
         return None if filter_ is None else check_filters(filter_)
 
 
+def of_key(filter_: Filter, key: str | None) -> Filter:
+    """Return the filter of messages with exactly this key, if one is given. Raises `InvalidInput`."""
+    if key is None:
+        return filter_
+    if filter_ is not None:
+        raise InvalidInput("key and filter exclude each other. Give only one of them.", field="key")
+    return check_key(key)
+
+
 def condition_of(where: Where) -> Condition | None:
     """Parse a condition on the content. Raises `InvalidFilter`."""
     with argument("where"):
@@ -106,7 +115,7 @@ def dead_letters_of(
     if key is not None:
         check_key(key)
     if reason is not None:
-        _check_one_of("reason", reason, get_args(Death))
+        check_one_of("reason", reason, get_args(Death))
     _check_text("error_type", error_type)
     _check_text("error", error)
     since, until = utc(since), utc(until)
@@ -120,10 +129,11 @@ def dead_letters_of(
 
 def check_grouping(by: str) -> None:
     """Raise `InvalidInput` unless dead letters can be counted by it."""
-    _check_one_of("by", by, get_args(GroupedBy))
+    check_one_of("by", by, get_args(GroupedBy))
 
 
-def _check_one_of(name: str, value: str, values: Sequence[str]) -> None:
+def check_one_of(name: str, value: str, values: Sequence[str]) -> None:
+    """Raise `InvalidInput` unless it is one of these values. `name` is that of the argument."""
     if value not in values:
         raise InvalidInput(f"{name}={value!r} must be one of {', '.join(values)}.", field=name)
 

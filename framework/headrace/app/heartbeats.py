@@ -169,6 +169,8 @@ def _consumer(full_name: str, counts: Mapping[str, Any], rate: Rate, now: float)
         acked=counts.get("acked", 0),
         failed=counts.get("failed", 0),
         breaker=None if breaker is None else breaker["state"],
+        breaker_left=breaker["probe_in"] if breaker is not None and breaker["state"] == "open" else None,
+        owner=counts.get("owner"),
     )
 
 

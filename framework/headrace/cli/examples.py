@@ -70,6 +70,11 @@ headrace database add us --url-from file:/run/secrets/us-database --no-check""",
     "spark check": """\
 headrace spark check
 headrace spark check --master spark://cluster:7077 --json""",
+    "stream search": """\
+headrace stream search orders --where 'data.total > 100' --since 1d
+headrace stream search orders --filter orders.us.42 --limit 5""",
+    "stream journey": "headrace stream journey orders 4711",
+    "job cancel": "headrace job cancel 6a7d0c56-3b8f-4a54-9f0e-1d9d2c7e5a10",
     "stream erase": 'headrace stream erase orders 17 18 --reason "request 2031-17"',
     "token add": """\
 headrace token add ops --scope admin

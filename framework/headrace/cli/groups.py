@@ -1,4 +1,4 @@
-"""The commands of `headrace stream`, `consumer`, `context`, `source`, `schedule`, `database`, `token` and `grant`, and the
+"""The commands of `headrace stream`, `consumer`, `job`, `context`, `source`, `schedule`, `database`, `token` and `grant`, and the
 modules that
 implement them.
 """
@@ -10,10 +10,10 @@ from typing import Any
 
 from cyclopts import App
 
-from headrace.cli.commands import contexts, databases, grants, schedules, tokens
-from headrace.cli.commands.consumers import consumers, dead_letters, delivery, seek_and_pause
-from headrace.cli.commands.sources import backfills, captures, failed_changes, sources
-from headrace.cli.commands.streams import messages, streams
+from headrace.cli.commands import contexts, databases, grants, jobs, schedules, tokens
+from headrace.cli.commands.consumers import consumers, dead_letters, delivery, push, seek_and_pause
+from headrace.cli.commands.sources import backfills, captures, deliveries, failed_changes, sources
+from headrace.cli.commands.streams import messages, searching, streams
 from headrace.cli.examples import example
 from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
 
@@ -30,12 +30,14 @@ def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., 
 
 stream = _group(
     "stream",
-    "Create, show, change and delete streams, and show and send messages.",
+    "Create, show, change and delete streams, and show, search and send messages.",
     {
         "add": (streams.add, "NAME"),
         "ls": (streams.ls, ""),
         "info": (streams.info, "NAME"),
         "view": (messages.view, "NAME"),
+        "search": (searching.search, "NAME"),
+        "journey": (searching.journey, "NAME SEQ"),
         "send": (messages.send, "NAME KEY JSON"),
         "republish": (messages.republish, "NAME TARGET"),
         "erase": (messages.erase, "NAME SEQ..."),
@@ -60,6 +62,7 @@ consumer = _group(
         "replay": (seek_and_pause.replay, "[STREAM] NAME"),
         "pause": (seek_and_pause.pause, "[STREAM] NAME"),
         "resume": (seek_and_pause.resume, "[STREAM] NAME"),
+        "push": (push.push, "[STREAM] NAME"),
         "blocked": (delivery.blocked, "[STREAM] NAME"),
         "edit": (consumers.edit, "[STREAM] NAME"),
         "rm": (consumers.rm, "[STREAM] NAME"),
@@ -69,14 +72,25 @@ consumer = _group(
 consumer.command(
     _group(
         "consumer dead-letters",
-        "List, show, redrive and delete dead letters: messages that failed too often or were rejected.",
+        "List, show, export, redrive and delete dead letters: messages that failed too often or were rejected.",
         {
             "ls": (dead_letters.ls, "[STREAM] NAME"),
             "show": (dead_letters.show, "[STREAM] NAME SEQ"),
+            "export": (dead_letters.export, "[STREAM] NAME"),
             "redrive": (dead_letters.redrive, "[STREAM] NAME"),
             "purge": (dead_letters.purge, "[STREAM] NAME"),
         },
     )
+)
+
+job = _group(
+    "job",
+    "List, show and cancel jobs, which redrive or purge dead letters in the background.",
+    {
+        "ls": (jobs.ls, "[STREAM]"),
+        "show": (jobs.show, "ID"),
+        "cancel": (jobs.cancel, "ID"),
+    },
 )
 
 context = _group(
@@ -103,10 +117,11 @@ source = _group(
 source.command(
     _group(
         "source webhook",
-        "Create and change webhook sources, whose deliveries become messages.",
+        "Create and change webhook sources, whose deliveries become messages, and list these.",
         {
             "add": (sources.add_webhook, "NAME --stream STREAM"),
             "edit": (sources.edit_webhook, "NAME"),
+            "deliveries": (deliveries.deliveries, "NAME"),
         },
     )
 )

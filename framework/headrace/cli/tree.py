@@ -21,10 +21,17 @@ _COMMANDS = {
         "headrace.cli.commands.publish:publish",
         "Publish each line of a file or of standard input as a message.",
     ),
-    "stream": ("headrace.cli.groups:stream", "Create, show, change and delete streams, and show and send messages."),
+    "stream": (
+        "headrace.cli.groups:stream",
+        "Create, show, change and delete streams, and show, search and send messages.",
+    ),
     "consumer": (
         "headrace.cli.groups:consumer",
         "Create, show, change, move and delete consumers, receive messages, and manage dead letters.",
+    ),
+    "job": (
+        "headrace.cli.groups:job",
+        "List, show and cancel jobs, which redrive or purge dead letters in the background.",
     ),
     "source": (
         "headrace.cli.groups:source",

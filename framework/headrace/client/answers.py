@@ -9,7 +9,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from headrace.client.request import Response
-from headrace.model.records import DeadLetter, PeekedMessage, Received, Standing, StoredMessage
+from headrace.model.journeys import Journey, JourneyStop, Trace
+from headrace.model.operations import SearchStep
+from headrace.model.records import DeadLetter, Erasure, PeekedMessage, Received, Standing, StoredMessage
 
 T = TypeVar("T")
 
@@ -112,6 +114,46 @@ class KeyStanding(Answer, kw_only=True):
         return Standing(
             consumer_id=self.consumer_id, consumer=self.consumer, state=self.state, attempts=self.deliver_count,
             until=self.not_visible_until, owner=self.owner,
+        )  # fmt: skip
+
+
+class TracedMessage(Message, kw_only=True):
+    """A message with its trace."""
+
+    trace: Trace | None = None
+
+
+class MessageJourney(Answer, kw_only=True):
+    """The journey of a message."""
+
+    seq: int
+    message: TracedMessage | None
+    gone: Any = None
+    erased: Erasure | None = None
+    consumers: list[JourneyStop]
+    next: str | None = None
+
+    def record(self) -> Journey:
+        message = self.message
+        return Journey(
+            seq=self.seq, message=None if message is None else message.record(), trace=None if message is None else message.trace,
+            gone=self.gone, erased=self.erased, consumers=self.consumers, next=self.next,
+        )  # fmt: skip
+
+
+class SearchAnswer(Answer, kw_only=True):
+    """One step of a search."""
+
+    data: list[Message]
+    examined: int
+    position: int
+    more: bool
+    remaining: int
+
+    def record(self) -> SearchStep:
+        return SearchStep(
+            messages=[message.record() for message in self.data], examined=self.examined, position=self.position,
+            more=self.more, remaining=self.remaining,
         )  # fmt: skip
 
 

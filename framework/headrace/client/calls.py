@@ -17,7 +17,9 @@ from headrace.client.answers import (
     Info,
     KeyStanding,
     Message,
+    MessageJourney,
     Peeked,
+    SearchAnswer,
     count,
     pages,
     record,
@@ -29,6 +31,7 @@ from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
+from headrace.model.operations import Job, PushStatus, SeekPreview, WebhookDelivery
 from headrace.model.records import (
     BlockedKey,
     ConsumerInfo,
@@ -129,6 +132,10 @@ STANDING = Call(
     "GET", STREAM + "/messages/{key}/consumer_info",
     answer=record(Data[list[KeyStanding]]), on_error=(NotFound, lambda _: None),
 )  # fmt: skip
+CREATE_JOB = Call(
+    "POST", "/v1/jobs", Argument("kind"), Argument("stream"), Argument("consumer"), Argument("selection"),
+    answer=record(Data[Job]), extra_time=CONDITION_TIME,
+)  # fmt: skip
 PEEK = Call(
     "GET", CONSUMER + "/messages", _limit(10), AFTER, Argument("states", None),
     constants={"of_each": True}, answer=pages(Peeked),
@@ -152,7 +159,7 @@ class Calls:
     messages = ListCall(
         STREAM + "/messages", _limit(10),
         Argument("newest", False, sent_as="sort", convert=lambda newest: "seq_desc" if newest else None),
-        FILTER, WHERE, Argument("start_seq", None),
+        FILTER, WHERE, Argument("start_seq", None), Argument("key", None),
         answer=pages(Message), order=lambda message: message.seq, extra_time=CONDITION_TIME,
     )  # fmt: skip
     message = Call("GET", STREAM + "/messages/{key}", answer=record(Message), on_error=(NotFound, lambda _: None))
@@ -162,6 +169,14 @@ class Calls:
     )  # fmt: skip
     erase = Call("POST", STREAM + "/erasures", Argument("seqs"), Argument("reason", None), answer=_erased)
     erasures = ListCall(STREAM + "/erasures", AFTER, _limit(100), answer=pages(Erasure))
+    search = Call(
+        "GET", STREAM + "/search", FILTER, WHERE, Argument("after", None), Argument("before", None), Argument("since", None),
+        Argument("until", None), _limit(50), answer=record(SearchAnswer), extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    journey = Call(
+        "GET", STREAM + "/journeys/{seq}", _limit(1000), Argument("after", None),
+        answer=record(Data[MessageJourney], lambda found: found.record()), on_error=(NotFound, lambda _: None),
+    )  # fmt: skip
     send = Call(
         "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
         Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),
@@ -188,6 +203,11 @@ class Calls:
     pause = Call("POST", CONSUMER + "/pause", Argument("until", None))
     resume = Call("POST", CONSUMER + "/resume")
     seek = Call("POST", CONSUMER + "/seek", Argument("to"), answer=count("position"))
+    seek_preview = Call(
+        "POST", CONSUMER + "/seek", Argument("to"), constants={"dry_run": True}, answer=record(Data[SeekPreview]),
+        extra_time=CONDITION_TIME,
+    )  # fmt: skip
+    push_status = Call("GET", CONSUMER + "/push", answer=record(Data[PushStatus]))
     replay = Call("POST", CONSUMER + "/replay", *RANGE, answer=count("replayed"), extra_time=CONDITION_TIME)
     blocked_keys = ListCall(
         CONSUMER + "/blocked_keys", _limit(100), AFTER,
@@ -197,7 +217,7 @@ class Calls:
     # --- dead letters
 
     dead_letters = ListCall(
-        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE, Argument("key", None), *DEATH,
+        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE, Argument("seqs", None), Argument("key", None), *DEATH,
         answer=pages(DeadLetterAnswer), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter_groups = Call(
@@ -213,6 +233,12 @@ class Calls:
         "POST", CONSUMER + "/dead_letters/purge", *DEAD_LETTERS,
         answer=count("purged"), extra_time=CONDITION_TIME,
     )  # fmt: skip
+
+    # --- jobs
+
+    jobs = Call("GET", "/v1/jobs", Argument("stream", None), _limit(100), answer=records(Job))
+    job = Call("GET", "/v1/jobs/{id}", answer=record(Data[Job]))
+    cancel_job = Call("POST", "/v1/jobs/{id}/cancel", answer=record(Data[Job]))
 
     # --- manual acknowledgement
 
@@ -235,6 +261,7 @@ class Calls:
 
     sources = ListCall("/v1/sources", _limit(None), answer=pages(Info[SourceInfo]))
     source = Call("GET", SOURCE, answer=record(Info[SourceInfo]))
+    deliveries = Call("GET", SOURCE + "/deliveries", _limit(50), answer=records(WebhookDelivery))
     create_source = Call(
         "POST",
         "/v1/sources",

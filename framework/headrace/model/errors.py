@@ -124,6 +124,12 @@ class UnknownSchedule(HeadraceError, LookupError):
     exit_code = 66
 
 
+class UnknownJob(HeadraceError, LookupError):
+    """There is no job of that id."""
+
+    exit_code = 66
+
+
 class SchemaError(HeadraceError):
     """The database's schema is missing, or newer than this code."""
 
@@ -286,6 +292,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unknown_consumer": ErrorCode(404, "The consumer does not exist.", UnknownConsumer),
     "unknown_source": ErrorCode(404, "The source does not exist.", UnknownSource),
     "unknown_schedule": ErrorCode(404, "The schedule does not exist.", UnknownSchedule),
+    "unknown_message": ErrorCode(404, "Nothing is left of the message, or there never was one of this seq."),
+    "unknown_job": ErrorCode(404, "The job does not exist, or ended more than a week ago.", UnknownJob),
     "unknown_token": ErrorCode(404, "The token does not exist.", UnknownToken),
     "unknown_database": ErrorCode(404, "The server has no database of this name.", UnknownDatabase),
     "unknown_key": ErrorCode(404, "The stream has no message with this key."),

@@ -12,8 +12,10 @@ from typing import Any
 
 from headrace.app.app import App
 from headrace.model.errors import NotConnected, StoreUnavailable
+from headrace.server.access.identification import IDENTIFICATION, Identification
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access, authorization_of
+from headrace.server.console.console import console_page, is_console
 from headrace.server.databases.data_databases import DataDatabases
 from headrace.server.databases.names import DataNames
 from headrace.server.databases.plane import Plane
@@ -70,6 +72,7 @@ class Server:
         self.options = options or Options()
         self.access = access or Access(lambda: app.database)
         self._origins = OriginPolicy(self.options.allowed_hosts)
+        self.identification = Identification(self.access, lambda: app.database, self.options)
         self.limits = Limits(self.options, self._overloaded)
         self._home = Plane(app, self.access, self.limits, self._origins, self.options)
         self.engine, self.data_plane = self._home.engine, self._home.data_plane
@@ -128,11 +131,13 @@ class Server:
         """Return whether a request is refused that a web page may have caused.
 
         With tokens it isn't, since a page has none. Webhooks check for themselves, since signatures
-        prove most of them. `/health` says the same to everyone.
+        prove most of them. `/health` and the console's page say the same to everyone.
         """
         path = _path(scope)
         if path == "/health" or self._webhooks.find(scope["method"], path) is not None:
             return False
+        if is_console(path) or path == "/":  # the page has no data. Links from elsewhere lead to it
+            return scope["method"] not in ("GET", "HEAD")
         try:
             return await self.access.is_open()
         except (StoreUnavailable, NotConnected):
@@ -153,12 +158,17 @@ class Server:
         method, path = scope["method"], _path(scope)
         plane = self.data_plane.find(method, path)
         found = plane or self._webhooks.find(method, path)
+        if found is None and (page := console_page(scope, path)) is not None:
+            await page.send(send, head=method == "HEAD")
+            self.monitoring.requests.add("console", method, page.status, perf_counter() - began)
+            return
         if found is None:
             route, status = await self._manage(scope, path, receive, send)
             self.monitoring.requests.add(route, method, status, perf_counter() - began)
             return
         endpoint, names = found
         try:
+            await self.identification.identify(scope, path)
             self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
             body = await self.limits.read_body(scope, receive)
             request = Request(scope, receive, names, body)
@@ -263,6 +273,7 @@ class Server:
             await send(message)
 
         try:
+            await self.identification.identify(scope, path)
             caller = await self.access.admit(path, scope["headers"])
             self.limits.admit(scope, caller)
             body = await self.limits.read_body(scope, receive, managed=managed)
@@ -277,7 +288,12 @@ class Server:
             "path": path,
             "root_path": "",
             "app_root_path": scope.get("root_path", ""),
-            "state": {BODY: body, CONTEXT: plane.routes, ACTOR: actor_of(scope, caller)},
+            "state": {
+                BODY: body,
+                CONTEXT: plane.routes,
+                IDENTIFICATION: self.identification,
+                ACTOR: actor_of(scope, caller),
+            },
         }
         waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
         reads = scope["method"] == "GET" and not waits  # a change goes on without its client

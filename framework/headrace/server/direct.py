@@ -15,7 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from headrace.model.errors import HeadraceError, InvalidInput
+from headrace.model.errors import InvalidInput
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.bodies import (
@@ -96,10 +96,11 @@ class DirectAnswers:
         def answer(exchange: Exchange) -> Coroutine[Any, Any, None] | None:
             if self._access.open and not self._elsewhere() and self._is_plain(exchange):
                 try:
-                    if begin(exchange, perf_counter()):
-                        return None
-                except (HeadraceError, ValueError, RecursionError):
-                    pass  # nothing has begun, and the coroutine finds the same
+                    begun = begin(exchange, perf_counter())
+                except Exception:
+                    begun = False  # nothing has begun, and the coroutine finds the same
+                if begun:
+                    return None
             return otherwise(exchange)
 
         return answer
@@ -116,10 +117,10 @@ class DirectAnswers:
         stream = self._engine.cached_stream(name)
         if stream is None or exchange.head.query_string:
             return False
-        messages = read_messages(exchange.body)
         if not self._limits.begin_whole(len(exchange.body)):
             return False
         try:
+            messages = read_messages(exchange.body)
             answer = self._engine.begin_publish(stream, messages)
         except BaseException:
             self._limits.end_whole(len(exchange.body))
@@ -169,19 +170,22 @@ class DirectAnswers:
         answer: asyncio.Future[Share],
     ) -> None:  # fmt: skip
         response: Response | None = None
+        undelivered: Callable[[], None] | None = None
         try:
             share = self._engine.end_receive(consumer, receivers, receiver)
+            if share.lease is not None:
+                undelivered = partial(self._engine.start_release, consumer, share)
             if not exchange.gone:
                 response = Response(200, encode_deliveries(share))
-            elif share.lease is not None:
-                self._engine.start_release(consumer, share)
+            elif undelivered is not None:
+                undelivered()
         except ClientGone:
             pass
         except Exception as error:
             response = error_response(error)
         except asyncio.CancelledError:
             pass
-        self._end(self._receive, exchange, response, began, answer, waits=True)
+        self._end(self._receive, exchange, response, began, answer, waits=True, undelivered=undelivered)
 
     # --- ack
 
@@ -190,13 +194,13 @@ class DirectAnswers:
         consumer = engine.cached_consumer(*names) if len(names) == 2 else engine.cached_consumer_anywhere(names[0])
         if consumer is None or exchange.head.query_string:
             return False
-        body = decode_settle(exchange.body)
-        ack_ids = ack_ids_of(body)
-        if body.strict or not self._limits.begin_whole(len(exchange.body)):
+        if not self._limits.begin_whole(len(exchange.body)):
             return False
         begun = None
         try:
-            begun = engine.begin_ack(consumer, ack_ids)
+            body = decode_settle(exchange.body)
+            ack_ids = ack_ids_of(body)
+            begun = None if body.strict else engine.begin_ack(consumer, ack_ids)
         finally:
             if begun is None:
                 self._limits.end_whole(len(exchange.body))
@@ -225,23 +229,37 @@ class DirectAnswers:
 
     def _end(
         self, endpoint: Endpoint, exchange: Exchange, response: Response | None, began: float,
-        answer: asyncio.Future[Any], *, waits: bool = False,
+        answer: asyncio.Future[Any], *, waits: bool = False, undelivered: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        """Send the response, if there is one, and count the request as ended."""
+        """Send the response, if there is one, and count the request as ended.
+
+        Args:
+            undelivered: called if the client disconnects while the response waits for it.
+        """
         exchange.end_waiting(answer)
         if response is not None and exchange.must_wait:
-            exchange.start(self._end_later(endpoint, exchange, response, began, waits=waits))
+            # Its end is not left to the coroutine, which never begins if its task is cancelled before.
+            later = exchange.start(_respond_later(exchange, response, undelivered))
+            later.add_done_callback(partial(self._ended, endpoint, exchange, response, began, waits))
             return
-        if response is not None:
-            exchange.respond_now(response)
+        try:
+            if response is not None:
+                exchange.respond_now(response)
+        finally:
+            self._ended(endpoint, exchange, response, began, waits)
+
+    def _ended(
+        self, endpoint: Endpoint, exchange: Exchange, response: Response | None, began: float, waits: bool,
+        task: asyncio.Task[None] | None = None,
+    ) -> None:  # fmt: skip
         self._limits.end_whole(len(exchange.body), waits=waits)
         self._count(endpoint, exchange.head.method, response, began)
 
-    async def _end_later(
-        self, endpoint: Endpoint, exchange: Exchange, response: Response, began: float, *, waits: bool
-    ) -> None:
-        try:
-            await exchange.respond(response)
-        finally:
-            self._limits.end_whole(len(exchange.body), waits=waits)
-            self._count(endpoint, exchange.head.method, response, began)
+
+async def _respond_later(exchange: Exchange, response: Response, undelivered: Callable[[], None] | None) -> None:
+    """Send a response once the client has read enough of earlier ones."""
+    await exchange.client_has_read()
+    if undelivered is not None and exchange.gone:
+        undelivered()
+    else:
+        exchange.respond_now(response)

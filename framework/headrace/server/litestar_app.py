@@ -17,6 +17,8 @@ from headrace.server.routes import (
     data_plane,
     dead_letters,
     http_consumers,
+    inspection,
+    jobs,
     messages,
     overview,
     positions,
@@ -25,6 +27,7 @@ from headrace.server.routes import (
     streams,
     tokens,
 )
+from headrace.server.routes.callers import sessions
 from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
 from headrace.server.routes.parameters import refuse_unknown_parameters
@@ -33,7 +36,7 @@ from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, consumers, positions, dead_letters, http_consumers, overview, tokens, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, overview, tokens, sessions, sources, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 

@@ -4,6 +4,8 @@ follow from this description.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from typing import Annotated
 
 import msgspec
@@ -60,6 +62,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     capture: Annotated[
         bool, Setting("Whether this server captures the tables of sources that no other process captures.")
     ] = True
+
+    session_lifetime: Annotated[float, Setting(
+        "The time after which a session of the console ends, if its token doesn't expire earlier.", unit="seconds",
+        limits=(1, 365 * _LONGEST),
+    )] = 43_200.0  # fmt: skip
+    proxy_user_header: Annotated[str | None, Setting(
+        "The header in which a proxy in front of the server gives the name of the user that it has authenticated, such as"
+        " X-Forwarded-User.", otherwise="none",
+    )] = None  # fmt: skip
+    proxy_from: Annotated[tuple[str, ...], Setting(
+        "An address or a network of the proxies whose `proxy_user_header` is believed, such as 127.0.0.1 or 10.0.0.0/8.",
+        otherwise="none",
+    )] = ()  # fmt: skip
+    proxy_token: Annotated[str | None, Setting(
+        "The name of the access token with whose scopes the users of the proxies act.", otherwise="none",
+    )] = None  # fmt: skip
 
     # --- requests
 
@@ -147,13 +165,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     push_refresh_interval: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("push_allow", "allowed_hosts", "transforms", "database_references"):
+        for name in ("push_allow", "allowed_hosts", "transforms", "database_references", "proxy_from"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(one, str) for one in value):
                 raise ConfigurationError(
                     f"`{name}` of {_OWNER} must be a sequence of texts, not {value!r:.60}.", field=name
                 )
         check(self, _OWNER)
+        self._check_proxies()
         for reference in self.database_references:
             if not is_reference(reference.removesuffix("*")):
                 raise ConfigurationError(
@@ -180,6 +199,30 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 f" {self.max_data_connections:,}, so no database could be opened. Lower the first, or raise the second.",
                 field="max_data_connections",
             )
+
+    def _check_proxies(self) -> None:
+        given = [name for name in ("proxy_user_header", "proxy_from", "proxy_token") if getattr(self, name)]
+        if given and len(given) < 3:
+            raise ConfigurationError(
+                f"{_OWNER.capitalize()} has `{given[0]}`, but `proxy_user_header`, `proxy_from` and `proxy_token` belong together. Give"
+                " all three, or none.",
+                field=given[0],
+            )
+        if self.proxy_user_header is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.proxy_user_header):
+            raise ConfigurationError(
+                f"`proxy_user_header` of {_OWNER} is {self.proxy_user_header!r:.80}, which is no name of a header. Give one such as"
+                " X-Forwarded-User.",
+                field="proxy_user_header",
+            )
+        for network in self.proxy_from:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"`proxy_from` of {_OWNER} has {network!r:.80}, which is neither an address nor a network. Give one such as"
+                    " 127.0.0.1 or 10.0.0.0/8.",
+                    field="proxy_from",
+                ) from error
 
     @property
     def requests_per_token(self) -> int:

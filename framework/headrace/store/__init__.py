@@ -121,6 +121,14 @@ from headrace.store.catalog.live import (
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.catalog.overview import sources_at_work
 from headrace.store.catalog.push_consumers import PushConsumer, push_consumers
+from headrace.store.catalog.recent_events import (
+    AnswerToRecord,
+    DeliveryToRecord,
+    deliveries,
+    push_answers,
+    record_deliveries,
+    record_push_answers,
+)
 from headrace.store.catalog.schedules import (
     PolledSchedule,
     ScheduleRun,
@@ -134,6 +142,7 @@ from headrace.store.catalog.schedules import (
     schedules,
 )
 from headrace.store.catalog.secrets import secret
+from headrace.store.catalog.sessions import begin_session, end_session, session
 from headrace.store.catalog.sources import (
     create_source,
     delete_source,
@@ -156,6 +165,7 @@ from headrace.store.catalog.tokens import (
     tokens_of,
 )
 from headrace.store.catalog.workers import (
+    consumer_at_work,
     delete_heartbeat,
     feature_is_on,
     forget_workers,
@@ -207,6 +217,18 @@ from headrace.store.messages.dead_letters import (
     redrive,
 )
 from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
+from headrace.store.messages.jobs import (
+    ClaimedJob,
+    cancel_job,
+    claim_job,
+    create_job,
+    delete_old_jobs,
+    fail_job,
+    jobs,
+    release_job,
+    work_job,
+)
+from headrace.store.messages.journeys import ConsumerPlace, MessageBySeq, journey, message_by_seq
 from headrace.store.messages.lease import (
     extend_leases,
     lease,
@@ -218,7 +240,8 @@ from headrace.store.messages.lease import (
 from headrace.store.messages.peek import history_and_stream, latest, messages, messages_at, peek
 from headrace.store.messages.publish import publish, publish_all, publish_many
 from headrace.store.messages.replay import Selection, replay, republish
-from headrace.store.messages.seek import seek, seek_to
+from headrace.store.messages.search import search
+from headrace.store.messages.seek import seek, seek_preview, seek_to
 from headrace.store.messages.settle import settle
 from headrace.store.messages.transactions import (
     Acks,
@@ -237,6 +260,7 @@ __all__ = [
     "PLACES_PAGE",
     "PRIVILEGES",
     "Acks",
+    "AnswerToRecord",
     "BackfillToDo",
     "CaptureBatch",
     "CaptureFailure",
@@ -245,9 +269,12 @@ __all__ = [
     "CatalogConsumer",
     "CatalogStream",
     "ChunkDone",
+    "ClaimedJob",
+    "ConsumerPlace",
     "Database",
     "DeadLetterSelection",
     "Declared",
+    "DeliveryToRecord",
     "Erased",
     "Executor",
     "FailureToRetry",
@@ -259,6 +286,7 @@ __all__ = [
     "LiveFigures",
     "LiveSize",
     "Managed",
+    "MessageBySeq",
     "Patience",
     "Place",
     "PlaceKind",
@@ -283,8 +311,10 @@ __all__ = [
     "backfills",
     "begin_backfill",
     "begin_capture",
+    "begin_session",
     "blocked_keys",
     "cancel_backfills",
+    "cancel_job",
     "capture_failures",
     "capture_position",
     "captured_rows",
@@ -293,15 +323,18 @@ __all__ = [
     "changes",
     "chart",
     "check_full",
+    "claim_job",
     "clean_up_writes",
     "close_segment_early",
     "compact_samples",
     "confirm_place",
     "consumer",
+    "consumer_at_work",
     "consumer_exists",
     "consumer_id",
     "consumer_spec",
     "consumers",
+    "create_job",
     "create_source",
     "create_stream",
     "database_identity",
@@ -316,11 +349,13 @@ __all__ = [
     "delete_done_unique_keys",
     "delete_heartbeat",
     "delete_old_changes",
+    "delete_old_jobs",
     "delete_old_message_ids",
     "delete_schedule",
     "delete_source",
     "delete_stream",
     "delete_tokens",
+    "deliveries",
     "discard",
     "drop_capture_failures",
     "drop_segments",
@@ -328,11 +363,13 @@ __all__ = [
     "edit_source",
     "edit_stream",
     "edit_token",
+    "end_session",
     "erase",
     "erase_contents",
     "erasures",
     "extend_leases",
     "fail_backfill",
+    "fail_job",
     "failures_to_retry",
     "feature_is_on",
     "find_consumers",
@@ -348,6 +385,8 @@ __all__ = [
     "history_and_stream",
     "interrupt_capture",
     "is_in_statistics",
+    "jobs",
+    "journey",
     "keys_captured_since",
     "latest",
     "lead",
@@ -366,6 +405,7 @@ __all__ = [
     "managed",
     "managed_elsewhere",
     "mark_started",
+    "message_by_seq",
     "messages",
     "messages_at",
     "migrate",
@@ -392,15 +432,19 @@ __all__ = [
     "publish_all",
     "publish_many",
     "publish_scheduled",
+    "push_answers",
     "push_consumers",
     "reclaim",
     "reconcile_places",
     "record_change",
+    "record_deliveries",
     "record_failed_retries",
     "record_heartbeat",
+    "record_push_answers",
     "record_samples",
     "redrive",
     "release_capture",
+    "release_job",
     "remove_database",
     "remove_tombstones",
     "renew_capture",
@@ -424,10 +468,13 @@ __all__ = [
     "schedules",
     "schema_state",
     "schema_version",
+    "search",
     "secret",
     "seek",
+    "seek_preview",
     "seek_to",
     "server_facts",
+    "session",
     "set_idle_timeout",
     "settle",
     "source",
@@ -458,5 +505,6 @@ __all__ = [
     "wait",
     "webhook_sources",
     "without_subscription",
+    "work_job",
     "workers",
 ]

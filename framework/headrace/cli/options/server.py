@@ -13,7 +13,10 @@ from headrace.server import options as server
 
 log = Log("headrace")
 
-_BEHAVIOR = ("push_allow", "allowed_hosts", "transforms", "database_references", "capture")
+_BEHAVIOR = (
+    "push_allow", "allowed_hosts", "transforms", "database_references", "capture", "session_lifetime", "proxy_user_header",
+    "proxy_from", "proxy_token",
+)  # fmt: skip
 
 
 @from_settings(

@@ -39,7 +39,10 @@ class AuditObject(msgspec.Struct, frozen=True):
     """What was changed."""
 
     kind: Annotated[
-        str, Meta(description="`stream`, `consumer`, `source`, `schedule`, `token`, `database`, `grant` or `message`.")
+        str,
+        Meta(
+            description="`stream`, `consumer`, `source`, `schedule`, `token`, `database`, `grant`, `message` or `job`."
+        ),
     ]
     name: str
 

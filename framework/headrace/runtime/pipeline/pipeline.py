@@ -137,9 +137,10 @@ class Pipeline:
         )  # fmt: skip
 
         # From the store to lanes
+        self._owner = uuid4()  # one process is one owner, which may hold several messages of a key
         intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker, sample)
         self.fetcher = Fetcher(
-            shared, consumer, settings, uuid4(),  # one process is one owner, which may hold several messages of a key
+            shared, consumer, settings, self._owner,
             lanes, in_flight, self.actors, intake, self.settler, self.breaker,
         )  # fmt: skip
 
@@ -234,9 +235,10 @@ class Pipeline:
         self._drain.hurry()
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts and states of every part, and whether the consumer was deleted."""
+        """Return counts and states of every part, whether the consumer was deleted, and the owner of the leases."""
         return {
             "deleted": self.gone,
+            "owner": str(self._owner),
             "leased": self.fetcher.leased,
             "dead_lettered": self.dead_letters.count,
             **self._scaling(),

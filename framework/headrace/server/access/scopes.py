@@ -7,9 +7,9 @@ on the database, which deletes all tokens, opens the server again.
 | calls | scope | of |
 | --- | --- | --- |
 | publish | `publish` | the stream |
-| receive, ack, nack, extend, read a consumer, its messages, dead letters and blocked keys | `consume` | its stream |
-| read a stream and its messages, list its consumers | `consume` | the stream |
-| create, change, seek, pause, resume, replay, redrive, purge, delete | `admin` | the stream |
+| receive, ack, nack, extend, read a consumer, its messages, dead letters, blocked keys and push answers | `consume` | its stream |
+| read and search a stream, read journeys and jobs, list its consumers, preview a seek | `consume` | the stream |
+| create, change, seek, pause, resume, replay, redrive, purge, delete, create and cancel jobs | `admin` | the stream |
 | erase messages, list erased ones | `admin` | the stream |
 | republish | `consume` of the one stream and `publish` of the other | each |
 | list all streams, consumers or schedules | `consume` | all |
@@ -24,18 +24,23 @@ on the database, which deletes all tokens, opens the server again.
 | tokens, further databases, overview, `/metrics` | `admin` | all |
 
 `admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated
-by their signatures, for `/health` and `/ready`, and for the API's description.
+by their signatures, for `/health` and `/ready`, for the console's page, and for the API's description.
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import re
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+import msgspec
 
 from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest, streams_of
+from headrace.server.access.ambient import Ambient, AmbientCredentials, Identity
 from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, CachedToken, TokenCache
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
@@ -44,6 +49,8 @@ _BEARER = re.compile(r"bearer +(hr_([0-9a-z]{12})_[0-9a-z]{32,64})", re.ASCII | 
 _NO_DIGEST = bytes(32)  # the digest of no known text
 _PREFIXES = ("/v1/", "/api/")
 _WEBHOOKS = ("/v1/webhook/", "/api/webhook/")
+SIGN_IN = ("/v1/session", "/api/session")
+"""The paths at which a caller signs in and out. They check their callers themselves."""
 
 
 class Access:
@@ -71,6 +78,7 @@ class Access:
         self._always_closed = always_closed
         self._cache = TokenCache(database, clock, max_tokens=max_tokens, timeout=timeout)
         self._date = date
+        self.ambient = AmbientCredentials()
 
     @property
     def open(self) -> bool:
@@ -103,7 +111,7 @@ class Access:
         Raises:
             Unauthorized, StoreUnavailable: as `check`.
         """
-        if self.open or not path.startswith(_PREFIXES) or path.startswith(_WEBHOOKS):
+        if self.open or not path.startswith(_PREFIXES) or path.startswith(_WEBHOOKS) or path in SIGN_IN:
             return None
         token = await self.authenticate(authorization_of(headers))
         return None if token is None else token.name
@@ -155,6 +163,8 @@ class Access:
             return None
         match = _BEARER.fullmatch(authorization or "")
         if match is None:
+            if (ambient := self.ambient.read(authorization)) is not None:
+                return await self._of_ambient(ambient)
             if await self.is_open():
                 return None
             raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
@@ -170,6 +180,37 @@ class Access:
         if token.expires_at <= self._date():
             raise Unauthorized(f"The token {token.name!r} has expired. Create another with `headrace token add`.")
         return token
+
+    async def _of_ambient(self, ambient: Ambient) -> CachedToken | None:
+        """Return the token behind a session or a proxy, under the name of the user."""
+        token = await self._cache.find(ambient.token_id)
+        if token is None and await self.is_open():
+            return None
+        if token is None or token.revoked or min(token.expires_at, ambient.expires_at) <= self._date():
+            raise Unauthorized(
+                "The session has ended, because it or its token expired or was revoked. Sign in again."
+                if ambient.via == "session"
+                else "The token of `--proxy-token` is unknown, expired or revoked. Create one with `headrace token add`."
+            )
+        return token if ambient.user is None else msgspec.structs.replace(token, name=ambient.user)
+
+    async def identity(self, authorization: str | None) -> Identity:
+        """Return what a caller is to this server. Raises as `authenticate`."""
+        token = await self.authenticate(authorization)
+        if token is None:
+            return Identity(name=None, via="open", scopes=("admin",))
+        ambient = self.ambient.read(authorization)
+        expires_at = token.expires_at if ambient is None else min(token.expires_at, ambient.expires_at)
+        return Identity(
+            name=token.name,
+            via="token" if ambient is None else ambient.via,
+            scopes=tuple(sorted(token.scopes)),
+            expires_at=None if math.isinf(expires_at) else datetime.fromtimestamp(expires_at, UTC),
+        )
+
+    async def is_gone(self, token_id: str) -> bool:
+        """Return whether a token was deleted. Raises `StoreUnavailable` as `check`."""
+        return await self._cache.find(token_id) is None
 
     def changed(self, token_id: str) -> None:
         """Make the creation or revocation of a token by this server effective at once."""

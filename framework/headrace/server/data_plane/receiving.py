@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import compress
 from uuid import UUID
 
 import msgspec
@@ -19,17 +18,18 @@ import msgspec
 from headrace import store
 from headrace.model.ack_ids import AckIds
 from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownConsumer
-from headrace.model.outcomes import RELEASE, Settlement
+from headrace.model.outcomes import Settlement
 from headrace.model.records import Batch
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.leasing.lease_calls import LeaseCalls
 from headrace.server.data_plane.coalescing import Coalescer, fail
 from headrace.server.data_plane.gathering import Gathering
-from headrace.server.data_plane.message_cache import CachedMessage, MessageCache, MessageCaches, complete
+from headrace.server.data_plane.message_cache import MessageCache, MessageCaches, complete
 from headrace.server.data_plane.receive_request import NOTHING, Gone, Receiver, Share
+from headrace.server.data_plane.receiver_watch import ReceiverWatch
 from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.data_plane.shares import add_released, places, share_of
 from headrace.server.errors import TooManyWaiting, unavailable
-from headrace.server.http import WATCH
 from headrace.store.messages.lease import MAX_LOOK
 
 MOST = 1000
@@ -41,20 +41,6 @@ PATIENCE = 1.0
 
 NOBODY = UUID(int=0)
 """The owner in lease calls with shares. The process itself holds no leases."""
-
-
-def _places(called: Sequence[Receiver], batch: Batch, leases: Sequence[int]) -> Iterator[tuple[Receiver, int, slice]]:
-    """Divide a batch. Yields each request with its lease and the slice of its messages."""
-    first = 0
-    for receiver, lease in zip(called, leases, strict=False):
-        last = min(first + receiver.want, len(batch.seqs))
-        yield receiver, lease, slice(first, last)
-        first = last
-
-
-def _add(back: Settlement, lease: int, seqs: Sequence[int]) -> None:
-    back.leases += [lease] * len(seqs)
-    back.seqs += seqs
 
 
 class Receivers:
@@ -99,9 +85,9 @@ class Receivers:
         self._queue: list[Receiver] = []
         self._waits = 0
         self._at_work = False
-        self._looking: asyncio.TimerHandle | None = None
         self._draining = False
         self._gathering = Gathering(clock)
+        self._watch = ReceiverWatch(lambda: self._queue, self._expire, clock)
         self.used_at = clock()
 
     @property
@@ -170,11 +156,7 @@ class Receivers:
         self._queue.append(receiver)
         self._gathering.joined(self._queue)
         self._waits += receiver.waits
-        if 0 < wait < WATCH:
-            receiver.watched = True
-            receiver.timer = asyncio.get_running_loop().call_later(wait, self._look_after, receiver)
-        elif self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(WATCH, self._look_after_all, now)
+        self._watch.begin(receiver, wait)
         return receiver
 
     def end(self, receiver: Receiver) -> None:
@@ -183,33 +165,6 @@ class Receivers:
         receiver.end()
         if not receiver.called:
             self._leave(receiver)
-
-    def _look_after_all(self, since: float) -> None:
-        """Begin to look after the requests that wait since before a time. Most are answered before that, so they need
-        no timers of their own."""
-        self._looking = None
-        new = False
-        for receiver in list(self._queue):
-            if not receiver.watched and receiver.since <= since:
-                receiver.watched = True
-                self._look_after(receiver)
-            new = new or not receiver.watched
-        if new:
-            self._looking = asyncio.get_running_loop().call_later(WATCH, self._look_after_all, self._clock())
-
-    def _look_after(self, receiver: Receiver) -> None:
-        """End a request's wait if it is over. Otherwise begin to watch whether its client is connected.
-
-        A request without a wait is watched, too: it may be in line for a place to examine messages.
-        """
-        if receiver.waits:
-            left = receiver.until - self._clock()
-            if left <= 0:
-                self._expire(receiver)
-                return
-            receiver.timer = asyncio.get_running_loop().call_later(left, self._expire, receiver)
-        if receiver.gone is not None:
-            receiver.watching = asyncio.ensure_future(receiver.watch(receiver.gone))
 
     def _take_back(self, answer: asyncio.Future[Share]) -> None:
         """Release a share that was assigned just as its request was cancelled."""
@@ -229,19 +184,28 @@ class Receivers:
 
     async def _serve(self) -> None:
         """Serve until no requests are left."""
+        rested = 0.0  # seconds
         try:
             while self._queue:
                 try:
-                    await self._gathering.gather(self._queue)
+                    if rested <= self._gathering.limit:  # after a longer rest, messages wait for nothing else
+                        await self._gathering.gather(self._queue)
+                    rested = 0.0
                     batch = await self._call()
                     if batch is not None and not batch.more and self._queue:
-                        await self.calls.rest(batch, self.consumer.spec)
+                        rested = await self._rest(batch)
                 except Exception as error:  # raised in the requests, while others are still served
                     self._fail(error)
         finally:
             self._at_work = False
             self.calls.leave()
             self._fail(unavailable("The server stops. Try again."))  # those left after a cancellation
+
+    async def _rest(self, batch: Batch) -> float:
+        """Wait until another call may find something. Returns the seconds that it took."""
+        began = self._clock()
+        await self.calls.rest(batch, self.consumer.spec)
+        return self._clock() - began
 
     async def _call(self) -> Batch | None:
         """Make one lease call for the first requests in the queue. Those that end while a consumer with a condition
@@ -299,11 +263,11 @@ class Receivers:
             await self._give_all_back(called, batch, leases)
             raise
         back = Settlement()
-        for receiver, lease, place in _places(called, batch, leases):
+        for receiver, lease, place in places(called, batch, leases):
             if receiver.answer.done():
-                _add(back, lease, batch.seqs[place])
+                add_released(back, lease, batch.seqs[place])
             else:
-                receiver.answer.set_result(self._share(batch, messages, lease, place))
+                receiver.answer.set_result(share_of(batch, messages, lease, place, self._ack_ids, self.consumer.number))
         if back.seqs:
             await self._settle_back(back)
 
@@ -327,27 +291,19 @@ class Receivers:
         """Release a batch that can't be delivered. If the database is unavailable, its messages
         are delivered again after the lease."""
         back = Settlement()
-        for _, lease, place in _places(called, batch, leases):
-            _add(back, lease, batch.seqs[place])
+        for _, lease, place in places(called, batch, leases):
+            add_released(back, lease, batch.seqs[place])
         with suppress(StoreUnavailable):
             await self._settle_back(back)
-
-    def _share(self, batch: Batch, messages: Sequence[CachedMessage | None], lease: int, place: slice) -> Share:
-        seqs, found = batch.seqs[place], messages[place]
-        attempts = [1] * len(seqs) if batch.attempts is None else batch.attempts[place]
-        if None in found:  # retention has deleted them since, so they can't be delivered
-            there = [one is not None for one in found]
-            seqs, found, attempts = (list(compress(values, there)) for values in (seqs, found, attempts))  # type: ignore[assignment]
-        ids = self._ack_ids.seal_all(self.consumer.number, lease, seqs, attempts)
-        return Share(lease, ids, seqs, attempts, found)  # type: ignore[arg-type]
 
     async def give_back(self, share: Share) -> None:
         """Release a share because the client disconnected before the answer."""
         if share.lease is not None:
-            await self._settle_back(Settlement(leases=[share.lease] * len(share.seqs), seqs=list(share.seqs)))
+            back = Settlement()
+            add_released(back, share.lease, share.seqs)
+            await self._settle_back(back)
 
     async def _settle_back(self, back: Settlement) -> None:
-        back.failures = [RELEASE] * len(back.seqs)
         await store.settle(self._database, self.consumer.number, back)
         self._given_back(len(back.seqs))
         self.calls.wake()

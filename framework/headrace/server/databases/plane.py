@@ -10,16 +10,18 @@ from headrace.server.access.scopes import Access
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
+from headrace.server.jobs import JobRunner
 from headrace.server.options import Options
 from headrace.server.push import PushConsumers
 from headrace.server.push.addresses import AllowedAddresses
+from headrace.server.recent_events import RecentEvents
 from headrace.server.routes.context import RouteContext
 from headrace.server.transport.limits import Limits
 from headrace.sources.postgres.capture.capturing import Capturing
 
 
 class Plane:
-    """The engine, the endpoints, the push consumers and the sources of one database. They work while its app runs.
+    """The engine, the endpoints, the jobs, the push consumers and the sources of one database. They work while its app runs.
 
     Args:
         app: the app with the database.
@@ -39,10 +41,17 @@ class Plane:
         allowed = AllowedAddresses(options.push_allow)
         self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"), options=options)
         self.data_plane = DataPlane(self.engine, access, limits)
-        self.webhooks = Webhooks(self.engine, access, origins)
+        self.recent_events = RecentEvents()
+        self.webhooks = Webhooks(self.engine, access, origins, self.recent_events)
         self.routes = RouteContext(self.engine, access, self.data_plane, self.webhooks, options)
         app.attach(self.engine)
-        self.push_consumers = PushConsumers(options.push_allow, options.push_refresh_interval)
+        self.jobs = JobRunner()
+        app.attach(self.jobs)
+        self.engine.look_for_jobs = self.jobs.look
+        app.attach(self.recent_events)
+        self.push_consumers = PushConsumers(
+            options.push_allow, options.push_refresh_interval, self.recent_events.answered
+        )
         app.attach(self.push_consumers)
         self.engine.on_clear_caches(self.push_consumers.refresh)
         self.captures = options.capture and find_spec("psycopg") is not None

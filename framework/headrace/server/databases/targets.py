@@ -21,7 +21,7 @@ _KINDS: dict[str, Kind] = {
     "schedules": "schedule",
 }
 
-_NEW = ("sources", "http-consumers")
+_NEW = ("sources", "http-consumers", "jobs")
 """Lists to which a POST adds an object whose body names its stream."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import TypeVar
+from uuid import UUID
 
 import anyio
 import msgspec
@@ -33,6 +34,7 @@ _MAX_NAME = 48
 class CachedWebhook(msgspec.Struct, frozen=True):
     """A webhook source, which may be used until a time of the clock."""
 
+    id: UUID
     spec: WebhookSpec
     template: KeyTemplate
     until: float
@@ -124,7 +126,7 @@ class WebhookSources:
         if info is not None:
             try:
                 spec = WebhookSpec.stored(info.name, info.stream, info.settings)
-                look_up.source = CachedWebhook(spec, KeyTemplate(spec.key), now + CACHE_TTL)
+                look_up.source = CachedWebhook(UUID(info.id), spec, KeyTemplate(spec.key), now + CACHE_TTL)
             except HeadraceError as error:
                 look_up.error = error
         if is_current and look_up.source is not None:

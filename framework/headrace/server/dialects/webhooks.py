@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from uuid import UUID
 
 from headrace.model import payloads
-from headrace.model.errors import UnknownSource, UnknownStream
+from headrace.model.errors import ERROR_CODES, HeadraceError, UnknownSource, UnknownStream, code_of
+from headrace.model.text.error_text import storable
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.data_plane.publish_batching import Incoming
-from headrace.server.dialects.webhook_sources import WebhookSources
+from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSources
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
+from headrace.server.recent_events import RecentEvents
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
+from headrace.store import DeliveryToRecord
+
+MAX_REASON = 300
+"""Largest number of characters of a recorded reason."""
 
 _SUCCESS = Response(200, b'{"success":true}')
 _MAX_NAME = 48
@@ -32,17 +40,19 @@ class Webhooks:
         engine: publishes.
         access: knows whether the server is open.
         origins: finds the requests of web pages.
+        events: records deliveries.
         clock: monotonic time in seconds.
         date: seconds since 1970, against which signatures are checked.
     """
 
     def __init__(
-        self, engine: Engine, access: Access, origins: OriginPolicy | None = None, *, clock: Callable[[], float] = time.monotonic,
-        date: Callable[[], float] = time.time,
+        self, engine: Engine, access: Access, origins: OriginPolicy | None = None, events: RecentEvents | None = None, *,
+        clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._access = access
         self._origins = origins or OriginPolicy()
+        self._events = events or RecentEvents()
         self._date = date
         self._sources = WebhookSources(lambda: engine.app.database, clock)
         engine.on_clear_caches(self._sources.clear)
@@ -61,6 +71,16 @@ class Webhooks:
         except UnknownSource:
             await self._check_origin(request)  # a page doesn't learn which sources exist
             raise
+        record = _Record(self._events, source.id, request, self._date())
+        try:
+            response = await self._publish(source, request, record)
+        except Exception as error:
+            record.refused(error)
+            raise
+        record.accepted()
+        return response
+
+    async def _publish(self, source: CachedWebhook, request: Request, record: _Record) -> Response:
         spec = source.spec
         if spec.signature is None:
             await self._check_origin(request)
@@ -77,7 +97,8 @@ class Webhooks:
             raise Problem(401, "invalid_signature", str(error)) from error
         try:
             stream = await self._engine.stream(spec.stream)
-            await self._engine.publish(stream, _incoming(message))
+            record.message = message
+            record.published = await self._engine.publish(stream, _incoming(message))
         except UnknownStream:
             self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
@@ -89,6 +110,50 @@ class Webhooks:
             violation = self._origins.foreign_host(request.scope)
         if violation is not None:
             raise violation
+
+
+class _Record:
+    """What is recorded of a delivery, without what it contains.
+
+    Attributes:
+        message: the message that it was made into.
+        published: how many messages were published, none of a delivery that was repeated.
+    """
+
+    def __init__(self, events: RecentEvents, source: UUID, request: Request, now: float) -> None:
+        self._events = events
+        self._source = source
+        self._bytes = len(request.body)
+        client = request.scope.get("client")
+        self._remote = None if not client else str(client[0])
+        self._at = datetime.fromtimestamp(now, UTC)
+        self.message: WebhookMessage | None = None
+        self.published = 0
+
+    def accepted(self) -> None:
+        """Record that it was accepted."""
+        message = self.message
+        self._add(
+            200, None if self.published else "It was published before.", None if message is None else message.key,
+            None if message is None else message.message_id,
+        )  # fmt: skip
+
+    def refused(self, error: Exception) -> None:
+        """Record why it was refused, in the words of the answer."""
+        status, reason = 500, "The server failed unexpectedly."
+        if isinstance(error, Problem):
+            status, reason = error.status, str(error)
+        elif isinstance(error, HeadraceError):
+            status, reason = ERROR_CODES[code_of(error)].status, error.public or str(error)
+        self._add(status, storable(reason, MAX_REASON), None, None)
+
+    def _add(self, status: int, reason: str | None, key: str | None, message_id: str | None) -> None:
+        self._events.delivered(
+            DeliveryToRecord(
+                source=self._source, at=self._at, status=status, reason=reason, bytes=self._bytes, key=key,
+                message_id=message_id, remote=self._remote,
+            )
+        )  # fmt: skip
 
 
 async def not_by_post(request: Request) -> Response:

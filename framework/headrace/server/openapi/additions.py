@@ -58,6 +58,12 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", f"{_CONSUMER}/seek"): {"to": "start"},
     ("post", f"{_CONSUMER}/replay"): {"start_time": "2030-01-31T12:00:00Z", "dry_run": True},
     ("post", f"{_CONSUMER}/pause"): {"until": None},
+    ("post", "/v1/jobs"): {
+        "kind": "redrive",
+        "stream": "mystream",
+        "consumer": "us_orders",
+        "selection": {"error_type": "shop.NoStock"},
+    },
     ("post", f"{_CONSUMER}/dead_letters/redrive"): {"key": _KEY},
     ("post", f"{_CONSUMER}/dead_letters/purge"): {"key": _KEY},
     ("post", "/v1/http_pull_consumers/{consumer}/receive"): {"batch_size": 10},
@@ -97,6 +103,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("post", "/v1/sources/{source}/failures/retry"): {"ids": [1, 2]},
     ("post", "/v1/sources/{source}/failures/drop"): {"ids": [1, 2]},
     ("post", "/v1/databases"): {"name": "eu", "url_from": "env:EU_DATABASE"},
+    ("post", "/v1/session"): {"token": "hr_0123456789ab_0123456789abcdefghijABCDEFGHIJ0123456789"},
     ("post", "/v1/tokens"): {"name": "ci", "scopes": ["publish:mystream"]},
 }
 """Example request bodies by method and path."""

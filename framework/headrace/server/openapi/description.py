@@ -18,12 +18,14 @@ from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
+from headrace.server.routes.callers.sessions import SignIn
 from headrace.server.routes.http_consumers import NewHttpConsumer
 from headrace.server.routes.tokens import TokenRequest
 from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, WhichFailures
 from headrace.server.wire.common import Error
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
 from headrace.server.wire.dead_letters import DeadLetterChoice
+from headrace.server.wire.jobs import NewJob
 from headrace.server.wire.messages import Choice, Nack, NewMessages, Receive, Republish, Settle
 from headrace.server.wire.positions import Pause, Seek
 from headrace.server.wire.sources import NewSource, SourceSettings
@@ -46,13 +48,14 @@ _TAGS = {
     "Consumers": "Create and change consumers, and move their positions.",
     "Delivery": "Receive, ack, nack and extend.",
     "Dead letters": "Read, redrive and delete messages that failed too often.",
+    "Jobs": "Redrive and delete many dead letters in the background.",
     "Pull consumers": "Receive and settle by the consumer's name alone, for captured changes.",
     "Consume API": "Consumers, receive and settle for clients of the consume API.",
     "Sources": "Create and change webhooks and captured tables.",
     "Change capture": "Check, pause and resume captures, and backfill tables.",
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
     "Databases": "Add, check and remove further databases, in which streams can live.",
-    "Tokens": "Create and revoke access tokens.",
+    "Tokens": "Create and revoke access tokens, and sign in to the console.",
     "Audit": "Read which changes were made, and in whose name.",
     "Live": "Watch streams, consumers, sources and processes.",
     "Overview": "Read the state of everything.",
@@ -61,8 +64,8 @@ _TAGS = {
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
-    Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewSource, NewStream,
-    Pause, Receive, Republish, Resume, Seek, Settle, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
+    Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream,
+    Pause, Receive, Republish, Resume, Seek, Settle, SignIn, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
     WhichFailures,
 )  # fmt: skip
 """Types of request bodies."""

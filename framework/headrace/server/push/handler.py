@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
@@ -18,6 +19,12 @@ from headrace.server.push.http_connection import RequestFailed, Response
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
 from headrace.server.push.target import Target
+
+
+class Answered(Protocol):
+    """Is called after each request."""
+
+    def __call__(self, *, at: datetime, status: int | None, ms: float, error: str | None, messages: int) -> None: ...
 
 
 class BatchFailed(Retry):
@@ -51,11 +58,12 @@ class PushHandler:
         client: the consumer's HTTP client.
         agent: the User-Agent.
         now: returns the current time.
+        answered: called after each request, with the fields of `AnswerToRecord`.
     """
 
     def __init__(
         self, push: Push, bodies: RequestBodies, signer: RequestSigner, client: PushClient, agent: str,
-        now: Callable[[], datetime],
+        now: Callable[[], datetime], answered: Answered = lambda **_: None,
     ) -> None:  # fmt: skip
         headers = {name.lower(): value for name, value in push.headers.items()}
         self._target = Target.of(push.url, {"content-type": "application/json", "user-agent": agent, **headers})
@@ -64,6 +72,7 @@ class PushHandler:
         self._signer = signer
         self._client = client
         self._now = now
+        self._answered = answered
 
     async def send_message(self, message: Message) -> Retry | None:
         """The handler of a consumer that sends single messages."""
@@ -83,9 +92,25 @@ class PushHandler:
                 raise Unsent(f"None of the consumer's connections became free within {self._seconds:g} s")
             now = self._now()
             headers = self._signer.headers(self._signer.id(seqs), int(now.timestamp()), body)
-            return await self._post(self._target.request(headers, body), now)
+            return await self._recorded(self._target.request(headers, body), now, len(seqs))
 
-    async def _post(self, request: bytes, now: datetime) -> DeliveryFailure | None:
+    async def _recorded(self, request: bytes, now: datetime, messages: int) -> DeliveryFailure | None:
+        """Send a request and record the answer. One that is cut off when the process ends is not recorded."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        status, error = None, None
+        try:
+            status, failure = await self._post(request, now)
+        except Unsent as unsent:
+            self._answered(at=now, status=None, ms=(clock() - began) * 1000, error=str(unsent), messages=messages)
+            raise
+        if failure is not None:  # without the body of the answer, which may repeat a message
+            error = failure.reason if status is None else f"The endpoint responded with {status}."
+        self._answered(at=now, status=status, ms=(clock() - began) * 1000, error=error, messages=messages)
+        return failure
+
+    async def _post(self, request: bytes, now: datetime) -> tuple[int | None, DeliveryFailure | None]:
+        """Return the status of the answer, None without one, and the failure if it is one."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._seconds
         connection = self._client.idle()
@@ -94,15 +119,15 @@ class PushHandler:
                 async with asyncio.timeout_at(until):
                     connection = await self._client.connect(self._target)
             except (OSError, ValueError) as error:
-                return self._unconnected(error)
+                return None, self._unconnected(error)
         try:
             response = await connection.post(request, until - clock())
         except TimeoutError:
-            return DeliveryFailure(f"The endpoint did not respond within {self._seconds:g} s")
+            return None, DeliveryFailure(f"The endpoint did not respond within {self._seconds:g} s")
         except RequestFailed as error:
-            return DeliveryFailure(f"The request failed: {responses.one_line(str(error))}")
+            return None, DeliveryFailure(f"The request failed: {responses.one_line(str(error))}")
         self._client.give_back(connection)
-        return None if responses.is_ack(response.status) else _failure(response, now)
+        return response.status, None if responses.is_ack(response.status) else _failure(response, now)
 
     def _unconnected(self, error: OSError | ValueError) -> DeliveryFailure:
         """Return why the target can't be connected to, if trying again doesn't change it. Raises `Unsent` otherwise."""

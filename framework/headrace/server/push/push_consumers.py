@@ -6,7 +6,7 @@ Only the handler is specific, see `handler`. Several servers share the work like
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -30,7 +30,7 @@ from headrace.server.push.handler import PushHandler
 from headrace.server.push.http_client import PushClient, PushClients
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
-from headrace.store import PushConsumer
+from headrace.store import AnswerToRecord, PushConsumer
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 log = Log("headrace")
@@ -85,14 +85,19 @@ class PushConsumers:
             or "loopback".
         refresh_interval: interval in seconds of the look-up of push consumers, since other servers
             create, change and delete them, too.
+        answered: called with each answer of an endpoint.
 
     Raises:
         ConfigurationError: `allow` has anything else.
     """
 
-    def __init__(self, allow: Iterable[str] = (), refresh_interval: float = REFRESH_INTERVAL) -> None:
+    def __init__(
+        self, allow: Iterable[str] = (), refresh_interval: float = REFRESH_INTERVAL,
+        answered: Callable[[AnswerToRecord], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._allowed = AllowedAddresses(allow)
         self._refresh_interval = refresh_interval
+        self._answered = answered
         self._running: dict[int, _RunningConsumer] = {}
         self._failures: dict[int, _Failure] = {}
         self._changed = anyio.Event()
@@ -204,6 +209,7 @@ class PushConsumers:
             client,
             _user_agent(),
             self._shared.time.date,
+            lambda **answer: self._answered(AnswerToRecord(consumer=consumer.number, **answer)),
         )
         pipeline = Pipeline(consumer.number, spec, _handler(push_handler, push), _handling(push), self._shared)
         pipeline.fetcher.calls.polling = self._polling

@@ -18,7 +18,7 @@ from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
-from headrace.model.text.masking import masked_push
+from headrace.model.text.masking import masked_push, masked_push_url
 from headrace.model.watching.audit import Actor
 from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
@@ -211,6 +211,14 @@ class RouteContext:
         except Forbidden:
             return msgspec.structs.replace(info, settings={**info.settings, "push": masked_push(push)})
         return info
+
+    async def visible_url(self, request: AnyRequest, stream: str, url: str) -> str:
+        """Return the URL of a push consumer as the caller may see it, as `visible` does."""
+        try:
+            await self.check_stream(request, stream, "admin")
+        except Forbidden:
+            return masked_push_url(url)
+        return url
 
     async def source(self, request: AnyRequest, ref: str) -> SourceInfo:
         """Look up a source by its id or name. A caller without access to all streams gets the same

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
+from litestar.response import Stream
 
 from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_of
@@ -17,9 +18,10 @@ from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, Deat
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.exports import EXPORT_PAGE, NDJSON, exported
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
-from headrace.server.wire.common import Listed
+from headrace.server.wire.common import MAX_CHOSEN, Listed
 from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
 
 By = Annotated[
@@ -54,6 +56,11 @@ Since = Annotated[
 ]
 Until = Annotated[datetime | None, QueryParameter(description="Return only dead letters that died before this time.")]
 
+Seqs = Annotated[
+    list[int] | None,
+    QueryParameter(description="Return only dead letters with these seqs.", max_items=MAX_CHOSEN),
+]
+
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
@@ -63,15 +70,16 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 )  # fmt: skip
 async def list_dead_letters(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
-    where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
-    since: Since = None, until: Until = None,
+    where: Where = None, seqs: Seqs = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None,
+    error: ErrorText = None, since: Since = None, until: Until = None,
     above: Annotated[int, QueryParameter(ge=0, lt=HIGHEST, schema_extra=NOT_NEGATIVE, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
     after: AfterSeq = None, before: BeforeSeq = None,
 ) -> Listed[DeadLetter]:  # fmt: skip
     check_one_place(after, before)
     cached = await context.consumer(request, stream, consumer, "consume")
     selection = dead_letters_of(
-        key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
+        seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since,
+        until=until,
     )  # fmt: skip
     found = await context.raw_messages.dead_letters(
         cached, selection, limit=limit, above=max(above, after or 0), below=before
@@ -95,6 +103,25 @@ async def group_dead_letters(
         error_type=error_type, error=error, since=since, until=until,
     )  # fmt: skip
     return Listed(found)
+
+
+@get(
+    f"{_PATH}/dead_letters/export", summary="Export dead letters", tags=["Dead letters"], media_type=NDJSON,
+    description="Returns all dead letters that match, in seq order, one line of JSON each. They are read in pages, so dead letters"
+    " that appear or vanish meanwhile may be missing. A last line with `summary` and `code` says that the export could not go on.",
+)  # fmt: skip
+async def export_dead_letters(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, filter: Filter = None,  # noqa: A002
+    where: Where = None, seqs: Seqs = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None,
+    error: ErrorText = None, since: Since = None, until: Until = None,
+) -> Stream:  # fmt: skip
+    cached = await context.consumer(request, stream, consumer, "consume")
+    selection = dead_letters_of(
+        seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since,
+        until=until,
+    )  # fmt: skip
+    first = await context.raw_messages.dead_letters(cached, selection, limit=EXPORT_PAGE)
+    return Stream(exported(context.raw_messages, cached, selection, first), media_type=NDJSON)
 
 
 @get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
@@ -160,6 +187,7 @@ async def list_blocked_keys(
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     list_dead_letters,
     group_dead_letters,
+    export_dead_letters,
     read_dead_letter,
     redrive,
     purge,

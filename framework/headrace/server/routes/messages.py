@@ -12,14 +12,14 @@ from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
 from headrace.admin.messages import publish_by_hand
-from headrace.admin.validation import MAX_ANSWER_BYTES
+from headrace.admin.validation import MAX_ANSWER_BYTES, of_key
 from headrace.model.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
-from headrace.server.routes.parameters import Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
+from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.server.wire.messages import (
@@ -48,7 +48,7 @@ _MOST_ERASURES = MAX_ANSWER_BYTES // (4 * MAX_ERROR)
 )  # fmt: skip
 async def list_messages(
     request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
-    key_pattern: KeyPattern = None, where: Where = None,
+    key_pattern: KeyPattern = None, key: ExactKey = None, where: Where = None,
     start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
     after: AfterSeq = None, before: BeforeSeq = None,
 ) -> Listed[Message]:  # fmt: skip
@@ -58,7 +58,7 @@ async def list_messages(
     # What comes before a place of an ascending list has lower seqs, and is read downwards from there.
     above, below = (before, after) if newest else (after, before)
     found = await context.raw_messages.messages(
-        cached.name, filter=_one_of(filter, key_pattern), where=where, limit=limit, newest=newest == (before is None),
+        cached.name, filter=of_key(_one_of(filter, key_pattern), key), where=where, limit=limit, newest=newest == (before is None),
         start_seq=start_seq if above is None else max(start_seq or 1, above + 1),
         end_seq=None if below is None else below - 1,
     )  # fmt: skip

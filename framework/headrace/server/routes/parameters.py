@@ -67,6 +67,13 @@ Filter = Annotated[
         description="Return only keys that match one of these filters, such as `orders.us.>`.", schema_extra=_FILTERS
     ),
 ]
+ExactKey = Annotated[
+    str | None,
+    QueryParameter(
+        description="Return only messages of exactly this key, which are its history. Not together with `filter`.",
+        schema_extra={"min_length": 1, "max_length": MAX_KEY_BYTES},
+    ),
+]
 KeyPattern = Annotated[
     list[str] | None, QueryParameter(description="An older name of `filter`.", schema_extra=_FILTERS)
 ]

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
+from msgspec import structs
 
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
@@ -18,6 +19,7 @@ from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
+from headrace.server.wire.inspection import PushStatusAnswer
 from headrace.server.wire.messages import Choice, Peeked, peeked
 from headrace.server.wire.positions import (
     Pause,
@@ -88,9 +90,15 @@ async def seek(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
 ) -> PositionAnswer:
     """Moves the consumer. Its next message is the first one at or above `to`. Messages in flight lose
-    their leases. Dead letters stay."""
+    their leases. Dead letters stay. With `dry_run` nothing changes, and the answer says what would: `again` messages come again,
+    and `skipped` ones are passed over."""
+    if data.dry_run:
+        cached = await context.consumer(request, stream, consumer, "consume")
+        preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.place())
+        return PositionAnswer(Position(**structs.asdict(preview)))
     cached = await context.consumer(request, stream, consumer, "admin")
-    return PositionAnswer(Position(await context.admin.seek(cached.stream.name, cached.name, data.place())))
+    position = await context.admin.seek(cached.stream.name, cached.name, data.place())
+    return PositionAnswer(Position(position=position))
 
 
 @post(f"{_PATH}/replay", summary="Replay messages", tags=["Consumers"], status_code=200)
@@ -110,6 +118,19 @@ async def replay(
         end_seq=choice.end_seq, start_time=choice.start_time, end_time=choice.end_time, dry_run=choice.dry_run,
     )  # fmt: skip
     return ReplayedAnswer(Replayed(count))
+
+
+@get(f"{_PATH}/push", summary="Read what a push consumer does", tags=["Consumers"])
+async def read_push_status(
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef
+) -> PushStatusAnswer:
+    """Returns the circuit breaker, the last answers of the endpoint, and how many messages the servers that run now have sent. 422
+    for a consumer that is no push consumer."""
+    cached = await context.consumer(request, stream, consumer, "consume")
+    found = await context.admin.push_status(cached.stream.name, cached.name)
+    return PushStatusAnswer(
+        structs.replace(found, url=await context.visible_url(request, cached.stream.name, found.url))
+    )
 
 
 @post(f"{_PATH}/pause", summary="Pause a consumer", tags=["Consumers"], status_code=200)
@@ -177,6 +198,7 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     peek,
     seek,
     replay,
+    read_push_status,
     pause,
     resume,
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.inspection import Searches
+from headrace.admin.journeys import Journeys
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
@@ -15,7 +18,9 @@ from headrace.admin.validation import (
     condition_of,
     filters_of,
 )
+from headrace.model.journeys import Journey
 from headrace.model.keys import check_key
+from headrace.model.operations import SearchStep
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.server.data_plane.registry import CachedConsumer
@@ -43,6 +48,14 @@ class RawMessages(Base):
         check_key(key)
         async with self._bounded(None, stream) as executor:
             return await store.latest(executor, stream, key, raw=True)
+
+    async def journey(self, stream: str, seq: int, *, limit: int, after: str | None) -> Journey | None:
+        """Return the journey of a message."""
+        return await Journeys.of(self).read(stream, seq, limit=limit, after=after, raw=True)
+
+    async def search(self, stream: str, **options: Any) -> SearchStep:
+        """Do one step of a search, with the options of `Admin.search`."""
+        return await Searches.of(self).step(stream, **options, raw=True)
 
     async def peek(
         self,

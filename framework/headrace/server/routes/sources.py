@@ -19,6 +19,7 @@ from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES, already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
+from headrace.model.operations import WebhookDelivery
 from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
 from headrace.server.claims import claimed
@@ -27,7 +28,7 @@ from headrace.server.merging import merged_page
 from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
-from headrace.server.routes.parameters import SourceRef
+from headrace.server.routes.parameters import Limit, SourceRef
 from headrace.server.routes.responses import call
 from headrace.server.wire.captures import DeletedSource
 from headrace.server.wire.common import Listed, Success
@@ -90,6 +91,16 @@ async def list_sources(
 async def read_source(request: AnyRequest, context: Context, source: SourceRef) -> Source:
     """Returns the source's settings, without its secrets, and its state."""
     return source_of(await context.source(request, source))
+
+
+@get("/sources/{source:str}/deliveries", summary="List deliveries to a webhook", tags=["Sources"])
+async def list_deliveries(
+    request: AnyRequest, context: Context, source: SourceRef, limit: Limit = 50
+) -> Listed[WebhookDelivery]:
+    """Returns the last deliveries, accepted and refused, the newest first, without what they contained. 100 of them are kept, and
+    the last 20 of each second. 422 for a source that captures tables."""
+    info = await context.source(request, source)
+    return Listed(await context.admin.deliveries(info.id, limit=limit))
 
 
 @route(
@@ -158,6 +169,7 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     create_source,
     list_sources,
     read_source,
+    list_deliveries,
     edit_source,
     delete_source,
     *captures.ROUTES,

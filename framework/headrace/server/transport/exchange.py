@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headrace.server.http import NO_STORE, Response, Scope
@@ -42,6 +43,33 @@ def is_common(headers: list[tuple[bytes, bytes]]) -> bool:
     """Return whether a head has common headers only, each of them once, and a host."""
     found = dict(headers)
     return len(found) == len(headers) and found.keys() <= COMMON_HEADERS and b"host" in found
+
+
+def plain_head(
+    parser: httptools.HttpRequestParser, url: bytes, headers: list[tuple[bytes, bytes]], find_endpoint: FindEndpoint
+) -> Head | None:
+    """Return the head of a request that needs no ASGI, as far as it says. None if it does.
+
+    Args:
+        parser: has parsed the head.
+        url: the target of the request.
+        headers: the headers, with lower-case names.
+        find_endpoint: finds what answers it.
+    """
+    if len(url) > MAX_TARGET or not is_common(headers) or parser.get_http_version() != "1.1" or parser.should_upgrade():
+        return None
+    path, _, query = url.partition(b"?")
+    if path[:1] != b"/" or b"%" in path or b"#" in url or not url.isascii():
+        return None
+    method, text = parser.get_method().decode("ascii"), path.decode("ascii")
+    endpoint = find_endpoint(method, text)
+    if endpoint is None:
+        return None
+    scope = {
+        "type": "http", "http_version": "1.1", "method": method, "path": text, "raw_path": path, "query_string": query,
+        "headers": headers,
+    }  # fmt: skip
+    return Head(endpoint, scope)
 
 
 class Exchange:
@@ -90,8 +118,12 @@ class Exchange:
     async def respond(self, response: Response) -> None:
         """Send the response, once the client has read enough of earlier ones."""
         if self.must_wait:
-            await self._connection.flow.drain()
+            await self.client_has_read()
         self.respond_now(response)
+
+    async def client_has_read(self) -> None:
+        """Wait until the client has read enough of earlier responses, or has disconnected."""
+        await self._connection.flow.drain()
 
     def respond_now(self, response: Response) -> None:
         """Send the response, unless the client has disconnected."""
@@ -109,11 +141,12 @@ class Exchange:
             connection.transport.close()
         connection.on_response_complete()
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in a task of this request."""
         task = self._connection.loop.create_task(coroutine)
         self._connection.tasks.add(task)
         task.add_done_callback(self._connection.tasks.discard)
+        return task
 
     def begin_waiting(self, answer: asyncio.Future[Any]) -> None:
         """Count a future as the work of this request, until `end_waiting`. A server that ends waits for it, or cancels

@@ -20,6 +20,11 @@ MAX_HEADS = 1000
 _END = b"\r\n\r\n"
 
 
+def size_of(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+    """Return the size of a head in bytes."""
+    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
+
+
 class Head:
     """The head of a request that needs no ASGI.
 

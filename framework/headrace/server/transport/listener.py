@@ -216,7 +216,7 @@ class Listener:
         self.close()
         for connection in list(self._state.connections):
             connection.transport.abort()
-        for task in list(self._state.tasks):
-            task.cancel()
-        if self._state.tasks:
+        while self._state.tasks:  # the end of one may begin another, such as a response that waits for its client
+            for task in list(self._state.tasks):
+                task.cancel()
             await asyncio.wait(self._state.tasks)

@@ -15,14 +15,18 @@ from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from headrace.server.errors import RETRY_AFTER, Problem, error_response
-from headrace.server.http import NO_STORE, SEND_RESPONSE, Response
-from headrace.server.transport.exchange import MAX_TARGET, Exchange, FindEndpoint, is_common
-from headrace.server.transport.heads import Head, KnownHeads
+from headrace.server.errors import Problem
+from headrace.server.http import SEND_RESPONSE
+from headrace.server.transport import refusals
+from headrace.server.transport.ambiguity import ambiguity
+from headrace.server.transport.exchange import Exchange, FindEndpoint, plain_head
+from headrace.server.transport.heads import KnownHeads, size_of
 from headrace.server.transport.limits import Limits
+from headrace.server.transport.responses import send_at_once
+from headrace.server.transport.write_deadline import WriteDeadline
 
 REFUSED_CONNECTIONS = 100
 """Connections above the limit that get a 503 response. Those above that are closed without one."""
@@ -49,10 +53,11 @@ class Connection(HttpToolsProtocol):
         self._ignore_input = False
         self._refusal: Problem | None = None
         self._exchange: Exchange | None = None  # the request that is being parsed, if it needs no ASGI
+        self._answering: Exchange | RequestResponseCycle | None = None  # the request whose response is the next one
         self._begun = 0  # requests that began in the last piece
         self._idle_since = 0.0
         self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
-        self._write_deadline: asyncio.TimerHandle | None = None
+        self._write_deadline = WriteDeadline(self.loop, self._options.write_timeout)
 
     # --- the beginning and the end
 
@@ -63,7 +68,7 @@ class Connection(HttpToolsProtocol):
         if count <= limit:
             self._wait_for_head()
         elif count <= limit + REFUSED_CONNECTIONS:
-            self._refuse(_too_many_connections(limit))
+            self._refuse(refusals.too_many_connections(limit))
         else:
             self._ignore_input = True
             self.transport.abort()
@@ -71,9 +76,12 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection has ended."""
         self._cancel_deadline()
-        if self._write_deadline is not None:
-            self._write_deadline.cancel()
-        super().connection_lost(exc)
+        self._write_deadline.stop()
+        super().connection_lost(exc)  # it notifies the last request, which may be one that was sent ahead
+        answering = self._answering
+        if answering is not None and answering is not self.cycle and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
         self.on_closed()
 
     def _wait_for_head(self) -> None:
@@ -90,9 +98,7 @@ class Connection(HttpToolsProtocol):
         if not self._in_head or self._ignore_input:  # no request has begun, so none is answered
             self.transport.close()
             return
-        self._refuse(
-            Problem(408, "too_slow", f"The headers did not arrive within {self._options.head_timeout:g} seconds.")
-        )
+        self._refuse(refusals.head_too_slow(self._options.head_timeout))
 
     # --- requests
 
@@ -132,7 +138,7 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self._refuse(self._refusal or Problem(400, "malformed", "The request is not HTTP/1.1."))
+            self._refuse(self._refusal or refusals.malformed("The request is not HTTP/1.1."))
             return
         except httptools.HttpParserUpgrade:
             # The upgrade is ignored and the request answered as usual. What follows may be of the other
@@ -144,7 +150,7 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if self._in_head:
             if self._head > self._options.max_head or self._is_too_large():
-                self._refuse(_head_too_large(self._options.max_head))
+                self._refuse(refusals.head_too_large(self._options.max_head))
             else:
                 self._wait_for_head()
         elif cycle is None or (cycle.response_complete and not cycle.more_body):
@@ -152,7 +158,7 @@ class Connection(HttpToolsProtocol):
         elif cycle.more_body:
             self._framing += self._piece
             if self._framing > self._options.max_head + self._piece:
-                self._refuse(_head_too_large(self._options.max_head))
+                self._refuse(refusals.head_too_large(self._options.max_head))
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -180,23 +186,15 @@ class Connection(HttpToolsProtocol):
         """Check the complete headers of a request. Raises to refuse them."""
         options = self._options
         if self._is_too_large():
-            self._refusal = _head_too_large(options.max_head)
+            self._refusal = refusals.head_too_large(options.max_head)
         elif len(self.headers) > options.max_headers:
-            self._refusal = Problem(
-                431,
-                "headers_too_large",
-                f"The request has {len(self.headers)} headers. Send at most {options.max_headers}.",
-            )
+            self._refusal = refusals.too_many_headers(len(self.headers), options.max_headers)
         elif len(self.pipeline) >= options.max_pipelined:
-            self._refusal = Problem(
-                400,
-                "malformed",
-                f"The client pipelines too many requests. Send at most {options.max_pipelined} ahead of their responses.",
-            )
+            self._refusal = refusals.too_many_pipelined(options.max_pipelined)
         else:
             self._exchange = self._begin_exchange()
-            if self._exchange is None and (reason := self._ambiguity()) is not None:
-                self._refusal = Problem(400, "malformed", reason)
+            if self._exchange is None and (reason := ambiguity(self.parser, self.url, self.headers)) is not None:
+                self._refusal = refusals.malformed(reason)
         if self._refusal is not None:
             raise self._refusal
         self._in_head = False
@@ -208,27 +206,10 @@ class Connection(HttpToolsProtocol):
 
     def _begin_exchange(self) -> Exchange | None:
         """Begin a request that needs no ASGI, as far as its head says. None if it does."""
-        parser, url = self.parser, self.url
-        if (
-            (self.cycle is not None and not self.cycle.response_complete)
-            or len(url) > MAX_TARGET
-            or not is_common(self.headers)
-            or parser.get_http_version() != "1.1"
-            or parser.should_upgrade()
-        ):
+        if self.cycle is not None and not self.cycle.response_complete:
             return None
-        path, _, query = url.partition(b"?")
-        if path[:1] != b"/" or b"%" in path or b"#" in url or not url.isascii():
-            return None
-        method, text = parser.get_method().decode("ascii"), path.decode("ascii")
-        endpoint = self.find_endpoint(method, text)
-        if endpoint is None:
-            return None
-        scope = {
-            "type": "http", "http_version": "1.1", "method": method, "path": text, "raw_path": path, "query_string": query,
-            "headers": self.headers,
-        }  # fmt: skip
-        return Exchange(Head(endpoint, scope), self, keep_alive=parser.should_keep_alive())
+        head = plain_head(self.parser, self.url, self.headers, self.find_endpoint)
+        return None if head is None else Exchange(head, self, keep_alive=self.parser.should_keep_alive())
 
     def _go_on_through_asgi(self, exchange: Exchange) -> None:
         """Take a request for an ordinary one, since only the first piece of its body has arrived."""
@@ -247,33 +228,9 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
-        self.scope[SEND_RESPONSE] = partial(_send, self.cycle)  # type: ignore[literal-required]  # its task has not begun
-
-    def _ambiguity(self) -> str | None:
-        """Return why the request must be refused, because a proxy may read it as another one, or as several."""
-        version, hosts, codings, body = self.parser.get_http_version(), [], 0, False
-        for name, value in self.headers:
-            if name == b"host":
-                hosts.append(value)
-            elif name == b"transfer-encoding":
-                codings += 1
-                body = True
-                if value.strip().lower() != b"chunked" or codings > 1 or version != "1.1":
-                    return "The only transfer encoding that the server supports is a single `chunked`, in HTTP/1.1."
-            elif name == b"content-length":
-                body = body or value != b"0"
-        if version not in ("1.0", "1.1"):
-            return f"The HTTP version {version} is not supported on this connection. Use HTTP/1.1."
-        if len(hosts) > 1 or (not hosts and version == "1.1"):
-            return f"The request has {len(hosts) or 'no'} Host headers. Send exactly one."
-        if self.parser.should_upgrade() and (body or self.parser.get_method() == b"CONNECT"):
-            return "The server supports no other protocol than HTTP/1.1. Leave out the header Upgrade, and don't use CONNECT."
-        if self.url[:1] != b"/":
-            scheme, _, rest = self.url.partition(b"://")
-            authority = rest.partition(b"/")[0]
-            if scheme.lower() not in (b"http", b"https") or [authority.lower()] != [host.lower() for host in hosts]:
-                return "The request's target is not a path on the host of its Host header. Send a target such as /v1/streams."
-        return None
+        if not self.pipeline:
+            self._answering = self.cycle
+        self.scope[SEND_RESPONSE] = partial(send_at_once, self.cycle)  # type: ignore[literal-required]  # its task has not begun
 
     def _is_too_large(self) -> bool:
         """Return whether the known part of the head is too large.
@@ -284,7 +241,7 @@ class Connection(HttpToolsProtocol):
         limit = self._options.max_head
         if self._first + self._head <= limit:  # all that has arrived, which is usually enough to know
             return False
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
+        return size_of(self.url, self.headers) > limit
 
     def on_message_complete(self) -> None:
         """End a request's body, which may have been refused long before."""
@@ -301,7 +258,7 @@ class Connection(HttpToolsProtocol):
     def _answer(self, exchange: Exchange) -> None:
         """Answer a request that has arrived in one piece."""
         self._exchange = None
-        self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn uses of a cycle
+        self.cycle = self._answering = exchange  # type: ignore[assignment]  # it has what uvicorn uses of a cycle
         coroutine = exchange.head.endpoint(exchange)
         if coroutine is not None:
             exchange.start(coroutine)
@@ -315,6 +272,8 @@ class Connection(HttpToolsProtocol):
         if isinstance(cycle, Exchange) and not self.pipeline:
             self._end_exchange()
             return
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None:
             self._idle_since = self.loop.time()
@@ -359,16 +318,7 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()  # the client awaits another response, into which this one must not be written
             return
-        response = error_response(problem)
-        lines = [
-            STATUS_LINE[response.status],
-            b"content-type: application/json\r\nconnection: close\r\n",
-            b"content-length: %d\r\n" % len(response.body),
-            *(b"%b: %b\r\n" % header for header in (NO_STORE, *response.headers)),
-            b"\r\n",
-            response.body,
-        ]
-        self.transport.write(b"".join(lines))
+        self.transport.write(refusals.last_response(problem))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._deadline = self.loop.call_later(self._options.discard_time, self.transport.close)
@@ -380,47 +330,12 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Start the timer of a client that reads more slowly than the server writes."""
         super().pause_writing()
-        if self._write_deadline is None:
-            self._start_write_deadline(self.transport.get_write_buffer_size())
+        self._write_deadline.start(self.transport)
 
     def resume_writing(self) -> None:
         """Stop the timer of a client that has read."""
         super().resume_writing()
-        if self._write_deadline is not None:
-            self._write_deadline.cancel()
-            self._write_deadline = None
-
-    def _start_write_deadline(self, remaining: int) -> None:
-        self._write_deadline = self.loop.call_later(self._options.write_timeout, self._check_writing, remaining)
-
-    def _check_writing(self, before: int) -> None:
-        remaining = self.transport.get_write_buffer_size()
-        if remaining >= before:
-            self.transport.abort()
-        else:
-            self._start_write_deadline(remaining)
-
-
-def _send(cycle: RequestResponseCycle, response: Response) -> bool:
-    """Send a response in one write, where `RequestResponseCycle.send` takes two steps.
-
-    While the client doesn't read earlier responses, it returns False, since responses would pile
-    up. Then `send` waits for the client.
-    """
-    if cycle.disconnected:
-        return True
-    if cycle.flow.write_paused:
-        return False
-    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, NO_STORE, *response.headers)]
-    end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(response.body)
-    cycle.response_started = cycle.response_complete = True
-    cycle.transport.writelines([STATUS_LINE[response.status], *headers, length, end, response.body])
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
-    return True
+        self._write_deadline.stop()
 
 
 def connection_class(
@@ -436,18 +351,3 @@ def connection_class(
     """
     functions = {"on_closed": staticmethod(on_closed), "find_endpoint": staticmethod(find_endpoint)}
     return type("Connection", (Connection,), {"limits": limits, "known_heads": KnownHeads(), **functions})
-
-
-def _head_too_large(limit: int) -> Problem:
-    return Problem(
-        431,
-        "headers_too_large",
-        f"The request line and headers are larger than {limit:,} bytes. Send fewer or shorter headers.",
-    )
-
-
-def _too_many_connections(limit: int) -> Problem:
-    return Problem(
-        503, "too_many_connections", f"The server has {limit:,} connections, which is its limit. Try again in a moment.",
-        headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip

@@ -17,7 +17,7 @@ ErrorText = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_ERROR})]
 """The text or type of an error."""
 
 
-class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
+class DeadLetterCriteria(Struct, kw_only=True, forbid_unknown_fields=True):
     """A selection of dead letters. All conditions that are given must apply. Without conditions,
     all dead letters are selected."""
 
@@ -30,11 +30,17 @@ class DeadLetterChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     error: Annotated[ErrorText | None, Meta(description='The exact text of the error. `""` for none.')] = None
     since: Annotated[datetime | None, Meta(description="Died at this time or later.")] = None
     until: Annotated[datetime | None, Meta(description="Died before this time.")] = None
-    dry_run: Annotated[bool, Meta(description="Only count.")] = False
 
     def criteria(self) -> dict[str, Any]:
         """Return the arguments for `Admin`, without `dry_run`."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "dry_run"}
+
+
+class DeadLetterChoice(DeadLetterCriteria, kw_only=True, forbid_unknown_fields=True):
+    """A selection of dead letters to redrive or purge. All conditions that are given must apply. Without conditions,
+    all dead letters are selected."""
+
+    dry_run: Annotated[bool, Meta(description="Only count.")] = False
 
 
 class Redriven(Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.server.errors import Problem
 
@@ -17,6 +17,8 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
         Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 2**63 - 1})] | str,
         Meta(description='A seq, a time, "start" or "end".', examples=["start", 4711, "2030-01-31T12:00:00Z"]),
     ]
+
+    dry_run: Annotated[bool, Meta(description="Only say what the seek would do.")] = False
 
     def place(self) -> int | datetime | str:
         """Return the position as `Admin.seek` takes it. Raises a `Problem` for any other value."""
@@ -33,14 +35,26 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
             ) from None
 
 
-class Position(Struct):
-    """The position of a consumer. The next message has a seq above it."""
+class Position(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
+    """The position of a consumer after a seek. With `dry_run`, all that a seek would do instead."""
 
-    position: int
+    position: Annotated[int | UnsetType, Meta(description="The next message has a seq above it.")] = UNSET
+    before: Annotated[int | UnsetType, Meta(description="The position now.")] = UNSET
+    after: Annotated[int | UnsetType, Meta(description="The position that it would have.")] = UNSET
+    again: Annotated[
+        int | UnsetType,
+        Meta(description="Messages up to the position now that would come again, those in flight and parked included."),
+    ] = UNSET
+    again_exact: Annotated[bool | UnsetType, Meta(description="Whether `again` is counted, and not estimated.")] = UNSET
+    skipped: Annotated[
+        int | UnsetType, Meta(description="Messages that wait, and would not be delivered any more.")
+    ] = UNSET
+    skipped_exact: Annotated[bool | UnsetType, Meta(description="Whether `skipped` is counted.")] = UNSET
+    in_flight: Annotated[int | UnsetType, Meta(description="Messages in flight, whose leases would end.")] = UNSET
 
 
 class PositionAnswer(Struct):
-    """The position of a consumer."""
+    """The position of a consumer, or what a seek would do."""
 
     data: Position
 

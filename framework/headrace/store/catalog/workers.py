@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from headrace.model.records import WorkerFacts, WorkerInfo
+from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.store.database.pool import Executor
 
 
@@ -36,6 +37,20 @@ async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[d
     )
     found = [_worker(row) for row in rows if row["id"] is not None]
     return rows[0]["at"], [worker for worker in found if worker is not None]
+
+
+async def consumer_at_work(
+    executor: Executor, stream: str, name: str, *, now: datetime | None = None
+) -> list[tuple[datetime, ConsumerAtWork]]:
+    """What the running processes report of a consumer, and when each did."""
+    rows = await executor.fetch(
+        "select * from headrace_internal.consumer_at_work($1, $2, coalesce($3, clock_timestamp()))", stream, name, now
+    )
+    found = []
+    for row in rows:
+        with suppress(msgspec.DecodeError):  # the heartbeat of a newer version may be unreadable
+            found.append((row["seen_at"], msgspec.json.decode(row["entry"], type=ConsumerAtWork)))
+    return found
 
 
 def _worker(row: Any) -> WorkerInfo | None:

@@ -52,7 +52,7 @@ async def peek(
 
 
 def _peeked(row: Any, raw: bool) -> PeekedMessage:
-    return PeekedMessage(**{**_stored(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
+    return PeekedMessage(**{**stored(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
 
 
 async def messages(
@@ -84,7 +84,7 @@ async def messages(
         stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes,
     )  # fmt: skip
     return await page_of(
-        rows, lambda row: StoredMessage(**_stored(row, raw)), limit=limit, max_bytes=max_bytes, size=content_size,
+        rows, lambda row: StoredMessage(**stored(row, raw)), limit=limit, max_bytes=max_bytes, size=content_size,
         backwards=newest,
     )  # fmt: skip
 
@@ -92,10 +92,10 @@ async def messages(
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
     """The latest message of a key, or None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
     row = await executor.fetchrow("select * from headrace_internal.latest($1, $2)", stream, key)
-    return None if row is None else StoredMessage(**_stored(row, raw))
+    return None if row is None else StoredMessage(**stored(row, raw))
 
 
-def _stored(row: Any, raw: bool) -> dict[str, Any]:
+def stored(row: Any, raw: bool) -> dict[str, Any]:
     return {**read(row, raw), "expires_at": expiry(row["headers"], row["created_at"])}
 
 

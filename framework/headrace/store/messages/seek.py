@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from headrace.model.operations import SeekPreview
 from headrace.store.database.pool import Executor
 
 
@@ -43,3 +44,30 @@ async def seek_to(
         "select headrace_internal.seek_to($1, $2, $3, coalesce($4, clock_timestamp()))", consumer, seq, time, now
     )
     return found
+
+
+PREVIEWED = 50_000
+"""The most messages that a preview examines in each direction. The rest is estimated."""
+
+
+async def seek_preview(
+    executor: Executor, consumer: int, *, seq: int | None = None, time: datetime | None = None, examine: int = PREVIEWED,
+    now: datetime | None = None,
+) -> SeekPreview:  # fmt: skip
+    """What moving the consumer would do. Nothing changes.
+
+    Args:
+        seq, time: as for `seek_to`. The seq 0 is the start. Without both, the end.
+        examine: the most messages to examine below the position, and as many above it.
+
+    Raises:
+        UnknownConsumer, InvalidInput.
+    """
+    row = await executor.fetchrow(
+        "select * from headrace_internal.seek_preview($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
+        consumer, seq, time, examine, now,
+    )  # fmt: skip
+    return SeekPreview(
+        before=row["from"], after=row["to"], again=row["again"], again_exact=row["again_exact"], skipped=row["skipped"],
+        skipped_exact=row["skipped_exact"], in_flight=row["in_flight"],
+    )  # fmt: skip

@@ -1,23 +1,27 @@
-"""`headrace consumer dead-letters ls|show|redrive|purge`: list, show, redrive and delete dead letters."""
+"""`headrace consumer dead-letters ls|show|export|redrive|purge`: list, show, export, redrive and delete dead letters."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above
+from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above, flag
 from headrace.cli.options.selection import DryRunOption, MessageSelection
 from headrace.cli.options.times import in_utc, past
 from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
+from headrace.model.operations import Job, JobKind
 from headrace.model.records import DeadLetter, Death, GroupedBy
+from headrace.model.text.printing import printable_json
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -31,6 +35,8 @@ ShowArguments = Annotated[
     ),
 ]
 
+
+BackgroundOption = Annotated[bool, flag("Let a running server do it in small steps, as a job. For many dead letters.")]
 
 GroupOption = Annotated[
     GroupedBy | None,
@@ -174,10 +180,29 @@ def show(
     print_result(found, json, pairs=_facts(found))
 
 
+def export(
+    *consumer: ConsumerArguments,
+    selection: DeadLetterSelection = DeadLetterSelection(),
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+) -> None:
+    """Print all dead letters that match, one line of JSON each.
+
+    Each is printed whole, with its data, its error and the traceback.
+    """
+    administer_consumer(backend, consumer, _export, selection.criteria())
+
+
+async def _export(admin: Administration, stream: str, name: str, criteria: dict[str, Any]) -> None:
+    async for page in admin.dead_letters.pages(stream, name, **criteria, limit=None):
+        for letter in page:
+            sys.stdout.write(printable_json(msgspec.json.encode(letter).decode()) + "\n")
+
+
 def redrive(
     *consumer: ConsumerArguments,
     selection: DeadLetterSelection = DeadLetterSelection(),
     dry_run: DryRunOption = False,
+    background: BackgroundOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> int:
@@ -189,6 +214,8 @@ def redrive(
     dead letter.
     """
     criteria = selection.criteria()
+    if background:
+        return _begin(backend, consumer, "redrive", criteria, dry_run, json)
     found = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.redrive(stream, name, **criteria, dry_run=dry_run)
     )
@@ -199,6 +226,7 @@ def purge(
     *consumer: ConsumerArguments,
     selection: DeadLetterSelection = DeadLetterSelection(),
     dry_run: DryRunOption = False,
+    background: BackgroundOption = False,
     yes: YesOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -209,7 +237,10 @@ def purge(
     are deleted. The exit code is 1 if a given seq is not a dead letter, or if
     the answer was no.
     """
-    found = administer_consumer(backend, consumer, _purge, selection, dry_run, backend.skips_confirmation(yes))
+    skips = backend.skips_confirmation(yes)
+    if background:
+        return _begin(backend, consumer, "purge", selection.criteria(), dry_run, json, asks=not skips)
+    found = administer_consumer(backend, consumer, _purge, selection, dry_run, skips)
     if found is None:
         return NOT_DONE
     return _report("To be purged" if dry_run else "Purged", "purged", found, selection, dry_run, json)
@@ -228,6 +259,31 @@ async def _purge(
         if not await confirm(f"Delete {count(found, 'dead letter')} of {name!r} of {stream!r}?"):
             return None
     return await admin.purge(stream, name, **criteria)
+
+
+def _begin(
+    backend: Backend, consumer: tuple[str, ...], kind: JobKind, criteria: dict[str, Any], dry_run: bool, json: bool, *,
+    asks: bool = False,
+) -> int:  # fmt: skip
+    """Create a job. Returns the exit code."""
+    if dry_run:
+        raise UsageError("A job changes something. Leave out --background or --dry-run.")
+    job = administer_consumer(backend, consumer, _create_job, kind, criteria, asks)
+    if job is None:
+        return NOT_DONE
+    number = "dead letters" if job.total is None else count(job.total, "dead letter")
+    print_result(job, json, f"The job {job.id} {'redrives' if kind == 'redrive' else 'purges'} {number}.")
+    if not json:
+        print_notice("A running server works on it. See `headrace job ls`.")
+    return 0
+
+
+async def _create_job(
+    admin: Administration, stream: str, name: str, kind: JobKind, criteria: dict[str, Any], asks: bool
+) -> Job | None:
+    if asks and not await confirm(f"Delete the selected dead letters of {name!r} of {stream!r} in the background?"):
+        return None
+    return await admin.create_job(stream, name, kind, **criteria)
 
 
 def _report(result: str, field: str, found: int, selection: DeadLetterSelection, dry_run: bool, json: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from headrace.cli.commands.consumers.consumers import pause_end
@@ -14,8 +15,9 @@ from headrace.cli.errors import UsageError
 from headrace.cli.options.common import JsonOption
 from headrace.cli.options.selection import DryRunOption, RangeSelection
 from headrace.cli.options.times import Place, after, future, parse_place
-from headrace.cli.output.formats import count
+from headrace.cli.output.formats import count, number_or_dash
 from headrace.cli.output.results import print_result
+from headrace.model.operations import SeekPreview
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -41,7 +43,8 @@ def seek(
 
     The next message is the first one at or after the new position. The consumer
     forgets its messages in flight: acks for them have no effect, and those after
-    the new position are delivered again.
+    the new position are delivered again. --dry-run says how many messages would
+    be delivered again, and how many would be passed over.
     """
     if len(words) < 2:
         raise UsageError(
@@ -49,10 +52,9 @@ def seek(
         )
     to = parse_place(words[-1], "TO")
     if dry_run:
-        backend.require_single_request("leave out --dry-run")
-        stream, name, found = administer_consumer(backend, words[:-1], _count_ahead, to)
-        text = f"Messages of {name!r} of {stream!r} after the seek: {found:,}."
-        print_result({"stream": stream, "consumer": name, "ahead": found, "dry_run": True}, json, text)
+        stream, name, found = administer_consumer(backend, words[:-1], _preview, to)
+        shown = msgspec.to_builtins(found) | {"stream": stream, "consumer": name, "dry_run": True}
+        print_result(shown, json, f"{name!r} of {stream!r} would continue after seq {found.after}.", _effects(found))
         return
     stream, name, position = administer_consumer(backend, words[:-1], _seek, to)
     text = f"{name!r} of {stream!r} continues after seq {position}."
@@ -63,21 +65,18 @@ async def _seek(admin: Administration, stream: str, name: str, to: Place) -> tup
     return stream, name, await admin.seek(stream, name, to)
 
 
-async def _count_ahead(admin: Administration, stream: str, name: str, to: Place) -> tuple[str, str, int]:
-    """Return how many messages from a place on match the consumer's filter and condition."""
-    settings = (await admin.consumer(stream, name)).settings
-    if to == "end":
-        return stream, name, 0
-    found = await admin.republish(
-        stream,
-        stream,
-        filter=settings["filters"],
-        where=settings["where"],
-        start_seq=to if isinstance(to, int) else None,
-        start_time=to if isinstance(to, datetime) else None,
-        dry_run=True,
-    )
-    return stream, name, found
+async def _preview(admin: Administration, stream: str, name: str, to: Place) -> tuple[str, str, SeekPreview]:
+    return stream, name, await admin.seek_preview(stream, name, to)
+
+
+def _effects(preview: SeekPreview) -> list[tuple[str, str]]:
+    """Return what a seek would do."""
+    return [
+        ("position now", number_or_dash(preview.before)),
+        ("delivered again", f"{'' if preview.again_exact else 'about '}{count(preview.again, 'message')}"),
+        ("passed over", f"{'' if preview.skipped_exact else 'about '}{count(preview.skipped, 'message')}"),
+        ("leases that end", f"of {count(preview.in_flight, 'message')} in flight"),
+    ]
 
 
 def replay(

@@ -29,6 +29,7 @@ from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
 from headrace.model.payloads import UniqueWhile
+from headrace.model.records import StoredMessage
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -55,6 +56,9 @@ def view(
             name="--from", show_default=False, help="Start at a seq or a time; 1h is an hour ago. Not with --last."
         ),
     ] = None,
+    key: Annotated[
+        str | None, Parameter(name="--key", show_default=False, help="Only messages with exactly this key.")
+    ] = None,
     selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -75,9 +79,14 @@ def view(
         backend,
         lambda admin: admin.messages(
             name, filter=selection.filter, where=where, start_seq=start.get("start_seq"), limit=first or last or _DEFAULT_LIMIT,
-            newest=newest,
+            newest=newest, key=key,
         ),
     )  # fmt: skip
+    print_messages(found, json)
+
+
+def print_messages(found: list[StoredMessage], json: bool) -> None:
+    """Print messages."""
     with_headers = any(one.headers for one in found)
     with_expiry = any(one.expires_at for one in found)
     print_list(

@@ -20,10 +20,10 @@ begin
             ('publish', 'publish_message publish_messages publish_unique_message publish_unique_messages run_schedule'),
             ('consume', 'lease settle settle_outcomes extend_leases reclaim mark_started ack_messages ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters dead_letter_page dead_letter_groups
-                         messages messages_at latest key_states republish'),
+                         messages messages_at latest key_states message_by_seq journey consumer_at_work search_step push_answer_page republish'),
             ('reads', 'stream_info consumer_info stream_names consumer_names'),
             ('observe', 'worker_info sample_bins'),
-            ('admin', 'audit_page declare_schedule declare_consumer delete_consumer delete_stream seek seek_to replay pause resume redrive discard redrive_chosen discard_chosen
+            ('admin', 'audit_page declare_schedule declare_consumer delete_consumer delete_stream seek seek_to seek_preview create_job cancel_job job_page replay pause resume redrive discard redrive_chosen discard_chosen
                        erase_messages forget_erased erasure_page
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        delete_done_unique_keys remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
@@ -36,7 +36,7 @@ begin
                        is_backfill_unfinished fail_backfill cancel_backfills
                        live_revision feature_is_on switch_on_features
                        lead resign notify_waiting delete_old_heartbeats delete_old_witnesses delete_old_changes record_samples compact_samples delete_old_samples live_figures live_counts live_sizes live_times live_catalog next_scheduled
-                       open_inserts_of streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
+                       open_inserts_of claim_job work_job end_job release_job delete_old_jobs record_deliveries delivery_page record_push_answers streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
         )
         select g.privilege, p.oid, p.proname, p.pronargs, p.proretset, p.proargnames, p.proargmodes, p.prorettype,
                string_to_array(pg_catalog.oidvectortypes(p.proargtypes), ', ') as types

@@ -9,6 +9,9 @@
 create or replace function headrace_internal.dead_letter_condition(p_choice json, p_filters text[], p_where json) returns text
 language sql stable as $$
     select concat_ws(' and ',
+        -- The bounds are for the planner. Without them it reads all dead letters of the consumer, by any of its indexes.
+        (select format('seq >= %s and seq <= %s', min(s::bigint), max(s::bigint)) from json_array_elements_text(p_choice -> 'seqs') as s
+         having count(*) > 0),
         'seq = any (' || quote_literal(translate(p_choice ->> 'seqs', '[]', '{}')) || '::bigint[])',
         'key = ' || quote_literal(p_choice ->> 'key'),
         'reason = ' || quote_literal(p_choice ->> 'reason'),
@@ -82,6 +85,8 @@ begin
     return v_seqs;
 end $$;
 
+-- The next two functions look up each dead letter that was chosen. A hash or merge join would read all of the consumer.
+
 -- Deliver dead letters again. Attempts count from zero, and messages of a key keep their order. A blocked key
 -- continues from the message that blocked it. If several messages block it (a run that died as a whole), all of them
 -- are delivered again.
@@ -93,7 +98,7 @@ end $$;
 create or replace function headrace_internal.redrive_chosen(
     p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
 ) returns bigint
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_stream  headrace_internal.streams;
     v_cursor  headrace_internal.cursors;
@@ -108,32 +113,43 @@ begin
     end if;
     select s.* into v_stream from headrace_internal.streams as s join headrace_internal.consumers as c on c.stream_id = s.id where c.id = p_consumer;
     v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice, p_filters, p_where);
-    v_seqs := v_seqs || array(
-        select d.seq from headrace_internal.dead_letters as d
-        where d.consumer_id = p_consumer and d.blocks and d.seq <> all (v_seqs) and d.key_hash in (
-            select key_hash from headrace_internal.dead_letters where consumer_id = p_consumer and blocks and seq = any (v_seqs)));
+    -- The keys are looked up one by one, since thousands of dead letters of other keys may block these.
+    v_seqs := array(
+        select unnest(v_seqs)
+        union
+        select d.seq
+        from (
+            select distinct b.key_hash from unnest(v_seqs) as c(seq)
+            join headrace_internal.dead_letters as b on b.consumer_id = p_consumer and b.seq = c.seq
+            where b.blocks) as k
+        cross join lateral (
+            select b.seq from headrace_internal.dead_letters as b
+            where b.consumer_id = p_consumer and b.blocks and (b.key_hash, b.seq) >= (k.key_hash, 0) and b.key_hash <= k.key_hash
+            order by b.key_hash, b.seq) as d);
     if not v_stream.one_message_per_key then
         execute format('select array_agg(m.seq) from unnest($1) as wanted cross join lateral (
                             select t.seq from %s as t where t.seq = wanted) as m', v_stream.relation) into v_seqs using v_seqs;
     end if;
     -- A message that has expired would not be delivered. So it stays a dead letter, until it is discarded.
     v_seqs := array(
-        select seq from headrace_internal.dead_letters
-        where consumer_id = p_consumer and seq = any (v_seqs) and not headrace_internal.is_expired(headers, created_at, clock_timestamp()));
+        select d.seq from unnest(v_seqs) as c(seq)
+        join headrace_internal.dead_letters as d on d.consumer_id = p_consumer and d.seq = c.seq
+        where not headrace_internal.is_expired(d.headers, d.created_at, clock_timestamp()));
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;
     v_next := v_cursor;
     with redriven as (
-        delete from headrace_internal.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
-        returning seq, key_hash, blocks,
+        delete from headrace_internal.dead_letters as d using unnest(v_seqs) as c(seq)
+        where d.consumer_id = p_consumer and d.seq = c.seq
+        returning d.seq, d.key_hash, d.blocks,
             -- After the cursor was moved back, messages above it are delivered from the stream. Messages that are
             -- leased again, or wait for a replay, are there already.
-            blocks or seq <= v_cursor.position
-                and seq not in (select i.seq from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq))
-                and not exists (select from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq = dead_letters.seq)
-                and not exists (select from headrace_internal.parked as p where p.consumer_id = p_consumer and p.seq = dead_letters.seq)
-                and not exists (select from headrace_internal.tails as t where t.consumer_id = p_consumer and t.seq = dead_letters.seq) as missing
+            d.blocks or d.seq <= v_cursor.position
+                and d.seq not in (select i.seq from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq))
+                and not exists (select from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq = d.seq)
+                and not exists (select from headrace_internal.parked as p where p.consumer_id = p_consumer and p.seq = d.seq)
+                and not exists (select from headrace_internal.tails as t where t.consumer_id = p_consumer and t.seq = d.seq) as missing
     )
     select count(*) as count, min(seq) as first, array_agg(key_hash) filter (where blocks) as keys,
            array_agg(seq) filter (where missing) as seqs, array_agg(key_hash) filter (where missing) as hashes
@@ -154,7 +170,7 @@ end $$;
 create or replace function headrace_internal.discard_chosen(
     p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
 ) returns bigint
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_cursor  headrace_internal.cursors;
     v_next    headrace_internal.cursors;
@@ -173,8 +189,9 @@ begin
     end if;
     v_next := v_cursor;
     with discarded as (
-        delete from headrace_internal.dead_letters where consumer_id = p_consumer and seq = any (v_seqs)
-        returning seq, key_hash, blocks
+        delete from headrace_internal.dead_letters as d using unnest(v_seqs) as c(seq)
+        where d.consumer_id = p_consumer and d.seq = c.seq
+        returning d.seq, d.key_hash, d.blocks
     )
     select count(*), least(min(seq), v_cursor.parked_floor),
            array_agg(key_hash) filter (where blocks)

@@ -24,11 +24,12 @@ language sql stable as $$
           where strpos(p_headers::text, '"headrace-expires-in"') > 0) as t
 $$;
 
--- The search comes first, because it suffices for nearly all messages and is inlined.
+-- The search comes first, because it suffices for nearly all messages and is inlined. Without headers it is false, and not
+-- null, so that nothing else is called.
 create or replace function headrace_internal.is_expired(p_headers json, p_created_at timestamptz, p_now timestamptz) returns boolean
 language sql stable as $$
-    select coalesce(strpos(p_headers::text, '"headrace-expires-in"') > 0
-                    and headrace_internal.expires_at(p_headers, p_created_at) <= p_now, false)
+    select coalesce(strpos(p_headers::text, '"headrace-expires-in"'), 0) > 0
+           and coalesce(headrace_internal.expires_at(p_headers, p_created_at) <= p_now, false)
 $$;
 
 -- Return a time as an expression. Its text stands for another time in some sessions, since it may end in an abbreviation

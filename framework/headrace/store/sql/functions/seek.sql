@@ -110,26 +110,36 @@ create or replace function headrace_internal.seek_to(
 language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
-    v_last    bigint;
 begin
     select s.* into v_stream
         from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    elsif p_time > p_now then
+    end if;
+    return headrace_internal.seek(p_consumer, headrace_internal.place_to_seek(v_stream, p_seq, p_time, p_now));
+end $$;
+
+-- Return the position below a seq, or else below the first message of a time. Null is the end. Raises for a place ahead of
+-- the stream.
+create or replace function headrace_internal.place_to_seek(
+    p_stream headrace_internal.streams, p_seq bigint, p_time timestamptz, p_now timestamptz
+) returns bigint
+language plpgsql stable as $$
+declare
+    v_last  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
+begin
+    if p_time > p_now then
         raise exception using errcode = 'HR004', message = format(
             'The time %s lies in the future, it is %s now: take a time that has passed, or "end" for what comes from now on.',
             p_time at time zone 'utc', p_now at time zone 'utc');
     elsif p_time is not null then
-        return headrace_internal.seek(p_consumer, headrace_internal.position_at(v_stream.name, p_time));
-    end if;
-    v_last := coalesce(pg_sequence_last_value(v_stream.sequence::regclass), 0);
-    if p_seq > v_last then
+        return headrace_internal.position_at(p_stream.name, p_time);
+    elsif p_seq > v_last then
         raise exception using errcode = 'HR004', message = format(
             'The seq %s lies past the end of the stream %L, whose last one is %s: take one up to that, or "end" for what comes from now on.',
-            p_seq, v_stream.name, v_last);
+            p_seq, p_stream.name, v_last);
     end if;
-    return headrace_internal.seek(p_consumer, greatest(p_seq, 1) - 1);
+    return case when p_seq is not null then greatest(p_seq, 1) - 1 end;     -- greatest() would ignore a null
 end $$;
 
 -- The seq of the first message that was published at p_time or later. Null when there is none.

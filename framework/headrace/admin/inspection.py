@@ -1,0 +1,152 @@
+"""Looking closely: journeys, searches, and what a seek would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.admin.journeys import MAX_STOPS, Journeys
+from headrace.admin.validation import (
+    MAX_ANSWER_BYTES,
+    Filter,
+    Where,
+    check_above,
+    check_limit,
+    check_seq,
+    condition_of,
+    filters_of,
+    utc,
+)
+from headrace.model.errors import InvalidInput
+from headrace.model.journeys import Journey
+from headrace.model.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
+from headrace.model.records import ConsumerAtWork
+from headrace.store.catalog.recent_events import KEPT
+
+
+class Searches(Base):
+    """Searches in steps. `raw`: data and headers stay undecoded."""
+
+    @classmethod
+    def of(cls, base: Base) -> Searches:
+        """The one for the same database, with the same time limits."""
+        return cls(base._database, judging=base._judging, counting=base._counting)
+
+    async def step(
+        self, stream: str, *, filter: Filter = None, where: Where = None, after: int | None = None,  # noqa: A002
+        before: int | None = None, since: datetime | None = None, until: datetime | None = None, limit: int = 50,
+        raw: bool = False,
+    ) -> SearchStep:  # fmt: skip
+        """Do one step of a search, see `Admin.search`."""
+        filters, condition, since, until = filters_of(filter), condition_of(where), utc(since), utc(until)
+        check_limit(limit)
+        if after is not None and before is not None:
+            raise InvalidInput("Give either after or before, not both.", field="before")
+        for place in (after, before):
+            check_above(0 if place is None else place)
+        if since is not None and until is not None and since >= until:
+            raise InvalidInput(f"since={since} must be before until={until}.", field="until")
+        async with self._bounded(condition, stream) as executor:
+            return await store.search(
+                executor, stream, filters=filters, where=condition, after=after, before=before, since=since, until=until,
+                limit=limit, max_bytes=MAX_ANSWER_BYTES, raw=raw,
+            )  # fmt: skip
+
+
+class Inspection(Base):
+    """The calls that look closely and change nothing."""
+
+    async def journey(
+        self, stream: str, seq: int, *, limit: int = MAX_STOPS, after: str | None = None
+    ) -> Journey | None:  # fmt: skip
+        """Return a message by its seq, and what became of it in each consumer of the stream. None if nothing is left of it.
+
+        The engine keeps nothing about a message that a consumer is done with. So the journey says what is known of it,
+        and from where.
+
+        Args:
+            limit: the most consumers, at most 1,000.
+            after: only consumers with a later name, `next` of the answer before.
+        """
+        return await Journeys.of(self).read(stream, seq, limit=limit, after=after)
+
+    async def search(
+        self, stream: str, *, filter: Filter = None, where: Where = None, after: int | None = None,  # noqa: A002
+        before: int | None = None, since: datetime | None = None, until: datetime | None = None, limit: int = 50,
+    ) -> SearchStep:  # fmt: skip
+        """Do one step of a search through a stream, from the newest message on. It ends after about a second, or after
+        `limit` messages that match. Go on with `before` as its `position`, while there is `more`.
+
+        Args:
+            after: search upwards, above this seq. Go on with `after` as the `position`.
+            before: search below this seq.
+            since: only messages published at this time or later.
+            until: only messages published before this time.
+        """
+        return await Searches.of(self).step(
+            stream, filter=filter, where=where, after=after, before=before, since=since, until=until, limit=limit
+        )
+
+    async def seek_preview(self, stream: str, name: str, to: int | datetime | str) -> SeekPreview:
+        """Return what `seek` would do with a consumer: how many messages would be delivered again, and how many would be
+        passed over.
+
+        Counts of more than 50,000 messages are estimated, and say so.
+
+        Raises:
+            InvalidInput: a seq after the last one, or a time in the future.
+        """
+        place = place_of(to)
+        consumer = await self._consumer(stream, name)
+        async with self._bounded(None, stream) as executor:
+            return await store.seek_preview(executor, consumer, seq=place if isinstance(place, int) else None,
+                                            time=place if isinstance(place, datetime) else None)  # fmt: skip
+
+    async def push_status(self, stream: str, name: str) -> PushStatus:
+        """Return what a push consumer does: its circuit breaker, the last answers of its endpoint, and how many messages the
+        servers that run now have sent.
+
+        Raises:
+            InvalidInput: it is no push consumer.
+        """
+        spec, _ = await store.consumer_spec(self._database, number := await self._consumer(stream, name))
+        if spec.push is None:
+            raise InvalidInput(f"The consumer {name!r} of the stream {stream!r} is no push consumer.")
+        at_work = await store.consumer_at_work(self._database, stream, name)
+        return PushStatus(
+            url=spec.push.url,
+            breaker=_breaker(at_work),
+            recent=await store.push_answers(self._database, number, limit=KEPT),
+            counts=PushCounts(ok=sum(one.acked for _, one in at_work), failed=sum(one.failed for _, one in at_work)),
+        )
+
+
+_LEAST_CLOSED = ("open", "half-open", "closed")
+
+
+def _breaker(at_work: Sequence[tuple[datetime, ConsumerAtWork]]) -> PushBreaker | None:
+    """The circuit breaker of the process where it is the least closed."""
+    found = [(at, one) for at, one in at_work if one.breaker in _LEAST_CLOSED]
+    if not found:
+        return None
+    at, one = min(found, key=lambda each: _LEAST_CLOSED.index(str(each[1].breaker)))
+    until = None if one.breaker_left is None else at + timedelta(seconds=one.breaker_left)
+    return PushBreaker(state=one.breaker, until=until)  # type: ignore[arg-type]
+
+
+def place_of(to: int | datetime | str) -> int | datetime | None:
+    """Check the place of a seek. Returns a seq, which is 0 for the start, a time, or None for the end.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if to == "start" or to == "end":
+        return 0 if to == "start" else None
+    if isinstance(to, datetime):
+        return utc(to)
+    if isinstance(to, int) and not isinstance(to, bool):
+        check_seq("to", to)
+        return to
+    raise InvalidInput(f"Can't seek to {to!r}. Pass a seq, a datetime, 'start' or 'end'.")

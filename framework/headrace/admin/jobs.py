@@ -1,0 +1,133 @@
+"""Jobs: redrive or purge dead letters in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from headrace import store
+from headrace.admin.base import Base
+from headrace.admin.recording import selected
+from headrace.admin.validation import (
+    Filter,
+    Where,
+    check_limit,
+    check_one_of,
+    dead_letters_of,
+)
+from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownJob
+from headrace.model.operations import Job, JobKind
+from headrace.model.watching.audit import Change
+from headrace.store.database.pool import within
+
+MAX_SEQS = 10_000
+"""The most dead letters that a job chooses one by one."""
+
+_COUNTING = 2.0
+"""Seconds for counting the dead letters of a new job."""
+
+
+async def create_job(
+    base: Base, stream: str, name: str, kind: JobKind, selection: store.DeadLetterSelection, *, by: str | None
+) -> Job:
+    """Create a job in the name of a caller, or of the database role if `by` is None. See `Admin.create_job`."""
+    check_one_of("kind", kind, ("redrive", "purge"))
+    if selection.seqs is not None and len(selection.seqs) > MAX_SEQS:
+        raise InvalidInput(
+            f"{len(selection.seqs):,} seqs are given. Give at most {MAX_SEQS:,}, or select dead letters in another way.",
+            field="seqs",
+        )
+    database, consumer = base._database, await base._consumer(stream, name)
+    total: int | None = None
+    try:
+        async with database.judging(stream, _COUNTING), within(database, _COUNTING) as connection:
+            # By groups, since that needs no lock of the consumer. There are as many as reasons.
+            groups = await store.dead_letter_groups(connection, consumer, "reason", selection)
+            total = sum(group.messages for group in groups)
+    except (FilterTooSlow, StoreBusy):
+        pass  # the job counts what it does
+    change = _change_of(stream, "", "create", consumer=name, kind=kind, **selected(selection))
+
+    async def create(connection: store.Executor) -> UUID:
+        created = await store.create_job(connection, stream, name, kind, selection, total=total, by=by)
+        change.name = str(created)
+        return created
+
+    found = await store.jobs(database, limit=1, id=await base._change(change, create))
+    return found[0]
+
+
+async def cancel_job(base: Base, job: Job) -> None:
+    """Cancel a job that waits or runs."""
+    change = _change_of(job.stream, job.id, "cancel", consumer=job.consumer, kind=job.kind)
+
+    async def cancel(connection: store.Executor) -> None:
+        change.skipped = not await store.cancel_job(connection, job.stream, UUID(job.id))
+
+    await base._change(change, cancel)
+
+
+class Jobs(Base):
+    """The calls about jobs."""
+
+    async def create_job(
+        self, stream: str, name: str, kind: JobKind, *, seqs: Sequence[int] | None = None, key: str | None = None,
+        filter: Filter = None, where: Where = None, reason: str | None = None,  # noqa: A002
+        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
+    ) -> Job:  # fmt: skip
+        """Redrive or purge dead letters in the background, in small steps. A running server works on it.
+
+        Args:
+            kind: "redrive" or "purge".
+            seqs: at most 10,000.
+
+        The other arguments select dead letters, see `dead_letters`. Those that die later are left alone.
+
+        Raises:
+            InUse: 100 jobs wait or run already.
+        """
+        selection = dead_letters_of(
+            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
+            since=since, until=until,
+        )  # fmt: skip
+        return await create_job(self, stream, name, kind, selection, by=None)
+
+    async def jobs(self, stream: str | None = None, *, limit: int = 100) -> list[Job]:
+        """Return the last jobs of a stream, or of all, the newest first, at most `limit`. Jobs that have ended are kept for a
+        week.
+        """
+        check_limit(limit)
+        if stream is not None:
+            await store.stream(self._database, stream)
+        return await store.jobs(self._database, None if stream is None else [stream], limit=limit)
+
+    async def job(self, id: str) -> Job:  # noqa: A002
+        """Return one job, by its id. Raises `UnknownJob`."""
+        found = await store.jobs(self._database, limit=1, id=job_id(id))
+        if not found:
+            raise unknown_job(id)
+        return found[0]
+
+    async def cancel_job(self, id: str) -> Job:  # noqa: A002
+        """Cancel a job that waits or runs, and return it. What it has done stays done. Raises `UnknownJob`."""
+        await cancel_job(self, await self.job(id))
+        return await self.job(id)
+
+
+def _change_of(stream: str, id: str, action: str, **details: Any) -> Change:  # noqa: A002
+    return Change(action=f"job.{action}", kind="job", name=id, stream=stream, details=details)
+
+
+def job_id(text: str) -> UUID:
+    """Parse the id of a job. Raises `UnknownJob`."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise unknown_job(text) from None
+
+
+def unknown_job(id: str) -> UnknownJob:  # noqa: A002
+    """The error about a job that doesn't exist."""
+    return UnknownJob(f"There is no job {id!r:.80}. Jobs that have ended are removed after a week.")

@@ -1,0 +1,164 @@
+"""`headrace stream search|journey`: search messages, and show what became of one."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headrace.cli.commands.streams.messages import print_messages
+from headrace.cli.commands.streams.streams import StreamName
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import JsonOption, LimitOption
+from headrace.cli.options.selection import MessageSelection
+from headrace.cli.options.times import in_utc, past
+from headrace.cli.output.formats import indented_data, number_or_dash, one_line_json
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.stderr import print_notice
+from headrace.cli.output.tables import print_pairs, print_table
+from headrace.model.journeys import Journey, JourneyStop
+from headrace.model.records import StoredMessage
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
+
+
+def search(
+    name: StreamName,
+    /,
+    *,
+    selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
+    since: Annotated[
+        str | None,
+        Parameter(
+            name="--since", show_default=False, help="Only messages published since this time; 1h is an hour ago."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, Parameter(name="--until", show_default=False, help="Only messages published before this time.")
+    ] = None,
+    before: Annotated[
+        int | None, Parameter(name="--before", show_default=False, help="Only messages with a smaller seq, to go on.")
+    ] = None,
+    limit: LimitOption = 50,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Search a stream for messages, from the newest one on.
+
+    It takes as many steps as it needs, each of about a second, and ends once it
+    has found --limit messages, or at the start of the stream. Ctrl-C ends it.
+    """
+    criteria = selection.criteria() | {
+        "since": None if since is None else past(since, "--since"),
+        "until": None if until is None else past(until, "--until"),
+    }
+    found, position = administer(backend, _search, name, criteria, before, limit)
+    print_messages(found, json)
+    if position is not None:
+        print_notice(f"There may be more. Continue with --before {position}.")
+
+
+async def _search(
+    admin: Administration, name: str, criteria: dict[str, Any], before: int | None, limit: int
+) -> tuple[list[StoredMessage], int | None]:
+    """Search until enough was found. Returns the messages, and where to go on if there may be more."""
+    found: list[StoredMessage] = []
+    examined = 0
+    while True:
+        step = await admin.search(name, **criteria, before=before, limit=limit - len(found))
+        found += step.messages
+        examined += step.examined
+        if not step.more or len(found) >= limit:
+            _show_progress("")
+            return found, step.position if step.more else None
+        before = step.position
+        _show_progress(f"Examined {examined:,}, about {step.remaining:,} remain, found {len(found):,}.")
+
+
+def _show_progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def journey(
+    name: StreamName,
+    seq: Annotated[int, Parameter(name="SEQ", help="The seq of the message.")],
+    /,
+    *,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> int:
+    """Show one message, and what became of it in each consumer.
+
+    Nothing is kept about a message that a consumer is done with, so each line
+    says what is known. The exit code is 1 if nothing is left of the message.
+    """
+    found = administer(backend, _journey, name, seq)
+    if found is None:
+        print_notice(
+            f"The stream {name!r} has no message {seq}. It was removed, was not committed, or was never published."
+        )
+        return NOT_DONE
+    if json:
+        print_json(found)
+        return 0
+    print_pairs(_facts(found))
+    if found.consumers:
+        print_table(
+            ("consumer", "state", "attempts#", "until", "held by", "why…"),
+            [(one.consumer, one.state, number_or_dash(one.attempts), _time(one.until or one.lease_until), _owner(one), _why(one)) for one in found.consumers],
+        )  # fmt: skip
+    return 0
+
+
+async def _journey(admin: Administration, name: str, seq: int) -> Journey | None:
+    """Return the journey with all consumers."""
+    found = await admin.journey(name, seq)
+    stops, following = ([], None) if found is None else (list(found.consumers), found.next)
+    while following is not None and found is not None:
+        page = await admin.journey(name, seq, after=following)
+        if page is None:
+            break
+        stops += page.consumers
+        following = page.next
+    return None if found is None else _with(found, stops)
+
+
+def _with(journey: Journey, stops: list[JourneyStop]) -> Journey:
+    from msgspec.structs import replace
+
+    return replace(journey, consumers=stops, next=None)
+
+
+def _facts(journey: Journey) -> list[tuple[str, str]]:
+    message, facts = journey.message, [("seq", str(journey.seq))]
+    if message is None:
+        facts.append(("message", "erased" if journey.gone == "erased" else "removed from the stream"))
+        if journey.erased is not None:
+            facts.append(("erased", f"{in_utc(journey.erased.erased_at)} by {journey.erased.erased_by}"))
+        return facts
+    facts += [("key", message.key), ("created", in_utc(message.created_at))]
+    if message.expires_at is not None:
+        facts.append(("expires", in_utc(message.expires_at)))
+    if journey.trace is not None:
+        facts.append(("trace", journey.trace.trace_id))
+    if message.headers:
+        facts.append(("headers", one_line_json(message.headers)))
+    return [*facts, ("data", indented_data(message))]
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else in_utc(moment)
+
+
+def _owner(stop: JourneyStop) -> str:
+    return "" if stop.owner is None else f"{stop.owner.host or '?'}:{stop.owner.pid or '?'}"
+
+
+def _why(stop: JourneyStop) -> str:
+    return stop.reason if stop.error is None else f"{stop.reason} {stop.error}"

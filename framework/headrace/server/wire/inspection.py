@@ -1,0 +1,80 @@
+"""API types of journeys and searches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, structs
+
+from headrace.model.journeys import Journey, JourneyStop, Trace
+from headrace.model.operations import PushStatus, SearchStep
+from headrace.model.records import Erasure
+from headrace.server.wire.messages import Message
+
+
+class TracedMessage(Message, kw_only=True):
+    """A message, with the trace in which it was published."""
+
+    trace: Annotated[Trace | None, Meta(description="From the header `traceparent`.")]
+
+
+class MessageJourney(Struct, kw_only=True):
+    """A message, and what became of it in each consumer."""
+
+    seq: int
+    message: Annotated[TracedMessage | None, Meta(description="Null if it is no longer in the stream.")]
+    gone: Annotated[
+        Literal["erased", "removed"] | None,
+        Meta(
+            description="Why it is no longer in the stream. `removed` by retention, or by a newer message of its key."
+        ),
+    ]
+    erased: Annotated[Erasure | None, Meta(description="What is left of an erased message.")]
+    consumers: Annotated[
+        list[JourneyStop],
+        Meta(description="By name. Of a message that is gone, only those that have it still, or have missed it."),
+    ]
+    next: Annotated[str | None, Meta(description="Given if there are more consumers: send it as `after`.")]
+
+    @classmethod
+    def of(cls, journey: Journey, stream_id: str) -> MessageJourney:
+        """Convert a journey whose message is undecoded."""
+        message = None
+        if journey.message is not None:
+            message = TracedMessage(**structs.asdict(Message.of(journey.message, stream_id)), trace=journey.trace)
+        return cls(
+            seq=journey.seq, message=message, gone=journey.gone, erased=journey.erased, consumers=journey.consumers,
+            next=journey.next,
+        )  # fmt: skip
+
+
+class JourneyAnswer(Struct):
+    """A message, and what became of it in each consumer."""
+
+    data: MessageJourney
+
+
+class SearchAnswer(Struct, kw_only=True):
+    """One step of a search."""
+
+    data: Annotated[list[Message], Meta(description="The messages that match, in the order in which they were found.")]
+    examined: Annotated[int, Meta(description="The number of messages that the step examined.")]
+    position: Annotated[
+        int, Meta(description="Send it as `before` for the next step, or as `after` if you search upwards.")
+    ]
+    more: Annotated[bool, Meta(description="Whether there may be more.")]
+    remaining: Annotated[int, Meta(description="About how many messages are still to be examined.")]
+
+    @classmethod
+    def of(cls, step: SearchStep, stream_id: str) -> SearchAnswer:
+        """Convert a step whose messages are undecoded."""
+        return cls(
+            data=[Message.of(message, stream_id) for message in step.messages], examined=step.examined,
+            position=step.position, more=step.more, remaining=step.remaining,
+        )  # fmt: skip
+
+
+class PushStatusAnswer(Struct):
+    """What a push consumer does."""
+
+    data: PushStatus

@@ -1,0 +1,109 @@
+"""Takes pictures of every view for the documentation: `python -m tests.console.pictures [NAME …]`.
+
+Each view is taken at the width of a desktop and of a phone, light and dark, into `docs/console/`, on a live server with
+load. Chromium writes WebP.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from headrace import App
+from tests.console import browser as browsers
+from tests.console.page import Page
+from tests.console.test_views import VIEWS
+from tests.console.world import World, deliver, world
+from tests.support import servers
+
+FOLDER = Path(__file__).parents[2] / "docs" / "console"
+WINDOWS = {"desktop": (1280, 760), "phone": (390, 760)}
+SCHEMES = ("light", "dark")  # a change of these is drawn within the time that is waited for charts
+QUALITY = 32
+"""Of WebP, at which text is still sharp."""
+
+MOST_BYTES = 1_500_000
+"""The largest size of all pictures together."""
+
+
+def main(names: list[str]) -> int:
+    """Take the pictures. Returns the exit code."""
+    reason = browsers.missing()
+    if reason is not None:
+        print(f"No pictures can be taken: {reason}.")
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as place, servers.server(Path(place, "postgres")) as server:
+        template = servers.ensure_template(server)
+        with servers.clone(server, template) as dsn, world(dsn) as made, browsers.browser() as browser:
+            _furnish(made)
+            for name in names or ("sign-in", *VIEWS, "seek", "publish"):
+                for window, (width, height) in WINDOWS.items():
+                    page = Page(browser.new_context(viewport={"width": width, "height": height}), made.url)
+                    _show(page, made, name)
+                    for scheme in SCHEMES:
+                        page.tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                        page.tab.wait_for_timeout(200)
+                        _take(page, FOLDER / f"{name}-{window}-{scheme}.webp")
+                    page.close()
+    total = sum(path.stat().st_size for path in FOLDER.glob("*.webp"))
+    print(f"{len(list(FOLDER.glob('*.webp')))} pictures, {total:,} bytes")
+    return 0 if total <= MOST_BYTES else 1
+
+
+def _furnish(made: World) -> None:
+    """Let there be something in every view."""
+    deliver(made.url, {"type": "paid"})
+    deliver(made.url, {"type": "paid"}, secret="whsec_AAAA")
+
+    async def work(app: App) -> None:
+        await app.publish_many("emails", [(f"emails.{number}", {"to": f"customer-{number}"}) for number in range(40)])
+
+    made.do(work)
+    consumer = "/v1/streams/emails/consumers/send"
+    for path, body in (
+        (f"{consumer}/pause", {"until": None}),
+        (f"{consumer}/resume", {}),
+        ("/v1/streams/orders/consumers/ship/dead_letters/redrive", {"seqs": [22]}),
+        ("/v1/jobs", {"kind": "purge", "stream": "orders", "consumer": "ship", "selection": {"reason": "rejected"}}),
+    ):
+        headers = {"authorization": f"Bearer {made.admin}", "content-type": "application/json"}
+        request = urllib.request.Request(made.url + path, json.dumps(body).encode(), headers)
+        urllib.request.urlopen(request).close()
+
+
+def _show(page: Page, made: World, name: str) -> None:
+    if name != "sign-in":
+        headers = {"x-headrace-console": "1", "origin": made.url}
+        answer = page.context.request.post(f"{made.url}/v1/session", data={"token": made.admin}, headers=headers)
+        assert answer.ok, answer.text()
+    path, heading = {
+        "sign-in": ("", "Sign in"),
+        "seek": ("streams/orders/consumers/ship", "ship"),
+        "publish": ("streams/orders", "orders"),
+    }.get(name) or VIEWS[name]
+    page.view(path, heading)
+    if name == "seek":
+        page.click("Seek", exact=True)
+        page.get("spinbutton", "Seq").fill("120")
+        page.tab.locator("dialog[open] .preview").wait_for()
+    if name == "publish":
+        page.click("Publish", exact=True)
+        page.get("textbox", "Key").fill("orders.us.42")
+    if "chart" in name or name == "overview":
+        page.tab.locator(".chart canvas").first.wait_for()
+
+
+def _take(page: Page, path: Path) -> None:
+    session = page.context.new_cdp_session(page.tab)
+    options: dict[str, Any] = {"format": "webp", "quality": QUALITY}
+    path.write_bytes(base64.b64decode(session.send("Page.captureScreenshot", options)["data"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,204 @@
+"""Every act: it says what it will do, does it, and the change is seen in the database."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import App
+from headrace.model.specs import ConsumerSpec
+from tests.console.conftest import OpenPage
+from tests.console.world import World
+
+pytestmark = pytest.mark.process
+
+
+def _consumer(world: World, stream: str, name: str) -> Any:
+    return world.do(lambda app: app.admin.consumer(stream, name))
+
+
+def test_a_message_is_published_by_hand(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/emails")
+    page.see("The stream has no messages")
+    page.click("Publish", exact=True)
+    dialog = page.tab.locator("dialog[open]")
+    dialog.get_by_text("It can't be taken back.").wait_for()
+    page.get("textbox", "Key").fill("emails.1")
+    page.get("textbox", "Data (JSON)").fill("{no json")
+    dialog.get_by_text("This is no JSON").wait_for()
+    assert dialog.get_by_role("button", name="Publish one message").is_disabled()
+    page.get("textbox", "Data (JSON)").fill('{"to": "ada", "id": 12345678901234567890}')
+    page.act("Publish one message")
+    page.see("One message with the key emails.1 was published")
+    page.click("newer message")
+    page.see("emails.1")
+    found = world.do(
+        lambda app: app.database.fetchval("select data::text from headrace_streams.emails where key = 'emails.1'")
+    )
+    assert json.loads(found) == {"to": "ada", "id": 12345678901234567890}
+
+
+def test_a_consumer_is_paused_and_resumed(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/emails/consumers/send")
+    page.click("Pause", exact=True)
+    page.get("combobox", "How long").select_option("3600")
+    page.act("Pause")
+    page.click("Resume", exact=True)
+    assert _consumer(world, "emails", "send").paused_until is not None
+    page.act("Resume")
+    page.get("button", "Pause", exact=True).wait_for()
+    assert _consumer(world, "emails", "send").paused_until is None
+
+
+def test_the_settings_of_a_consumer_are_changed(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/emails/consumers/send?tab=settings")
+    page.click("Edit settings")
+    dialog = page.tab.locator("dialog[open]")
+    dialog.get_by_text("A change counts at once in new deliveries").wait_for()
+    page.get("spinbutton", "Most attempts").fill("7")
+    page.get("textbox", "Filters of keys").fill("emails.>\nletters.>")
+    dialog.get_by_text("Most attempts: 3 → 7").wait_for()
+    page.act("Change")
+    page.see("The settings of send were changed.")
+    settings = _consumer(world, "emails", "send").settings
+    assert (settings["max_deliver"], list(settings["filters"])) == (7, ["emails.>", "letters.>"])
+
+
+def test_an_impossible_setting_is_explained_and_changes_nothing(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/payments?tab=settings")
+    page.expected.append("422")
+    page.click("Edit settings")
+    page.get("spinbutton", "Most bytes on disk").fill("1")
+    page.get("button", "Change", exact=True).click()
+    page.tab.locator("dialog[open] .failure").wait_for()
+    page.click("Cancel")
+    assert world.do(lambda app: app.admin.stream("payments")).max_storage is None
+
+
+def test_a_seek_says_first_what_comes_again(open_page: OpenPage, world: World) -> None:
+    async def prepare(app: App) -> None:
+        await app.admin.create_consumer(ConsumerSpec(stream="orders", name="seeker", deliver_policy="new"))
+
+    world.do(prepare)
+    before = _consumer(world, "orders", "seeker").position
+    page = open_page("streams/orders/consumers/seeker")
+    page.expected.append("404")  # until the next snapshot has it
+    page.click("Seek", exact=True)
+    page.get("spinbutton", "Seq").fill("1")
+    preview = page.tab.locator("dialog[open] .preview")
+    preview.wait_for()
+    assert re.search(r"\d+ messages come again", preview.inner_text())
+    page.act("Move the consumer")
+    page.see("seeker is now at seq 0")
+    assert _consumer(world, "orders", "seeker").position < before
+
+
+def test_a_replay_says_first_how_many(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/orders/consumers/notify")
+    page.click("Replay", exact=True)
+    page.get("spinbutton", "From seq").fill("11")
+    page.get("spinbutton", "To seq").fill("20")
+    page.tab.locator("dialog[open] .preview", has_text="10 messages").wait_for()
+    page.act(re.compile("Replay 10 messages"))
+    page.see("10 messages will be delivered again to notify.")
+
+
+def test_a_dead_letter_has_its_traceback_and_is_redriven(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/orders/consumers/ship/dead-letters?error_type=none")
+    page.see("No dead letter matches")
+    page.click("Clear")
+    page.tab.locator("tbody button.link").first.click()
+    page.see("Traceback (most recent call last)")
+    seq = int(page.cells(0)[1])
+    page.tab.locator(".letter").get_by_role("button", name="Redrive").click()
+    page.tab.locator("dialog[open]").get_by_text("attempts are counted from zero").wait_for()
+    page.act("Redrive 1 dead letter")
+    page.see("1 dead letter redriven.")
+    assert seq % 11 == 0 or seq % 17 == 0
+
+
+def test_selected_dead_letters_are_discarded(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/orders/consumers/ship/dead-letters")
+    boxes = page.tab.locator("tbody input[type=checkbox]")
+    boxes.nth(2).wait_for()
+    seqs = [int(page.cells(row)[1]) for row in (1, 2)]
+    for row in (1, 2):
+        boxes.nth(row).check()
+    page.see("2 selected")
+    page.click("Discard the selected")
+    page.act("Discard 2 dead letters")
+    page.see("2 dead letters discarded.")
+    left = world.do(lambda app: app.admin.dead_letters("orders", "ship", limit=1000))
+    assert not {one.seq for one in left} & set(seqs)
+
+
+def test_dead_letters_are_grouped_and_filtered(open_page: OpenPage) -> None:
+    page = open_page("streams/orders/consumers/ship/dead-letters")
+    page.get("combobox", "by").select_option("reason")
+    page.click("rejected")
+    page.until(
+        "document.querySelector('tbody') && [...document.querySelectorAll('tbody .state')].every((one) => one.textContent.includes('rejected'))"
+    )
+    assert "reason=rejected" in page.tab.url
+    page.click("Remove the filter reason")
+    page.until("!location.search.includes('reason=rejected')")
+
+
+def test_all_that_match_are_worked_on_in_the_background_and_cancelled(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/orders/consumers/ship/dead-letters?reason=exhausted")
+    page.click("Redrive all that match")
+    page.tab.locator("dialog[open]").get_by_text("It is done in the background.").wait_for()
+    page.act(re.compile("Redrive .* dead letters"))
+    page.click("Show", "link")
+    page.settled("Jobs")
+    page.tab.locator("tbody tr.current").wait_for()
+    page.until("/cancelled|done|running/.test(document.querySelector('tbody tr.current')?.textContent)")
+    cancel = page.tab.locator("tbody tr.current").get_by_role("button", name="Cancel")
+    if cancel.count():  # a quick job is done before anybody can cancel it
+        cancel.click()
+        page.act("Cancel the job")
+    page.until("/cancelled|done/.test(document.querySelector('tbody tr.current')?.textContent)")
+
+
+def test_dead_letters_are_exported(open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page("streams/orders/consumers/bill/dead-letters")
+    with page.tab.expect_download() as waiting:
+        page.click("Export", "link")
+    waiting.value.save_as(tmp_path / "letters")
+    letters = [json.loads(line) for line in (tmp_path / "letters").read_text().splitlines()]
+    assert letters
+    assert all(one["seq"] % 40 == 7 for one in letters)
+
+
+def test_a_blocked_key_shows_its_head_and_goes_on_when_that_is_discarded(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/orders/consumers/bill?tab=blocked")
+    head = page.get("link", re.compile("^message")).first
+    seq = int(head.inner_text().split()[1].replace(",", ""))
+    assert seq % 40 == 7
+    page.tab.locator("tbody tr").first.get_by_role("button", name="Discard").click()
+    page.act("Discard 1 dead letter")
+    page.see("1 dead letter discarded.")
+    page.get("link", f"message {seq}", exact=True).wait_for(state="detached")
+
+
+def test_an_act_is_copied_as_curl_and_as_a_command(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/emails/consumers/send", permissions=["clipboard-read", "clipboard-write"])
+    page.click("Pause", exact=True)
+    dialog = page.tab.locator("dialog[open]")
+    copied = {}
+    for name in ("Copy as curl", "Copy as CLI"):
+        dialog.get_by_role("button", name=name).click()
+        dialog.get_by_role("button", name="Copied").wait_for()
+        copied[name] = page.tab.evaluate("navigator.clipboard.readText()")
+        dialog.get_by_role("button", name=name).wait_for()
+    assert copied["Copy as curl"] == (
+        f'curl -X POST {world.url}/v1/streams/emails/consumers/send/pause -H "Authorization: Bearer $HEADRACE_TOKEN"'
+        """ -H 'Content-Type: application/json' -d '{"until":null}'"""
+    )
+    assert copied["Copy as CLI"] == f"headrace consumer pause emails send --server {world.url}"
+    page.tab.keyboard.press("Escape")
+    dialog.wait_for(state="detached")

@@ -1,0 +1,161 @@
+"""Every view: it shows its data, is accessible in light and dark, fits a phone, and asks nothing elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console import browser as browsers
+from tests.console.conftest import OpenPage
+from tests.console.world import World, deliver
+from tests.versions.packages import NotFetchedError
+
+pytestmark = pytest.mark.process
+
+VIEWS = {
+    "overview": ("", "Overview"),
+    "streams": ("streams", "Streams"),
+    "stream": ("streams/orders", "orders"),
+    "stream-consumers": ("streams/orders?tab=consumers", "orders"),
+    "stream-charts": ("streams/orders?tab=charts", "orders"),
+    "stream-settings": ("streams/orders?tab=settings", "orders"),
+    "message": ("streams/orders/messages/11", "Message 11"),
+    "consumers": ("consumers", "Consumers"),
+    "consumer": ("streams/orders/consumers/ship", "ship"),
+    "consumer-messages": ("streams/orders/consumers/notify?tab=messages", "notify"),
+    "consumer-blocked": ("streams/orders/consumers/bill?tab=blocked", "bill"),
+    "consumer-charts": ("streams/orders/consumers/ship?tab=charts", "ship"),
+    "consumer-settings": ("streams/orders/consumers/ship?tab=settings", "ship"),
+    "dead-letters": ("streams/orders/consumers/ship/dead-letters", "Dead letters"),
+    "sources": ("sources", "Sources"),
+    "source": ("sources/shop", "shop"),
+    "processes": ("processes", "Processes"),
+    "jobs": ("jobs", "Jobs"),
+    "audit": ("audit", "Audit log"),
+}
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    browsers.require()
+    try:
+        return browsers.axe()
+    except NotFetchedError as error:
+        pytest.skip(f"THE CONSOLE'S ACCESSIBILITY IS NOT TESTED: {error}")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_accessible_and_fits_every_window(open_page: OpenPage, axe: str, name: str) -> None:
+    path, heading = VIEWS[name]
+    page = open_page(path)
+    page.settled(heading)
+    assert page.overflow() <= 0
+    assert page.accessible(axe) == []
+    page.tab.emulate_media(color_scheme="dark")
+    page.tab.set_viewport_size({"width": 390, "height": 844})
+    assert page.overflow() <= 0
+    assert page.accessible(axe) == []
+
+
+def test_the_page_for_signing_in_is_accessible(open_page: OpenPage, axe: str) -> None:
+    page = open_page("sign-in")
+    for scheme in ("light", "dark"):
+        page.tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert page.accessible(axe) == []
+
+
+def test_dialogs_are_accessible(open_page: OpenPage, axe: str) -> None:
+    page = open_page("streams/orders/consumers/ship")
+    for name in ("Pause", "Seek", "Replay", "Edit settings", "Keys"):
+        page.click(name, exact=True)
+        page.tab.locator("dialog[open]").wait_for()
+        for scheme in ("light", "dark"):
+            page.tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert page.accessible(axe) == [], name
+        page.tab.keyboard.press("Escape")
+        page.tab.locator("dialog[open]").wait_for(state="detached")
+
+
+def test_the_overview_says_what_needs_attention_and_leads_there(open_page: OpenPage) -> None:
+    page = open_page()
+    page.see("Needs attention")
+    page.click("orders / bill", "link")
+    page.settled("bill")
+    assert page.tab.url.endswith("/console/streams/orders/consumers/bill")
+
+
+def test_a_stream_shows_its_newest_messages_first_and_goes_on(open_page: OpenPage) -> None:
+    page = open_page("streams/orders")
+    rows = page.tab.locator("tbody tr")
+    rows.nth(49).wait_for()
+    first, second = (int(page.cells(row)[0].replace(",", "")) for row in (0, 1))
+    assert first == second + 1
+    page.click("Show more")
+    rows.nth(99).wait_for()
+    page.get("button", "newer message").wait_for()  # the load goes on
+    page.click("newer message")
+    page.until(f"Number(document.querySelector('tbody a')?.textContent.replace(/\\D/g, '')) > {first}")
+
+
+def test_messages_are_listed_from_a_seq_and_of_a_key(open_page: OpenPage) -> None:
+    page = open_page("streams/orders?from=11")
+    page.until("document.querySelector('tbody a')?.textContent === '11'")
+    page.get("searchbox", "Exactly the key").fill("orders.fr.2")
+    page.get("searchbox", "From seq or time").fill("")
+    page.click("Search")
+    page.until(
+        "[...document.querySelectorAll('td.key-column')].length && [...document.querySelectorAll('td.key-column')].every((one) => one.textContent === 'orders.fr.2')"
+    )
+    assert "key=orders.fr.2" in page.tab.url
+
+
+def test_a_search_by_filter_and_condition_shows_its_progress(open_page: OpenPage) -> None:
+    page = open_page("streams/orders")
+    page.get("searchbox", "Keys").fill("orders.us.>")
+    page.get("searchbox", "Condition").fill("data.total > 400")
+    page.click("Search")
+    page.see("examined")
+    page.until(
+        "[...document.querySelectorAll('td.key-column')].length && [...document.querySelectorAll('td.key-column')].every((one) => one.textContent.startsWith('orders.us.'))"
+    )
+    page.tab.reload()  # the address has the search
+    page.see("examined")
+
+
+def test_a_search_that_finds_nothing_says_what_to_do(open_page: OpenPage) -> None:
+    page = open_page("streams/orders?filter=nothing.%3E")
+    page.see("No message matches")
+
+
+def test_a_wrong_condition_is_explained(open_page: OpenPage) -> None:
+    page = open_page("streams/orders")
+    page.expected.append("422")
+    page.get("searchbox", "Condition").fill("data.total >")
+    page.click("Search")
+    page.tab.locator(".failure").wait_for()
+
+
+def test_a_message_has_its_data_and_its_journey(open_page: OpenPage) -> None:
+    page = open_page("streams/orders/messages/11")
+    page.settled("Message 11")
+    page.see('"total": 77')
+    page.see("9007199254741004")  # beyond what a number of JavaScript can be
+    page.see("the warehouse 2 is closed")
+    page.click("History of its key", "link")
+    page.settled("orders")
+
+
+def test_webhooks_that_were_received_and_refused_are_seen(open_page: OpenPage, world: World) -> None:
+    assert deliver(world.url, {"type": "paid"}) == 200
+    assert deliver(world.url, {"type": "paid"}, secret="whsec_AAAA") == 401
+    page = open_page("sources/shop")
+    page.settled("shop")
+    page.see("accepted")
+    page.see("refused")
+
+
+def test_what_does_not_exist_is_said(open_page: OpenPage) -> None:
+    page = open_page("streams/nothing")
+    page.expected.append("404")
+    page.tab.locator(".failure").wait_for()
+    page.view("nowhere")
+    page.see("The address leads to no view")
