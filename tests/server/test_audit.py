@@ -128,3 +128,18 @@ async def test_code_leaves_entries_too(api: Api) -> None:
     await admin.create_stream("orders")
     await admin.acting_as(Actor("nightly", "app")).create_consumer(ConsumerSpec(stream="orders", name="ship"))
     assert [(one["actor"], one["via"]) for one in await log(api)] == [(None, "app"), ("nightly", "app")]
+
+
+async def test_a_message_that_is_published_by_hand_leaves_an_entry_without_its_contents(api: Api) -> None:
+    await api.stream()
+    body = '{"key": "a.s3cr3t", "data": {"total": 1.50}, "headers": {"by": "hand"}}'
+    answer = await api.client.post(
+        "/v1/streams/orders/publish", content=body, headers={"content-type": "application/json"}
+    )
+    assert (answer.status_code, answer.json()) == (200, {"data": {"seq": 1}})
+    assert await api.server.app.database.fetchval("select data::text from headrace_streams.orders") == '{"total": 1.50}'
+    (entry,) = await log(api, action="message.publish")
+    assert (entry["details"], entry["stream"]) == ({"seqs": [1]}, "orders")
+    assert "s3cr3t" not in str(entry)
+    await api.refused("POST", "/streams/orders/publish", {"key": "", "data": 1}, status=422)
+    assert await actions(api) == ["stream.create", "message.publish"]

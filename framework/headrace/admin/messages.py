@@ -45,6 +45,24 @@ def _check_erased(seqs: Sequence[int], reason: str | None) -> None:
         raise InvalidInput(f"The reason must have at most {MAX_ERROR:,} characters, and no NUL.", field="reason")
 
 
+async def publish_by_hand(
+    admin: Messages, stream: str, key: str, data: str, headers: str | None = None, *, message_id: str | None = None
+) -> int | None:
+    """Publish one message with an entry in the audit log, as a person does. The entry has the seq, not the contents.
+
+    Returns:
+        Its seq, see `Messages.send`.
+    """
+    change = Change(action="message.publish", kind="message", name=stream, stream=stream)
+
+    async def publish(connection: store.Executor) -> int | None:
+        seq = await store.publish(connection, stream, check_key(key), data, headers, message_id=message_id)
+        change.details["seqs"] = [seq]
+        return seq
+
+    return await admin._change(change, publish)
+
+
 class Messages(Base):
     """The calls about messages."""
 

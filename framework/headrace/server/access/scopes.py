@@ -17,6 +17,10 @@ on the database, which deletes all tokens, opens the server again.
 | sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
 | read a schedule | `consume` | the stream to which it publishes |
 | pause, resume, run and delete a schedule | `admin` | the stream to which it publishes |
+| live state and samples of a stream and its consumers | `consume` | the stream. Lists and sums have what the token may see |
+| live state of processes, samples of everything together | `consume` | all |
+| live state of sources | `admin` | the stream that they fill, or all for captured tables |
+| audit log | `admin` | all. With `admin` of some streams, the entries of these |
 | tokens, further databases, overview, `/metrics` | `admin` | all |
 
 `admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated

@@ -34,6 +34,7 @@ _CONSUMER = "/v1/streams/{stream}/consumers/{consumer}"
 _ACK_IDS = {"ack_ids": ["AAAAAQAAAAAAAAAqAAAAAAAAAAEAAAABAAoP5VTXw2fWYjEr"]}
 
 EXAMPLES: dict[tuple[str, str], Any] = {
+    ("post", "/v1/streams/{stream}/publish"): {"key": "orders.us.42", "data": {"total": 12}},
     ("post", "/v1/streams"): {"name": "mystream", "retain_up_to": "30d"},
     ("patch", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
     ("put", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
+import msgspec
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
 from headrace import store
+from headrace.admin.messages import publish_by_hand
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key
+from headrace.model.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.errors import Problem
@@ -21,12 +24,16 @@ from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.server.wire.messages import (
     ConsumerStanding,
+    DataText,
     Erase,
     Erased,
     ErasedAnswer,
     Message,
+    MessageByHand,
     Published,
     PublishedAnswer,
+    PublishedByHand,
+    PublishedByHandAnswer,
     Republish,
 )
 
@@ -106,6 +113,20 @@ async def republish(
     return PublishedAnswer(Published(count))
 
 
+@post("/streams/{stream:str}/publish", summary="Publish a message by hand", tags=["Messages"], status_code=200)
+async def publish(
+    request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[MessageByHand]
+) -> PublishedByHandAnswer:
+    """Publishes one message with an entry in the audit log, for people. Programs publish with `POST
+    /streams/{stream}/messages`, which is faster and leaves no entry."""
+    cached = await context.stream(request, stream, "publish")
+    headers = encode_headers(data.headers)
+    text = msgspec.json.decode(await request.body(), type=DataText).data
+    seq = await publish_by_hand(context.admin, cached.name, data.key, bytes(text).decode(), headers)
+    context.engine.published(cached.name)
+    return PublishedByHandAnswer(PublishedByHand(seq))
+
+
 @post("/streams/{stream:str}/erasures", summary="Erase messages", tags=["Messages"], status_code=200)
 async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Erase]) -> ErasedAnswer:
     """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
@@ -152,6 +173,7 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     read_message,
     read_standing,
     republish,
+    publish,
     erase,
     list_erasures,
 )

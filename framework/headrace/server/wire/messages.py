@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headrace.admin.messages import MAX_ERASED
 from headrace.model.keys import MAX_KEY_BYTES
@@ -219,6 +219,32 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     unique_key: UniqueKey | None = None
     unique_while: PendingOrWaiting = "pending"
+
+
+class MessageByHand(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A message that a person publishes."""
+
+    key: Annotated[str, Meta(examples=["orders.us.42"], extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})]
+    data: Annotated[Any, Meta(description="Any JSON.", examples=[{"total": 12}])]
+    headers: dict[str, Any] | None = None
+
+
+class DataText(Struct):
+    """The data of such a message as it was sent."""
+
+    data: Raw
+
+
+class PublishedByHand(Struct):
+    """The seq of the message that was published."""
+
+    seq: int | None
+
+
+class PublishedByHandAnswer(Struct):
+    """The message that was published."""
+
+    data: PublishedByHand
 
 
 class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):
