@@ -56,9 +56,11 @@ SPECS = st.builds(
     max_deliver=st.sampled_from([-1, 1, 2, 3]),
     on_exhausted=st.sampled_from(["dead_letter", "block", "block", "drop"]),
 )
-FEW = st.tuples(st.sampled_from([0, 60, 3_000]), st.sampled_from([0, 1, 50]))
-"""The bytes of holes that stay with the cursor, and the number of keys that are reported at once.
-Small values exercise the ways that the rest takes."""
+FEW = st.tuples(
+    st.sampled_from([0, 60, 3_000]), st.sampled_from([0, 1, 50]), st.sampled_from([0, 3, 30]), st.sampled_from([1, 1_000])
+)
+"""The bytes of holes that stay with the cursor, the number of keys that are reported at once, the number of fresh
+messages that are read in the short way, and the seqs between two marks. Small values exercise the ways that the rest takes."""
 
 streams = count()
 
@@ -72,9 +74,9 @@ class Consumer(RuleBasedStateMachine):
     handlers: list[Any]
 
     @initialize(spec=SPECS, few=FEW)
-    def declare(self, spec: ConsumerSpec, few: tuple[int, int]) -> None:
+    def declare(self, spec: ConsumerSpec, few: tuple[int, int, int, int]) -> None:
         stream = f"s{next(streams)}"
-        for name, bound in zip(("max_hole_bytes", "max_listed_keys"), few, strict=True):
+        for name, bound in zip(("max_hole_bytes", "max_listed_keys", "few_messages", "mark_interval"), few, strict=True):
             self.do(
                 self.connection.execute(
                     f"create or replace function headrace_internal.{name}() returns int language sql immutable as 'select {bound}'"

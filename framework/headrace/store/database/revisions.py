@@ -27,7 +27,7 @@ SQL = files("headrace.store") / "sql"
 
 # In the order of their dependencies: types before the functions that use them.
 FUNCTIONS = ("history", "segments", "streams", "notifications", "publish", "conditions", "expiry", "consumers", "lookups", "holes", "unique", "parking", "due_messages", "scan",
-             "rate", "lease", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "databases", "operate", "dead_letters", "erasures", "info", "peek", "key_states", "retention",
+             "rate", "lease", "lease_few", "settle", "transactions", "seek", "replay", "captures", "backfills", "sources", "databases", "operate", "dead_letters", "erasures", "info", "peek", "key_states", "retention",
              "ranges", "writes", "planning", "gaps", "removal", "schedule", "periodic", "upkeep", "leader", "workers", "revisions", "sequences", "grants", "public", "views")  # fmt: skip
 
 # Generated from all functions, also the retired ones.

@@ -8,7 +8,8 @@
 -- snapshot can't be the stamp, since transactions with larger xids may be running already.) Once xmin, read before
 -- the holes were searched, has reached the stamp, all of these transactions have ended. Then the holes up to the mark
 -- are dropped. From then on no hole is noted up to the mark, however many seqs are missing there because they were
--- rolled back, compacted or removed. Then the next mark is taken.
+-- rolled back, compacted or removed. Then the next mark is taken: at once if there are holes or seqs were missing, and
+-- otherwise only after a thousand seqs, since each call that takes or drops one costs more.
 --
 -- All this requires that seqs are drawn one by one, by transactions that have their xid and their lock. A sequence
 -- with a cache hands out numbers to sessions, which use them in later transactions. While a sequence has a cache, no
@@ -270,6 +271,17 @@ begin
                    order by m.seq limit %4$s', p_columns, v_source, p_holes_parameter, p_limit_parameter);
 end $$;
 
+-- The number of seqs after which a mark is taken although nothing is missing. What looks for open transactions begins at
+-- the last mark that was settled, see headrace_internal.lowest_open_seq.
+create or replace function headrace_internal.mark_interval() returns int language sql immutable as 'select 1000';
+
+-- Whether a lease call must drop the mark or take the next one, although there are no holes. It is inlined.
+create or replace function headrace_internal.must_tend_mark(p_position bigint, p_settled bigint, p_stamp xid8, p_mark bigint) returns boolean
+language sql stable as $$
+    select case when p_mark is null then p_position - p_settled >= headrace_internal.mark_interval()
+                else p_stamp is null or pg_snapshot_xmin(pg_current_snapshot()) >= p_stamp end
+$$;
+
 -- Compute the next cursor after the scan. Remove the late arrivals from the holes, add the seqs that are missing now,
 -- forget or freeze the holes that can't be filled now, drop what is settled, and take the next mark. The other
 -- parameters are fields of headrace_internal.scanned, which as a whole would be copied with all its messages.
@@ -284,7 +296,7 @@ create or replace function headrace_internal.advance_cursor(
 ) returns headrace_internal.cursors
 language plpgsql as $$
 declare
-    v_moved    boolean := p_position > p_cursor.position;
+    v_missed   boolean := p_missing is not null;
     v_old      xid8[];                  -- holders of the holes that were there before
     v_new      xid8[];                  -- holders of the new holes
 begin
@@ -352,7 +364,8 @@ begin
         end if;
     end if;
     p_cursor.position := p_position;
-    if p_cursor.mark is null and (v_moved or p_cursor.holes <> '{}' or p_cursor.frozen <> '{}') and p_one_by_one then
+    if p_cursor.mark is null and p_one_by_one and (
+           v_missed or p_cursor.holes <> '{}' or p_cursor.frozen <> '{}' or p_position - p_cursor.settled >= headrace_internal.mark_interval()) then
         p_cursor.mark := p_drawn;
         p_cursor.mark_stamp := pg_current_xact_id();
     end if;

@@ -181,6 +181,7 @@ create or replace function headrace_internal.lease(
 ) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
+    v_setting    text;
     v_state      record;
     v_consumer   headrace_internal.consumers;
     v_stream     headrace_internal.streams;
@@ -195,6 +196,7 @@ declare
     v_due        headrace_internal.due_messages;
     v_fresh      headrace_internal.scanned;
     v_batch      headrace_internal.batch;
+    v_few        headrace_internal.batch;
     v_room       int;
     v_bytes      bigint := p_bytes;
     v_lowest     bigint;
@@ -204,7 +206,7 @@ begin
         perform headrace_internal.refuse_lease();
     end if;
     -- A crash can lose only a lease, and then its messages are delivered again.
-    perform set_config('synchronous_commit', 'off', true);
+    v_setting := set_config('synchronous_commit', 'off', true);
     if not pg_try_advisory_xact_lock(1212498508, p_consumer) and not headrace_internal.wait_for_consumer(p_consumer, p_wait) then
         return headrace_internal.busy_batch(p_consumer);
     end if;
@@ -245,6 +247,20 @@ begin
     if greatest(v_cursor.position, v_cursor.mark, v_cursor.settled) > coalesce(v_last_drawn, 0)
        and v_cursor.position is distinct from v_cursor.sought then
         perform headrace_internal.require_sequence_ahead(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
+    end if;
+
+    -- Mostly a consumer is up to date, and nothing is in its way.
+    if v_last_drawn - v_cursor.position < headrace_internal.few_messages()
+       and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
+       and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
+       and (v_last_drawn <= v_cursor.position or v_consumer.condition = 'true' and v_consumer.rate_limit is null
+                                                 and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
+        v_few := headrace_internal.lease_few(v_consumer, v_stream.id, v_cursor, p_owner, p_limit, p_bytes, p_now, p_shares, p_cached, v_last_drawn);
+        if v_few.version is not null then
+            v_few.history := v_batch.history;
+            v_few.timeline := v_batch.timeline;
+            return v_few;
+        end if;
     end if;
 
     -- 1. Leases: expire those past their time, count the messages in flight, and note the keys that other owners are

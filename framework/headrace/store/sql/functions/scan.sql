@@ -365,8 +365,13 @@ begin
         v_scanned.cursor := p_cursor;
         return v_scanned;
     end if;
-    v_next := headrace_internal.advance_cursor(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_search, v_scanned.holes_searched,
-                                      v_scanned.snapshot, p_last_drawn, v_one_by_one, v_had_xid);
+    if v_scanned.missing is null and v_scanned.late is null and p_cursor.holes = '{}' and p_cursor.frozen = '{}' and p_cursor.mark is null
+       and v_scanned.position - p_cursor.settled < headrace_internal.mark_interval() then
+        v_next.position := v_scanned.position;      -- all that headrace_internal.advance_cursor would do
+    else
+        v_next := headrace_internal.advance_cursor(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_search,
+                                          v_scanned.holes_searched, v_scanned.snapshot, p_last_drawn, v_one_by_one, v_had_xid);
+    end if;
     v_next.parked_room := v_next.parked_room - v_scanned.looked_at;
     v_scanned.cursor := v_next;
     if p_stream.one_message_per_key and p_parked and v_scanned.looked_at > 0 then

@@ -25,8 +25,10 @@ create or replace function headrace_internal.settle_outcomes(
 ) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
-    v_done  record;
-    v_back  bigint[];
+    v_done    record;
+    v_back    bigint[];
+    v_ended   bigint[];
+    v_parked  bigint;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then     -- the acks are read after the leases are locked
         perform headrace_internal.require_read_committed('headrace_internal.settle_outcomes');
@@ -41,11 +43,13 @@ begin
             order by lease_id for no key update;
     end if;
     if cardinality(p_whole) > 0 then
-        return query
-            with ended as (
-                delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
-            )
-            select lease_id, null::bigint, true from unnest(p_whole) as lease_id where lease_id not in (select lease_id from ended);
+        with ended as (
+            delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
+        )
+        select array_agg(lease_id) into v_ended from ended;
+        if cardinality(v_ended) is distinct from cardinality(p_whole) then
+            return query select lease_id, null::bigint, true from unnest(p_whole) as lease_id where lease_id <> all (coalesce(v_ended, '{}'));
+        end if;
     end if;
     if cardinality(p_leases) > 0 then
         -- A message that is put back must not be acked by a transaction that commits at the same moment. So this
@@ -98,15 +102,17 @@ begin
             return query select v_done.lost[i][1], v_done.lost[i][2], v_done.lost[i][3] = 1 from generate_subscripts(v_done.lost, 1) as i;
         end if;
     end if;
-    -- As headrace_internal.delete_ended_acks. A statement of this function has its plan at hand.
-    delete from headrace_internal.acks as a
+    -- As headrace_internal.delete_ended_acks. Parked messages may have waited for exactly these keys, and their consumers wait for
+    -- a notification. Mostly nothing is parked, and one lookup says so, in the same statement.
+    with gone as (
+        delete from headrace_internal.acks as a
         where a.consumer_id = p_consumer and a.lease_id = any (p_whole || p_leases)
-          and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id);
-    -- Parked messages may have waited for exactly these keys, and their consumers wait for a notification. Mostly
-    -- nothing is parked, and one lookup says so.
-    if (select true
+          and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
+    )
+    select seq into v_parked
         from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
-        cross join lateral headrace_internal.first_parked(p_consumer, u.parked_floor) as seq) then
+        cross join lateral headrace_internal.first_parked(p_consumer, u.parked_floor) as seq;
+    if v_parked is not null then
         perform headrace_internal.notify_stream(c.stream_id)
             from headrace_internal.consumers as c
             cross join lateral (

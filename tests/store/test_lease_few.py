@@ -1,0 +1,140 @@
+"""The short way of a lease call, for a consumer that is up to date."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from headrace import store
+from tests.conftest import Connect, Declare
+from tests.support.readers import publish
+
+pytestmark = pytest.mark.asyncio
+
+
+async def cursor(database: store.Database) -> dict[str, int]:
+    row = await database.fetchrow(
+        "select version, position, parked_floor, lease_floor >> 20 as lease_floor, settled"
+        " from headrace_internal.cursors order by version desc limit 1"
+    )
+    return dict(row)
+
+
+async def test_a_call_that_finds_nothing_writes_nothing(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"abc")
+    await reader.ack_all(await reader.lease())
+    before = await cursor(database)
+    for who in ("ann", "bob", "ann"):
+        batch = await reader.lease(who)
+        assert (batch.seqs, batch.more, batch.looked_at, batch.due_in) == ([], False, 0, None)
+    assert await cursor(database) == before
+
+
+async def test_a_call_that_finds_nothing_says_when_a_lease_expires(database: store.Database, declare: Declare) -> None:
+    reader = await declare(ack_wait=30)
+    await publish(database, "a")
+    assert (await reader.lease("ann")).seqs == [1]
+    reader.clock.advance(10)
+    assert (await reader.lease("bob")).due_in == pytest.approx(20)
+    reader.clock.advance(20)
+    assert (await reader.lease("bob")).seqs == [1]
+
+
+async def test_the_floors_follow_while_calls_find_nothing(database: store.Database, declare: Declare) -> None:
+    """Otherwise they would walk more and more dead rows under an old snapshot."""
+    reader = await declare(max_ack_pending=100_000)
+    await publish(database, *["a"] * 3_000)
+    for _ in range(2):
+        held = [await reader.lease("ann", 10) for _ in range(150)]
+        await reader.ack_all(*held)
+    assert (await reader.lease("ann")).seqs == []
+    now = await cursor(database)
+    assert now["position"] == 3_000
+    assert now["position"] - now["parked_floor"] < 1_000
+    assert now["settled"] >= 2_000
+
+
+@pytest.mark.parametrize("shares", [None, [1, 1, 1, 1]])
+async def test_messages_of_all_sizes_are_leased(
+    database: store.Database, declare: Declare, shares: list[int] | None
+) -> None:
+    """Small ones, one that is compressed, and one that is stored out of line."""
+    reader = await declare()
+    noise = random.Random(1).randbytes(20_000).hex()
+    payloads = ['"small"', '"%s"' % ("x" * 100_000), f'"{noise}"', '"last"']
+    for place, payload in enumerate(payloads):
+        await store.publish(database, "orders", f"k.{place}", payload)
+        batch = await reader.lease("ann", 4, shares=shares)
+        assert batch.data == [payload]
+        await reader.ack_all(batch)
+
+
+async def test_a_large_header_is_leased(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    noise = random.Random(1).randbytes(20_000).hex()
+    await store.publish(database, "orders", "a", "1", headers=json.dumps({"note": noise}))
+    batch = await reader.lease()
+    assert noise in str(batch.headers[0])
+
+
+async def test_messages_of_a_key_that_another_owner_holds_wait(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    first = await reader.lease("ann")
+    await publish(database, *"ab")
+    assert (await reader.lease("bob")).seqs == [3]
+    await publish(database, "a")
+    assert (await reader.lease("bob")).seqs == []
+    assert (await reader.lease("ann")).seqs == [2, 4]
+    assert await reader.ack_all(first) == []
+
+
+async def test_no_two_shares_have_a_key(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"aab")
+    batch = await reader.lease("ann", 3, shares=[1, 1, 1])
+    assert batch.seqs == [1, 3]
+    assert len(batch.lease_ids or ()) == 2
+
+
+async def test_the_cached_messages_are_left_out(database: store.Database, declare: Declare) -> None:
+    first, second = await declare(name="one"), await declare(name="two")
+    await publish(database, *"abc")
+    batch = await first.lease()
+    again = await second.lease("ann", 10, known=[(1, 2)], history=batch.history)
+    assert (again.seqs, again.keys, again.data) == ([1, 2, 3], [None, None, "c"], [None, None, batch.data[2]])
+
+
+async def test_a_late_message_is_a_hole_until_it_arrives(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    connection = await connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    await publish(connection, "late")
+    await publish(database, "early")
+    assert (await reader.lease()).seqs == [2]
+    assert (await reader.lease()).seqs == []
+    await transaction.commit()
+    assert (await reader.lease()).seqs == [1]
+
+
+async def test_a_seq_that_was_drawn_and_is_not_visible_is_no_message(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, "early")
+    await reader.ack_all(await reader.lease())
+    connection = await connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    await publish(connection, "late")
+    before = await cursor(database)
+    assert (await reader.lease()).seqs == []
+    assert await cursor(database) == before
+    await transaction.commit()
+    assert (await reader.lease()).seqs == [2]
