@@ -5,6 +5,7 @@ They are measured in the same run, between the repeats, so that a busy or thrott
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -46,13 +47,19 @@ class PlainLog:
             await self._connection.execute(_INSERT, batch.keys, batch.texts)
         return sum(len(batch.keys) for batch in batches) / watch.seconds()
 
-    async def insert_latencies(self, batch: Batch) -> list[int]:
-        """The times of consecutive bare inserts of one row, from the call to the commit, in ns."""
+    async def insert_latencies(self, batch: Batch, pause: float = 0.0) -> list[int]:
+        """The times of consecutive bare inserts of one row, from the call to the commit, in ns.
+
+        Args:
+            pause: seconds between two of them. A machine that rests in between takes longer for the next.
+        """
         taken = []
         for key, text in zip(batch.keys, batch.texts, strict=True):
             start = time.monotonic_ns()
             await self._connection.fetchval(_INSERT_ONE, key, text)
             taken.append(time.monotonic_ns() - start)
+            if pause:
+                await asyncio.sleep(pause)
         return taken
 
     async def read_rate(self, size: int, *, decode: bool) -> float:

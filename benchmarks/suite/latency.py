@@ -34,6 +34,7 @@ class Paced(msgspec.Struct):
     summaries: list[Summary] = []
     late: list[dict[str, float]] = []
     commits: list[int] = []
+    paced_commits: list[int] = []
     checks: list[str] = []
 
     def latency(self) -> dict[str, float]:
@@ -56,6 +57,7 @@ async def latency(options: Options) -> Result:
         variants={"at_5000": {**figures(found[fast].measured), **found[fast].latency()}},
         details={
             "bare_insert": milliseconds(found[slow].commits),
+            "bare_insert_at_pace": milliseconds(found[slow].paced_commits),
             "publisher_late": {"at_500": found[slow].late[-1], "at_5000": found[fast].late[-1]},
         },
         settings={
@@ -81,6 +83,7 @@ async def _paced(options: Options, pace: Pace, seconds: float) -> Paced:
             async with crew(job) as worker, App(place.dsn) as app:
                 summary, proven, late = await _measure(app, worker, pace, seconds)
             commits = await place.plain.insert_latencies(singles)
+            paced.paced_commits += await place.plain.insert_latencies(singles, pause=pace.batch / pace.rate)
         paced.measured.samples.append(summary.rate)
         paced.measured.limit_samples.append(LIMIT_COUNT / (sum(commits) / 1e9))
         paced.summaries.append(summary)

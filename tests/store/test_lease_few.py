@@ -138,3 +138,35 @@ async def test_a_seq_that_was_drawn_and_is_not_visible_is_no_message(
     assert await cursor(database) == before
     await transaction.commit()
     assert (await reader.lease()).seqs == [2]
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+async def test_a_publisher_in_flight_is_awaited_for_a_moment_and_once(
+    database: store.Database, declare: Declare, connect: Connect, late_first: bool
+) -> None:
+    """It may not notify, since another publisher has notified. But its transaction may stay open for long."""
+    reader = await declare()
+    connection = await connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    for executor in (connection, database) if late_first else (database, connection):
+        await publish(executor, "k")
+    found = await reader.lease()
+    assert found.due_in == 0.001
+    await reader.ack_all(found)
+    assert (await reader.lease()).due_in is None
+    await transaction.commit()
+    assert (await reader.lease()).due_in is None
+
+
+async def test_a_rate_limit_does_not_wait_for_a_publisher_in_flight(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(rate_limit=100.0)
+    connection = await connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    await publish(database, "a")
+    await publish(connection, "b")
+    assert (await reader.lease()).due_in is None
+    await transaction.rollback()

@@ -57,7 +57,10 @@ SPECS = st.builds(
     on_exhausted=st.sampled_from(["dead_letter", "block", "block", "drop"]),
 )
 FEW = st.tuples(
-    st.sampled_from([0, 60, 3_000]), st.sampled_from([0, 1, 50]), st.sampled_from([0, 3, 30]), st.sampled_from([1, 1_000])
+    st.sampled_from([0, 60, 3_000]),
+    st.sampled_from([0, 1, 50]),
+    st.sampled_from([0, 3, 30]),
+    st.sampled_from([1, 1_000]),
 )
 """The bytes of holes that stay with the cursor, the number of keys that are reported at once, the number of fresh
 messages that are read in the short way, and the seqs between two marks. Small values exercise the ways that the rest takes."""
@@ -76,7 +79,9 @@ class Consumer(RuleBasedStateMachine):
     @initialize(spec=SPECS, few=FEW)
     def declare(self, spec: ConsumerSpec, few: tuple[int, int, int, int]) -> None:
         stream = f"s{next(streams)}"
-        for name, bound in zip(("max_hole_bytes", "max_listed_keys", "few_messages", "mark_interval"), few, strict=True):
+        for name, bound in zip(
+            ("max_hole_bytes", "max_listed_keys", "few_messages", "mark_interval"), few, strict=True
+        ):
             self.do(
                 self.connection.execute(
                     f"create or replace function headrace_internal.{name}() returns int language sql immutable as 'select {bound}'"

@@ -16,8 +16,8 @@ create type headrace_internal.batch as (
                                 -- attempts: null when every message is at its first attempt
     looked_at   int,            -- number of messages examined, above the cursor and in its holes
     more        boolean,        -- whether another call may find more at once
-    due_in      float8,         -- seconds until a call may find more: a message or lease falls due, or a pause or a
-                                -- rate limit ends. Null if none
+    due_in      float8,         -- seconds until a call may find more: a message or lease falls due, a pause or a
+                                -- rate limit ends, or a publisher that is in flight commits. Null if none
     version     int,            -- of the consumer's settings
     crashes     int[],          -- for each message, how often in a row its worker died. Null when none did
     lease_ids   bigint[],       -- the leases of the shares, if the batch was split into shares. lease_id is the first
@@ -361,6 +361,9 @@ begin
                 v_batch.more := false;
                 v_batch.due_in := least(v_batch.due_in, headrace_internal.seconds_until_token(v_consumer, v_cursor.tokens));
             end if;
+        end if;
+        if v_consumer.rate_limit is null then
+            v_batch.due_in := headrace_internal.seconds_until_more(v_batch.due_in, v_fresh.missing is not null or v_last_drawn > v_cursor.position);
         end if;
         v_cursor.due_floor := least(v_parked.due_at, v_leases.since, p_now);
     end if;

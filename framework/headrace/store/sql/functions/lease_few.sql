@@ -21,6 +21,14 @@ language sql immutable as $$
     select row(null, null, null, null, null, null, null, 0, false, p_due_in, p_version, null, null, null, null, null)::headrace_internal.batch
 $$;
 
+-- Return when to call again after messages were leased: soon if further seqs were drawn, since of publishers that are in
+-- flight at the same time only one notifies, see headrace_internal.notify_stream. Once, since such a transaction may stay open for long:
+-- a call that leases nothing does not say so.
+create or replace function headrace_internal.seconds_until_more(p_due_in float8, p_in_flight boolean) returns float8
+language sql immutable as $$
+    select case when p_in_flight then least(p_due_in, 0.001) else p_due_in end
+$$;
+
 -- p_stream: its id. The other parameters: see headrace_internal.lease.
 create or replace function headrace_internal.lease_few(
     p_consumer headrace_internal.consumers, p_stream int, p_cursor headrace_internal.cursors, p_owner uuid, p_limit int, p_bytes bigint,
@@ -103,7 +111,8 @@ begin
     end if;
 
     v_batch := row(null, v_found.seqs, null, v_found.keys, v_found.data, v_found.headers, v_found.created_at, cardinality(v_found.seqs),
-                   cardinality(v_found.seqs) >= least(v_room, c_few), v_state.due_in, p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
+                   cardinality(v_found.seqs) >= least(v_room, c_few),
+                   headrace_internal.seconds_until_more(v_state.due_in, p_last_drawn > p_cursor.position + cardinality(v_found.seqs)), p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
     if p_shares is null then
         v_batch.lease_id := headrace_internal.new_lease_id();
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes)
