@@ -172,6 +172,8 @@ class Ledger:
                 assert earlier.seq in his, f"{seq} overtook {earlier}"
 
     def _judge_due_in(self, batch: Batch, now: datetime, room: int) -> None:
+        if batch.seqs and not batch.more and batch.due_in == 0.001:
+            return  # a publisher is in flight, or was rolled back
         # A message that is overdue and locked by another session is asked for again soon.
         times = [max(lease.expires, now) for lease in self.leases.values()]
         times = [now + timedelta(seconds=0.1) if time == now else time for time in times]

@@ -17,9 +17,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The result of one lease call. The lists are parallel. `data` and `headers` are JSON text.
 
     `lease_id` is None if there was nothing to lease. `more` means that another call right away may find
-    more. `due_in` is the number of seconds until the next parked message is due or the next lease of any
-    owner expires. `looked_at` is the number of messages that were examined above the cursor and in its
-    holes.
+    more. `due_in` is the number of seconds until the next parked message is due, the next lease of any
+    owner expires, or a publisher in flight may have committed. `looked_at` is the number of messages that
+    were examined above the cursor and in its holes.
     """
 
     lease_id: int | None

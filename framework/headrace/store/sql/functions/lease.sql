@@ -253,8 +253,9 @@ begin
     if v_last_drawn - v_cursor.position < headrace_internal.few_messages()
        and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
-       and (v_last_drawn <= v_cursor.position or v_consumer.condition = 'true' and v_consumer.rate_limit is null
-                                                 and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
+       and v_consumer.rate_limit is null
+       and (v_last_drawn <= v_cursor.position
+            or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
         v_few := headrace_internal.lease_few(v_consumer, v_stream.id, v_cursor, p_owner, p_limit, p_bytes, p_now, p_shares, p_cached, v_last_drawn);
         if v_few.version is not null then
             v_few.history := v_batch.history;
@@ -362,7 +363,7 @@ begin
                 v_batch.due_in := least(v_batch.due_in, headrace_internal.seconds_until_token(v_consumer, v_cursor.tokens));
             end if;
         end if;
-        if v_consumer.rate_limit is null then
+        if v_consumer.rate_limit is null and not v_batch.more then
             v_batch.due_in := headrace_internal.seconds_until_more(v_batch.due_in, v_fresh.missing is not null or v_last_drawn > v_cursor.position);
         end if;
         v_cursor.due_floor := least(v_parked.due_at, v_leases.since, p_now);

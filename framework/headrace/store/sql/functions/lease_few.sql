@@ -112,7 +112,7 @@ begin
 
     v_batch := row(null, v_found.seqs, null, v_found.keys, v_found.data, v_found.headers, v_found.created_at, cardinality(v_found.seqs),
                    cardinality(v_found.seqs) >= least(v_room, c_few),
-                   headrace_internal.seconds_until_more(v_state.due_in, p_last_drawn > p_cursor.position + cardinality(v_found.seqs)), p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
+                   headrace_internal.seconds_until_more(v_state.due_in, cardinality(v_found.seqs) < least(v_room, c_few, p_last_drawn - p_cursor.position)), p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
     if p_shares is null then
         v_batch.lease_id := headrace_internal.new_lease_id();
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes)
