@@ -1,6 +1,10 @@
 -- lease_few: lease the few messages that were published since the last call, to a consumer that is up to date.
 --
+<<<<<<< HEAD
 -- It does what headrace_internal.lease does, in a quarter of the steps, and it is tried first. It leases only if nothing is in the way:
+=======
+-- It does what headrace_internal.lease does, in fewer steps, and it is tried first. It leases only if nothing is in the way:
+>>>>>>> w-lease
 -- no hole, no message that is parked or blocks its key, no lease that has expired, no seq that is missing, no key that
 -- another owner holds. Otherwise it writes nothing and returns a batch without a version, and headrace_internal.lease goes on.
 --
