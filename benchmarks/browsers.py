@@ -71,6 +71,14 @@ async def light(port: int, asked: Asked, stop: asyncio.Event, offset: float) -> 
         writer.close()
 
 
+async def once(port: int) -> None:
+    """Ask every path once, so that the server has made what it makes at its first request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for path in (*PATHS, "/console/", "/v1/me"):
+        await _ask(reader, writer, path, {}, Asked())
+    writer.close()
+
+
 async def _ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, etags: dict[str, str], asked: Asked
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.browsers import INTERVAL, PATHS, Asked, light, percentile, real
+from benchmarks.browsers import INTERVAL, PATHS, Asked, light, once, percentile, real
 from benchmarks.checks import CheckFailed
 from benchmarks.harness import Bench, Options, bench
 from benchmarks.http_server import HEADRACE, Meter, postmaster, serving
@@ -32,6 +32,7 @@ async def console(options: Options) -> Result:
     async with bench(options) as place:
         await _furnish(place, streams)
         async with serving(HEADRACE, "--database", place.dsn) as server:
+            await once(server.port)
             postgres = postmaster(await place.database.fetchval("select pg_backend_pid()"))
             phases = {
                 str(count): await _look(place, server.port, server.pid, postgres, count, seconds) for count in BROWSERS
