@@ -66,6 +66,9 @@ _HAS_GRANTS = """
         where p.proname = 'lease' and not has_schema_privilege(n.oid, 'create') and has_function_privilege(p.oid, 'execute'))
 """
 
+# Whether the role needs no grant, whatever happens to its grants while the connections are open.
+_OWNS = "select coalesce(has_schema_privilege(to_regnamespace('headrace_internal')::oid, 'create'), false)"
+
 _ADMINISTERS = "select coalesce(0 = any (headrace_granted.streams_of('admin')), false)"
 
 MIN_POSTGRES = 14  # the first version with multiranges
@@ -125,6 +128,7 @@ class Database:
         pooled: whether a pooler is in between.
         granted: whether its role uses the schema through its grants (`headrace grant`), and not as a member of the
             owner.
+        owns: whether its role is a member of the owner of the schema, which existed when the database was opened.
         maintains: whether its role may do the maintenance of all streams.
         waiting: how many calls wait for a connection of the pool.
         holds: the maximum number of open transactions of handlers and services. They last as long as user
@@ -142,6 +146,7 @@ class Database:
         self.connect_timeout = connect_timeout
         self.pooled = False
         self.granted = False
+        self.owns = False
         self.maintains = True
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
@@ -231,6 +236,7 @@ class Database:
         async with probe.transaction():
             backend = await probe.fetchval("select pg_backend_pid()")
             self.granted = await probe.fetchval(_HAS_GRANTS)
+            self.owns = await probe.fetchval(_OWNS)
             self.maintains = not self.granted or await probe.fetchval(_ADMINISTERS)
         # A pooler answers the handshake itself, with a process id that it made up.
         self.pooled = self._detector.pooled = backend != probe.get_server_pid()

@@ -22,7 +22,7 @@ CHUNK_CHARACTERS = 8_000_000
 _PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
 _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
 
-# Connections of the store know their rights, and call directly what the public functions choose by the rights of the caller.
+# The public functions choose by the rights of the caller. A database of the owner calls directly what they would choose.
 _PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json, null, null)"
 _PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
 
@@ -65,7 +65,7 @@ async def publish(
             _PUBLISH_UNIQUE, stream, key, data, unique_key, headers, deliver_at, unique_while
         )
     if message_id is None and deliver_at is None:
-        query = _PUBLISH_PLAIN if isinstance(executor, Database) else f"{_PUBLISH})"
+        query = _PUBLISH_PLAIN if _owns(executor) else f"{_PUBLISH})"
         return await executor.fetchval(query, stream, key, data, headers)  # type: ignore[no-any-return]
     return await executor.fetchval(  # type: ignore[no-any-return]
         f"{_PUBLISH}, $5::text, $6::timestamptz)", stream, key, data, headers, message_id, deliver_at
@@ -115,7 +115,7 @@ async def publish_many(
     if careful:
         query = f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])"
     else:
-        query = _PUBLISH_MANY_PLAIN if isinstance(executor, Database) else f"{_PUBLISH_MANY})"
+        query = _PUBLISH_MANY_PLAIN if _owns(executor) else f"{_PUBLISH_MANY})"
     for start, end in chunks(data):
         published += await executor.fetchval(
             query,
@@ -126,6 +126,10 @@ async def publish_many(
             *((_some(message_ids, start, end), _some(deliver_at, start, end)) if careful else ()),
         )
     return published
+
+
+def _owns(executor: Executor) -> bool:
+    return isinstance(executor, Database) and executor.owns
 
 
 def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:
