@@ -33,11 +33,15 @@ class PlainExecutor(SingleExecutor):
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Run messages until none is left to take. Returns None."""
         following: Message | None = message
+        special, began = 0, self._clock()
         while following is not None:
             if following.plain:
                 following = await self._run_plain(following, slot, crew)
             else:
                 await super().run(following, slot, crew)
+                special += 1
+                if special == STRETCH:
+                    special, began = 0, await self._rest(began)
                 following = self._lanes.next(following, crew.onward)
         return None
 
@@ -50,10 +54,10 @@ class PlainExecutor(SingleExecutor):
         next_message, clock, decode = self._lanes.next, self._clock, self._decode
         function, ack = self._function, self._acknowledger.ack
         following: Message | None = message
-        stretch = 0
+        stretch, began = 0, clock()
         while following is not None and following.plain:
-            message, now = following, clock()
-            if message.lease.deadline <= now:
+            message = following
+            if message.lease.deadline <= clock():
                 self._acknowledger.give_up(message)
             else:
                 try:
@@ -76,7 +80,6 @@ class PlainExecutor(SingleExecutor):
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:
-                stretch = 0
-                await self._rest(now)
+                stretch, began = 0, await self._rest(began)
             following = next_message(message, crew.onward)
         return following

@@ -56,8 +56,6 @@ class SingleExecutor:
         self._failure_handler = failure_handler
         self._suspects = suspects
         self._clock = clock
-        self._stretch = 0  # messages since an actor last looked whether to yield
-        self._rested = clock()  # when one last did
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Run messages until none is left to take, or until a timeout has cancelled the actor slot's scope. Then it
@@ -69,6 +67,7 @@ class SingleExecutor:
         next_message, clock, decode, opens = self._lanes.next, self._clock, self._decode, self._open
         call, timed, ack = self._call, self._timeout is not None, self._acknowledger.ack
         following: Message | None = message
+        stretch, began = 0, clock()
         while following is not None:
             message, now = following, clock()
             if message.lease.deadline <= now or message.alive_until <= now:
@@ -98,20 +97,21 @@ class SingleExecutor:
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER
-            self._stretch += 1
-            if self._stretch == STRETCH:
-                await self._rest(now)  # while the next message still waits in its lane, as it may be cancelled here
+            stretch += 1
+            if stretch == STRETCH:  # while the next message still waits in its lane, as the actor may be cancelled here
+                stretch, began = 0, await self._rest(began)
             if slot.overdue or self._one_at_a_time:
                 return message
             following = next_message(message, crew.onward)
         return None
 
-    async def _rest(self, now: float) -> None:
-        """Yield the event loop, if handlers have kept it for their slice. A clock that stands still doesn't tell."""
-        self._stretch = 0
-        if not self._rested < now < self._rested + SLICE:
-            await anyio.lowlevel.checkpoint()
-            self._rested = self._clock()
+    async def _rest(self, began: float) -> float:
+        """Yield the event loop, if the actor has it since `began` and that was a slice ago. Returns since when it has it.
+        A clock that stands still doesn't tell."""
+        if began < self._clock() < began + SLICE:
+            return began
+        await anyio.lowlevel.checkpoint()
+        return self._clock()
 
     def _leave_out(self, message: Message, now: float) -> None:
         """Settle a message that may not start: its lease is over, or it has expired."""
