@@ -42,6 +42,8 @@ async def test_every_operation_is_401_without_a_token_and_403_without_its_scope(
             for headers, status in (({}, 401), ({"authorization": "Bearer nonsense"}, 401), (elsewhere, 403)):
                 if path == "/metrics" or (status == 403 and "{source}" in path):
                     continue
+                if status == 403 and (method, path) == ("get", "/v1/jobs"):
+                    continue  # it lists the jobs of the token's streams
                 answer = await api.client.request(method, filled(path), json=body, headers=headers)
                 assert answer.status_code == status, (method, path, answer.text)
                 assert set(answer.json()) == {"summary", "code"}

@@ -106,11 +106,12 @@ async def test_jobs_are_seen_and_cancelled_only_with_the_scope_of_their_stream(a
     api.client.headers["authorization"] = f"Bearer {tokens['reader']}"
     assert [job["id"] for job in (await api.get("/jobs"))["data"]] == [made["id"]]
     assert (await api.get(f"/jobs/{made['id']}"))["data"]["id"] == made["id"]
-    await api.refused("POST", f"/jobs/{made['id']}/cancel", status=404)
+    await api.refused("POST", f"/jobs/{made['id']}/cancel", status=403)
     await api.refused("POST", "/jobs", body, status=403)
     api.client.headers["authorization"] = f"Bearer {tokens['stranger']}"
     assert (await api.get("/jobs"))["data"] == []
-    await api.refused("GET", f"/jobs/{made['id']}", status=404)
+    for ref in (made["id"], "nope"):
+        await api.refused("GET", f"/jobs/{ref}", status=403)
 
 
 async def test_a_job_of_a_killed_server_goes_on_elsewhere(

@@ -13,6 +13,7 @@ NAMES = {
     "consumer": "ship",
     "key": "a",
     "seq": "1",
+    "job": "6a7d0c56-3b8f-4a54-9f0e-1d9d2c7e5a10",
 }
 """A name for each parameter. A new parameter gets a row here. The object that a path is about comes before what is in it."""
 

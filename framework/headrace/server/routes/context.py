@@ -116,6 +116,10 @@ class RouteContext:
         """Return a stream with the name of its database, if that is a further one."""
         return located(self.engine, info)
 
+    async def forbidden(self, request: AnyRequest, scopes: str) -> Forbidden:
+        """Return the error for a caller whose token lacks the scopes, given as text."""
+        return await self.access.forbidden(_authorization(request), scopes)
+
     async def caller(self, request: AnyRequest) -> str | None:
         """Return the name of the caller's token. None if the call needs none."""
         token = await self.access.authenticate(_authorization(request))

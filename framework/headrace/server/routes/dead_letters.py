@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 
@@ -58,7 +59,11 @@ Until = Annotated[datetime | None, QueryParameter(description="Return only dead 
 
 Seqs = Annotated[
     list[int] | None,
-    QueryParameter(description="Return only dead letters with these seqs.", max_items=MAX_CHOSEN),
+    QueryParameter(
+        description="Return only dead letters with these seqs.",
+        max_items=MAX_CHOSEN,
+        schema_extra={"items": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=2**63 - 1)},
+    ),
 ]
 
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"

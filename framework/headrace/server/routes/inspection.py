@@ -48,14 +48,10 @@ async def search_messages(
 
 @get("/streams/{stream:str}/journeys/{seq:int}", summary="Read a message's journey", tags=["Messages"])
 async def read_journey(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    seq: SeqRef,
-    limit: Annotated[int, QueryParameter(ge=1, le=MAX_STOPS, description="Maximum number of consumers.")] = MAX_STOPS,
-    after: AfterName = None,
-) -> JourneyAnswer:
-    """Returns a message by its seq, and what became of it in each consumer. Nothing is kept about a message that a consumer is done
+    request: AnyRequest, context: Context, stream: StreamRef, seq: SeqRef, limit: Limit = MAX_STOPS,
+    after: AfterName = None
+) -> JourneyAnswer:  # fmt: skip
+    """Returns a message by its seq, and what became of it in each consumer, at most 1,000 of them. Nothing is kept about a message that a consumer is done
     with, so `reason` says what is known, and from where. 404 if nothing is left of the message, or there never was one."""
     cached = await context.stream(request, stream, "consume")
     found = await context.raw_messages.journey(cached.name, seq, limit=limit, after=after)

@@ -14,6 +14,7 @@ from headrace.admin.jobs import cancel_job as cancel
 from headrace.admin.jobs import create_job as create
 from headrace.admin.jobs import job_id, unknown_job
 from headrace.admin.validation import dead_letters_of
+from headrace.model.errors import UnknownJob
 from headrace.model.operations import Job
 from headrace.server.access.scopes import Need
 from headrace.server.engine import Engine
@@ -75,17 +76,24 @@ async def cancel_job(request: AnyRequest, context: Context, job: JobRef) -> JobA
 
 
 async def _find(context: RouteContext, request: AnyRequest, ref: str, need: Need) -> tuple[Job, Engine]:
-    """Return a job, and the engine of its database. A job that the caller may not see doesn't exist for it."""
-    names, id_ = await context.scope(request, need), job_id(ref)
+    """Return a job, and the engine of its database. A caller without access to all streams gets the same error for a job
+    that doesn't exist and for one of another stream."""
+    names = await context.scope(request, need)
 
     async def read(engine: Engine) -> list[tuple[Job, Engine]]:
-        return [(job, engine) for job in await store.jobs(engine.app.database, names, limit=1, id=id_)]
+        return [(job, engine) for job in await store.jobs(engine.app.database, names, limit=1, id=job_id(ref))]
 
-    lists, _ = await read_all(context.engine, read)
-    for found in lists:
-        if found:
-            return found[0]
-    raise unknown_job(ref)
+    try:
+        lists, _ = await read_all(context.engine, read)
+        found = [one for each in lists for one in each]
+        if not found:
+            raise unknown_job(ref)
+    except UnknownJob as error:
+        if names is None:
+            raise
+        scope = f"{need!r} for the stream of the job {ref:.80}, or for all streams"
+        raise await context.forbidden(request, scope) from error
+    return found[0]
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (create_job, list_jobs, read_job, cancel_job)
