@@ -14,7 +14,7 @@ from headrace.model.watching.samples import TIERS, Chart
 from headrace.runtime.maintenance import sampler as module
 from headrace.runtime.maintenance.sampler import Sampler
 from headrace.store import Sample
-from headrace.store.maintenance import samples
+from headrace.store.watching import samples
 
 pytestmark = pytest.mark.asyncio
 

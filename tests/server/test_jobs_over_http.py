@@ -8,7 +8,7 @@ import pytest
 
 from headrace import App, store
 from headrace.server import jobs as runner
-from headrace.server.jobs import JobRunner
+from headrace.server.background.jobs import JobRunner
 from headrace.store import ClaimedJob
 from tests.runtime.running import eventually
 from tests.server.calling import Api

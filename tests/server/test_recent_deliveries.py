@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace import App, store
-from headrace.server import recent_events
-from headrace.server.recent_events import OWNERS, PER_OWNER, Gathered, RecentEvents
+from headrace.server.background import recent_events
+from headrace.server.background.recent_events import OWNERS, PER_OWNER, Gathered, RecentEvents
 from headrace.store import DeliveryToRecord
 from tests.runtime.running import eventually
 from tests.server.calling import Api

@@ -12,7 +12,7 @@ import pytest
 from headrace import store
 from headrace.model import conditions
 from headrace.model.errors import InUse, UnknownConsumer
-from headrace.model.operations import Job, JobKind
+from headrace.model.watching.operations import Job, JobKind
 from headrace.store import ClaimedJob
 from tests.conftest import Connect, Declare
 from tests.store.test_bounded_cost import touched

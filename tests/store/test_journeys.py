@@ -13,9 +13,9 @@ from headrace import store
 from headrace.admin.journeys import Journeys
 from headrace.model import conditions
 from headrace.model.errors import InvalidInput, UnknownStream
-from headrace.model.journeys import Journey, JourneyStop, Trace, trace_of
 from headrace.model.outcomes import Failure
 from headrace.model.records import ConsumerAtWork, WorkerFacts
+from headrace.model.watching.journeys import Journey, JourneyStop, Trace, trace_of
 from tests.conftest import Connect, Declare
 from tests.store.test_bounded_cost import touched
 from tests.support.readers import Reader, owner, publish

@@ -10,8 +10,8 @@ import pytest
 from headrace import store
 from headrace.model import conditions
 from headrace.model.errors import UnknownStream
-from headrace.model.operations import SearchStep
 from headrace.model.specs import StreamSpec
+from headrace.model.watching.operations import SearchStep
 from tests.support.readers import publish
 
 pytestmark = pytest.mark.asyncio

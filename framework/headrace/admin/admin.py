@@ -13,7 +13,7 @@ from headrace.admin.schedules import Schedules
 from headrace.admin.sources import Sources
 from headrace.admin.streams import Streams
 from headrace.admin.tokens import Tokens
-from headrace.admin.watching import Watching
+from headrace.admin.watching.calls import Watching
 from headrace.model.records import Overview
 
 

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.recording import first_seqs
 from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import MAX_ANSWER_BYTES, Where, check_limit, condition_of
+from headrace.admin.watching.recording import first_seqs
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource

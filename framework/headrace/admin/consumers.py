@@ -9,7 +9,6 @@ from typing import Any
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.inspection import place_of
-from headrace.admin.recording import selected, settings_of_consumer
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
@@ -25,6 +24,7 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
+from headrace.admin.watching.recording import selected, settings_of_consumer
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.pages import Page, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage

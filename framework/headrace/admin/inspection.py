@@ -20,9 +20,9 @@ from headrace.admin.validation import (
     utc,
 )
 from headrace.model.errors import InvalidInput
-from headrace.model.journeys import Journey
-from headrace.model.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
 from headrace.model.records import ConsumerAtWork
+from headrace.model.watching.journeys import Journey
+from headrace.model.watching.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
 from headrace.store.catalog.recent_events import KEPT
 
 

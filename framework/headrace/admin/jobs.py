@@ -9,7 +9,6 @@ from uuid import UUID
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.recording import selected
 from headrace.admin.validation import (
     Filter,
     Where,
@@ -17,9 +16,10 @@ from headrace.admin.validation import (
     check_one_of,
     dead_letters_of,
 )
+from headrace.admin.watching.recording import selected
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownJob
-from headrace.model.operations import Job, JobKind
 from headrace.model.watching.audit import Change
+from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.pool import within
 
 MAX_SEQS = 10_000

@@ -10,8 +10,8 @@ import msgspec
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import check_limit, check_seq
-from headrace.model.journeys import Journey, JourneyStop, LeaseOwner, trace_of
 from headrace.model.records import StoredMessage
+from headrace.model.watching.journeys import Journey, JourneyStop, LeaseOwner, trace_of
 from headrace.store import ConsumerPlace
 from headrace.store.messages.peek import decoded
 

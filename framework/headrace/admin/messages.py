@@ -8,7 +8,6 @@ from operator import attrgetter
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.recording import first_seqs, selected
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     Filter,
@@ -22,6 +21,7 @@ from headrace.admin.validation import (
     selection_of,
     utc,
 )
+from headrace.admin.watching.recording import first_seqs, selected
 from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key

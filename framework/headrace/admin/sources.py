@@ -8,7 +8,6 @@ from uuid import UUID
 
 from headrace import store
 from headrace.admin.captures import Captures
-from headrace.admin.recording import settings_of_source
 from headrace.admin.source_settings import (
     Spec,
     differing,
@@ -18,12 +17,13 @@ from headrace.admin.source_settings import (
     with_password,
 )
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, refuse
+from headrace.admin.watching.recording import settings_of_source
 from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownSource, UnknownStream
-from headrace.model.operations import WebhookDelivery
 from headrace.model.pages import Page, follow, listing
 from headrace.model.sources import SlotRemains, SourceInfo, stream_in_use
 from headrace.model.specs import StreamSpec
 from headrace.model.text.masking import HIDDEN
+from headrace.model.watching.operations import WebhookDelivery
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 

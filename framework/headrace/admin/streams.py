@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.recording import differing, settings_of_stream
 from headrace.admin.validation import changed, check_limit, refuse_changes
+from headrace.admin.watching.recording import differing, settings_of_stream
 from headrace.model.errors import ConfigurationError, InUse
 from headrace.model.pages import Page, follow, listing
 from headrace.model.records import StreamInfo

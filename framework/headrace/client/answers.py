@@ -9,9 +9,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from headrace.client.request import Response
-from headrace.model.journeys import Journey, JourneyStop, Trace
-from headrace.model.operations import SearchStep
 from headrace.model.records import DeadLetter, Erasure, PeekedMessage, Received, Standing, StoredMessage
+from headrace.model.watching.journeys import Journey, JourneyStop, Trace
+from headrace.model.watching.operations import SearchStep
 
 T = TypeVar("T")
 

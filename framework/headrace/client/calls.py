@@ -31,7 +31,6 @@ from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
-from headrace.model.operations import Job, PushStatus, SeekPreview, WebhookDelivery
 from headrace.model.records import (
     BlockedKey,
     ConsumerInfo,
@@ -46,6 +45,7 @@ from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 from headrace.model.watching.audit import AuditEntry
+from headrace.model.watching.operations import Job, PushStatus, SeekPreview, WebhookDelivery
 from headrace.model.watching.samples import Chart
 
 CONDITION_TIME = 30.0

@@ -15,11 +15,11 @@ from headrace.client.request import iso
 from headrace.client.specs import condition, consumer_settings, filters, refuse_changes, stream_spec
 from headrace.model.durations import Duration
 from headrace.model.errors import AlreadyExists
-from headrace.model.operations import Job, JobKind
 from headrace.model.pages import Page, follow_states
 from headrace.model.payloads import with_expiry
 from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
 from headrace.model.specs import ConsumerSpec, StreamSpec
+from headrace.model.watching.operations import Job, JobKind
 
 if TYPE_CHECKING:
     # The methods that `Calls` makes have the signatures of `Admin`. Importing `Admin` takes long.

@@ -17,8 +17,6 @@ from headrace.server.routes import (
     data_plane,
     dead_letters,
     http_consumers,
-    inspection,
-    jobs,
     messages,
     overview,
     positions,
@@ -30,6 +28,7 @@ from headrace.server.routes import (
 from headrace.server.routes.callers import sessions
 from headrace.server.routes.context import RouteContext
 from headrace.server.routes.databases import management as databases
+from headrace.server.routes.inspecting import inspection, jobs
 from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.routes.watching import audit, live, samples
 from headrace.server.slashes import marking

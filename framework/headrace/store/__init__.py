@@ -45,7 +45,6 @@ from headrace.store.capture.captures import (
     take_capture,
     truncate_captured,
 )
-from headrace.store.catalog.audit import MAX_DELETED, changes, delete_old_changes, record_change
 from headrace.store.catalog.configurations import (
     Kind,
     Managed,
@@ -104,20 +103,6 @@ from headrace.store.catalog.grants import (
     revoke_sql,
 )
 from headrace.store.catalog.key_states import standing
-from headrace.store.catalog.live import (
-    CatalogConsumer,
-    CatalogStream,
-    LiveCounts,
-    LiveFigures,
-    LiveSize,
-    ServerFacts,
-    live_catalog,
-    live_counts,
-    live_figures,
-    live_sizes,
-    live_times,
-    server_facts,
-)
 from headrace.store.catalog.operations import blocked_keys, delete_consumer, delete_stream, pause, resume
 from headrace.store.catalog.overview import sources_at_work
 from headrace.store.catalog.push_consumers import PushConsumer, push_consumers
@@ -205,7 +190,6 @@ from headrace.store.maintenance.retention import (
     trim_stream,
     try_mend_sequence,
 )
-from headrace.store.maintenance.samples import Sample, chart, compact_samples, record_samples
 from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
@@ -253,6 +237,22 @@ from headrace.store.messages.transactions import (
     leave_witness,
     transaction_status,
 )
+from headrace.store.watching.audit import MAX_DELETED, changes, delete_old_changes, record_change
+from headrace.store.watching.live import (
+    CatalogConsumer,
+    CatalogStream,
+    LiveCounts,
+    LiveFigures,
+    LiveSize,
+    ServerFacts,
+    live_catalog,
+    live_counts,
+    live_figures,
+    live_sizes,
+    live_times,
+    server_facts,
+)
+from headrace.store.watching.samples import Sample, chart, compact_samples, record_samples
 
 __all__ = [
     "MAX_DELETED",

@@ -12,7 +12,7 @@ from headrace.cli.options.common import JsonOption, LimitOption
 from headrace.cli.options.times import in_utc, time_or_dash
 from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.results import print_cut, print_list, print_result
-from headrace.model.operations import Job
+from headrace.model.watching.operations import Job
 
 JobId = Annotated[str, Parameter(name="ID", help="The job's id, as `job ls` prints it.")]
 

@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from headrace.app.app import App
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
+from headrace.server.background.jobs import JobRunner
+from headrace.server.background.recent_events import RecentEvents
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
-from headrace.server.jobs import JobRunner
 from headrace.server.options import Options
 from headrace.server.push import PushConsumers
 from headrace.server.push.addresses import AllowedAddresses
-from headrace.server.recent_events import RecentEvents
 from headrace.server.routes.context import RouteContext
 from headrace.server.transport.limits import Limits
 from headrace.sources.postgres.capture.capturing import Capturing

@@ -16,12 +16,12 @@ from headrace.model.errors import ERROR_CODES, HeadraceError, UnknownSource, Unk
 from headrace.model.text.error_text import storable
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
+from headrace.server.background.recent_events import RecentEvents
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSources
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
-from headrace.server.recent_events import RecentEvents
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.store import DeliveryToRecord

@@ -19,7 +19,7 @@ from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, Deat
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.exports import EXPORT_PAGE, NDJSON, exported
+from headrace.server.routes.inspecting.exports import EXPORT_PAGE, NDJSON, exported
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
 from headrace.server.wire.common import MAX_CHOSEN, Listed

@@ -18,11 +18,11 @@ from headrace.admin.validation import (
     condition_of,
     filters_of,
 )
-from headrace.model.journeys import Journey
 from headrace.model.keys import check_key
-from headrace.model.operations import SearchStep
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.model.watching.journeys import Journey
+from headrace.model.watching.operations import SearchStep
 from headrace.server.data_plane.registry import CachedConsumer
 
 

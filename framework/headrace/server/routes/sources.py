@@ -19,9 +19,9 @@ from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES, already_exists
 from headrace.model.errors import AlreadyExists, UnknownStream
-from headrace.model.operations import WebhookDelivery
 from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
+from headrace.model.watching.operations import WebhookDelivery
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
-from headrace.model.journeys import Journey, JourneyStop, Trace
-from headrace.model.operations import PushStatus, SearchStep
 from headrace.model.records import Erasure
+from headrace.model.watching.journeys import Journey, JourneyStop, Trace
+from headrace.model.watching.operations import PushStatus, SearchStep
 from headrace.server.wire.messages import Message
 
 

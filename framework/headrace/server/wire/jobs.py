@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from headrace.model.operations import Job, JobKind
+from headrace.model.watching.operations import Job, JobKind
 from headrace.server.wire.dead_letters import DeadLetterCriteria
 
 

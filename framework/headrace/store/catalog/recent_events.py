@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.operations import PushAnswer, WebhookDelivery
+from headrace.model.watching.operations import PushAnswer, WebhookDelivery
 from headrace.store.database.pool import Executor
 
 KEPT = 100

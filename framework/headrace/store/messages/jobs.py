@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.operations import Job, JobKind
+from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.pool import Executor
 from headrace.store.messages.dead_letters import DeadLetterSelection
 

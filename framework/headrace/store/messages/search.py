@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from headrace.model.conditions import Condition
-from headrace.model.operations import SearchStep
 from headrace.model.records import StoredMessage
+from headrace.model.watching.operations import SearchStep
 from headrace.store.database.pages import Turns
 from headrace.store.database.pool import Executor
 from headrace.store.messages.peek import content_size, encoded, stored

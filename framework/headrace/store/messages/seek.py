@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headrace.model.operations import SeekPreview
+from headrace.model.watching.operations import SeekPreview
 from headrace.store.database.pool import Executor
 
 

@@ -19,9 +19,9 @@ from headrace.cli.options.times import in_utc, past
 from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
-from headrace.model.operations import Job, JobKind
 from headrace.model.records import DeadLetter, Death, GroupedBy
 from headrace.model.text.printing import printable_json
+from headrace.model.watching.operations import Job, JobKind
 
 if TYPE_CHECKING:
     from headrace.client import Administration

@@ -10,7 +10,7 @@ from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs, print_table
-from headrace.model.operations import PushStatus
+from headrace.model.watching.operations import PushStatus
 
 
 def push(

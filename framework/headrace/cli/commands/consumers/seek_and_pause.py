@@ -17,7 +17,7 @@ from headrace.cli.options.selection import DryRunOption, RangeSelection
 from headrace.cli.options.times import Place, after, future, parse_place
 from headrace.cli.output.formats import count, number_or_dash
 from headrace.cli.output.results import print_result
-from headrace.model.operations import SeekPreview
+from headrace.model.watching.operations import SeekPreview
 
 if TYPE_CHECKING:
     from headrace.client import Administration

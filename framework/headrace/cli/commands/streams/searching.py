@@ -20,8 +20,8 @@ from headrace.cli.output.formats import indented_data, number_or_dash, one_line_
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs, print_table
-from headrace.model.journeys import Journey, JourneyStop
 from headrace.model.records import StoredMessage
+from headrace.model.watching.journeys import Journey, JourneyStop
 
 if TYPE_CHECKING:
     from headrace.client import Administration

@@ -15,7 +15,7 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
-from headrace.server.background import BackgroundPart
+from headrace.server.background.tasks import BackgroundPart
 from headrace.store import AnswerToRecord, DeliveryToRecord
 
 log = Log("headrace")

@@ -15,7 +15,7 @@ from headrace.admin.jobs import create_job as create
 from headrace.admin.jobs import job_id, unknown_job
 from headrace.admin.validation import dead_letters_of
 from headrace.model.errors import UnknownJob
-from headrace.model.operations import Job
+from headrace.model.watching.operations import Job
 from headrace.server.access.scopes import Need
 from headrace.server.engine import Engine
 from headrace.server.merging import reachable, read_all

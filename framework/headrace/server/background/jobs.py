@@ -8,7 +8,7 @@ from headrace import store
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
 from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
-from headrace.server.background import BackgroundPart
+from headrace.server.background.tasks import BackgroundPart
 from headrace.store import ClaimedJob
 from headrace.store.database.pool import within
 from headrace.store.database.retry import DatabaseRetry, run_with_retry

@@ -1,0 +1,1 @@
+"""Routes that look closely: journeys, search, exports, and jobs."""

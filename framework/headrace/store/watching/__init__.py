@@ -1,0 +1,1 @@
+"""The audit log, the live state, and samples for charts."""
