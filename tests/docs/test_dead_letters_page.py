@@ -54,4 +54,5 @@ def test_each_command_of_the_page_takes_its_options(
     for command in COMMANDS:
         capfd.readouterr()
         assert call([*shlex.split(command)[1:], "--as-curl"]) == 0, (command, capfd.readouterr())
-        assert "/dead_letters" in capfd.readouterr().out
+        printed = capfd.readouterr().out
+        assert ("/v1/jobs" if "--background" in command or " job " in command else "/dead_letters") in printed

@@ -38,9 +38,10 @@ async def _two_tenants(api: Api) -> dict[str, Any]:
     hook = await api.post("/sources", {"kind": "webhook", "name": "hookit", "stream": "theirs"}, 201)
     daily = ScheduleSpec(name="daily", stream="theirs", every="@daily", key="daily")
     await store.declare_schedule(api.server.app.database, daily)
+    job = await api.post("/jobs", {"kind": "redrive", "stream": "theirs", "consumer": "secret"}, 201)
     api.client.headers.update(await _as(api, "admin"))
     tenant = await _as(api, "admin:mine")
-    return {"mine": mine, "theirs": theirs, "secret": secret, "hook": hook, "tenant": tenant}
+    return {"mine": mine, "theirs": theirs, "secret": secret, "hook": hook, "job": job["data"], "tenant": tenant}
 
 
 async def _answer(api: Api, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
@@ -60,6 +61,7 @@ async def test_what_exists_elsewhere_is_answered_like_what_does_not_exist(api: A
         "token": [("nobody", "absent")],
         "schedule": [("daily", "absent")],
         "database": [("eu", "absent")],
+        "job": [(found["job"]["id"], str(uuid4()))],
     }
     compared = 0
     for path, item in document["paths"].items():

@@ -155,9 +155,10 @@ async def source(api: Api, name: str = "shop") -> Capture:
     """Create a source that captures a table, and take its capture lease."""
     database = api.server.app.database
     await store.create_stream(database, "rows")
-    await store.create_source(database, name, "postgres", "rows", {"tables": ["public.t"]})
-    [todo] = await store.captures_to_do(database)
-    epoch = await store.take_capture(database, todo.number, uuid4(), 3600)
+    async with database.transaction() as connection:  # the server sees the source only once it is taken
+        await store.create_source(connection, name, "postgres", "rows", {"tables": ["public.t"]})
+        [todo] = await store.captures_to_do(connection)
+        epoch = await store.take_capture(connection, todo.number, uuid4(), 3600)
     assert epoch is not None
     return Capture(todo.id, todo.number, epoch)
 

@@ -47,8 +47,8 @@ class Sources(Captures):
         return await store.source(self._database, ref)
 
     async def deliveries(self, ref: str, *, limit: int = 50) -> list[WebhookDelivery]:
-        """Return the last deliveries to a webhook, accepted and refused, the newest first. At most 100 are kept, and 20 of
-        each second.
+        """Return the last deliveries to a webhook, accepted and refused, the newest first, at most `limit`. At most 100
+        are kept, and 20 of each second.
 
         Raises:
             UnknownSource.

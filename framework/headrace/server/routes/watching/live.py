@@ -319,8 +319,11 @@ async def stream_row(context: RouteContext, request: AnyRequest, snapshot: Snaps
     """Look up a stream by its id or name. Raises `Forbidden`, or `UnknownStream`."""
     ref = unmarked(ref)
     row = snapshot.streams.get(ref) or next((one for one in snapshot.streams.values() if one.id == ref), None)
-    # Without the scope for all streams, one that doesn't exist gets the same answer as one that the caller may not see.
-    await context.check_stream(request, ref if row is None else row.name, "consume")
+    # Without the scope for all streams, one that doesn't exist gets the same answer as one that the caller may not see. It
+    # says what the caller has sent, and never the name behind an id.
+    names = await context.scope(request, "consume")
+    if names is not None and (row is None or row.name not in names):
+        await context.check_stream(request, ref, "consume")
     if row is None:
         raise UnknownStream(f"The stream {ref!r:.80} does not exist.")
     return row
