@@ -40,6 +40,10 @@ def test_a_message_is_published_by_hand(open_page: OpenPage, world: World) -> No
         lambda app: app.database.fetchval("select data::text from headrace_streams.emails where key = 'emails.1'")
     )
     assert json.loads(found) == {"to": "ada", "id": 12345678901234567890}
+    via = world.do(
+        lambda app: app.database.fetchval("select via from headrace_internal.audit where action = 'message.publish'")
+    )
+    assert via == "console"
 
 
 def test_a_consumer_is_paused_and_resumed(open_page: OpenPage, world: World) -> None:

@@ -22,7 +22,7 @@ export function Publish({ stream, consumers, key = "", data = "{\n  \n}", close 
   const [value, dataError] = read(message.data);
   const [headers, headersError] = message.headers.trim() ? read(message.headers) : [undefined, null];
   const body = { key: message.key, data: value, ...(headers === undefined ? {} : { headers }) };
-  const target = path`streams/${stream}/messages`;
+  const target = path`streams/${stream}/publish`;
   const ready = Boolean(message.key) && !dataError && !headersError;
   return html`<${Act} title=${`Publish to ${stream}`} verb="Publish one message" ready=${ready} close=${close}
     act=${() => post(target, body)} done=${() => say(`One message with the key ${message.key} was published to ${stream}.`, streamAt(stream))}
