@@ -296,6 +296,10 @@ create or replace view headrace_granted.tokens with (security_barrier) as
 select * from headrace_internal.tokens where 0 = any ((select headrace_granted.streams_of('admin'))::int[])
 with check option;
 
+create or replace view headrace_granted.sessions with (security_barrier) as
+select * from headrace_internal.sessions where 0 = any ((select headrace_granted.streams_of('admin'))::int[])
+with check option;
+
 create or replace view headrace_granted.databases with (security_barrier) as
 select * from headrace_internal.databases where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
 
@@ -353,13 +357,13 @@ begin
                where n.nspname in ('headrace', 'headrace_granted') and a.grantee = r.oid and a.privilege_type = 'USAGE') < 2
            or g.administers is distinct from exists (
                 select from pg_catalog.pg_class as c cross join aclexplode(c.relacl) as a
-                where c.oid = 'headrace_granted.tokens'::regclass and a.grantee = r.oid and a.privilege_type = 'INSERT')
+                where c.oid = 'headrace_granted.sessions'::regclass and a.grantee = r.oid and a.privilege_type = 'INSERT')
     loop
         execute format('grant usage on schema headrace, headrace_granted to %s', v_role.name);
         execute format('grant execute on function %s to %s', v_ours.functions, v_role.name);
         execute format('grant select on %s to %s', v_ours.views, v_role.name);
-        execute format(case when v_role.administers then 'grant insert, update, delete on headrace_granted.tokens to %s'
-                            else 'revoke insert, update, delete on headrace_granted.tokens from %s' end, v_role.name);
+        execute format(case when v_role.administers then 'grant insert, update, delete on headrace_granted.tokens, headrace_granted.sessions to %s'
+                            else 'revoke insert, update, delete on headrace_granted.tokens, headrace_granted.sessions from %s' end, v_role.name);
     end loop;
     for v_role in
         select distinct quote_ident(r.rolname) as name

@@ -275,11 +275,13 @@ end $$;
 -- the last mark that was settled, see headrace_internal.lowest_open_seq.
 create or replace function headrace_internal.mark_interval() returns int language sql immutable as 'select 1000';
 
--- Whether a lease call must drop the mark or take the next one, although there are no holes. It is inlined.
+-- Whether a lease call must drop the mark or take the next one, although there are no holes. A stamp that no transaction
+-- of this server has reached is from another server, and is dropped at once. It is inlined.
 create or replace function headrace_internal.must_tend_mark(p_position bigint, p_settled bigint, p_stamp xid8, p_mark bigint) returns boolean
 language sql stable as $$
     select case when p_mark is null then p_position - p_settled >= headrace_internal.mark_interval()
-                else p_stamp is null or pg_snapshot_xmin(pg_current_snapshot()) >= p_stamp end
+                else p_stamp is null or pg_snapshot_xmin(pg_current_snapshot()) >= p_stamp
+                     or pg_snapshot_xmax(pg_current_snapshot()) <= p_stamp end
 $$;
 
 -- Compute the next cursor after the scan. Remove the late arrivals from the holes, add the seqs that are missing now,
