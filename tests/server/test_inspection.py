@@ -132,7 +132,7 @@ async def test_dead_letters_are_selected_by_their_seqs(api: Api) -> None:
 
 
 async def test_an_export_has_all_dead_letters_that_match_as_lines(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.server.routes.exports.EXPORT_PAGE", 2)
+    monkeypatch.setattr("headrace.server.routes.inspecting.exports.EXPORT_PAGE", 2)
     monkeypatch.setattr("headrace.server.routes.dead_letters.EXPORT_PAGE", 2)
     await _dead(api)
     answer = await api.answer("GET", f"{_CONSUMER}/dead_letters/export")

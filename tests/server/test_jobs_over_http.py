@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace import App, store
-from headrace.server import jobs as runner
+from headrace.server.background import jobs as runner
 from headrace.server.background.jobs import JobRunner
 from headrace.store import ClaimedJob
 from tests.runtime.running import eventually

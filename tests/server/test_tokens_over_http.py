@@ -25,6 +25,7 @@ BODIES: dict[str, Any] = {
     "POST /streams": {"name": "orders2"},
     "POST /streams/{stream}/messages": {"key": "k", "data": 1},
     "POST /streams/{stream}/republish": {"target": "orders"},
+    "POST /streams/{stream}/publish": {"key": "k", "data": 1},
     "POST /streams/{stream}/erasures": {"seqs": [1]},
     "POST /streams/{stream}/consumers": {"name": "ship2"},
     "POST /streams/{stream}/consumers/{consumer}/seek": {"to": "end"},

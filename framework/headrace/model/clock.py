@@ -66,6 +66,8 @@ class Times(Sequence[datetime]):
     @classmethod
     def read(cls, sent: bytes) -> Times:
         """Read what `array_send` makes of a `timestamptz[]`."""
+        if len(sent) <= cls._HEAD:  # an empty array has no dimensions
+            return cls([])
         if sent[4:8] == b"\0\0\0\0":
             return cls(cls._read_all(sent, (len(sent) - cls._HEAD) // cls._VALUE.size))
         values: list[Any] = []

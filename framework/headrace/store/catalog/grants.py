@@ -195,7 +195,7 @@ async def revoke(
 async def _record(
     connection: Executor, actor: Actor | None, action: str, privilege: str, role: str, streams: Sequence[str]
 ) -> None:
-    details = {"privilege": privilege, "streams": list(streams) or "all"}
+    details = {"allows": privilege, "streams": list(streams) or "all"}
     stream = streams[0] if len(streams) == 1 else None
     change = Change(action=f"grant.{action}", kind="grant", name=role, stream=stream, details=details)
     await record_change(connection, actor or Actor(), change)

@@ -22,7 +22,7 @@ from headrace.server.routes.paging import check_one_place, page
 from headrace.server.wire.common import Listed
 
 _NO_NUL = r"^[^\x00]*$"
-_MAX_LIMIT = 1_000
+_MAX_LIMIT = 10_000
 
 _HIGHEST = 2**63 - 1
 _PLACE = "^[0-9]{1,19}$"

@@ -32,7 +32,7 @@ create index jobs_by_end on headrace_internal.jobs (finished_at) where finished_
 
 -- The last deliveries to each webhook, accepted and refused. Without what they contained. Unlogged, because they are of
 -- no use after a crash.
-create unlogged table headrace_internal.deliveries (
+create table headrace_internal.deliveries (
     source_id  int not null references headrace_internal.sources (id) on delete cascade,
     id         bigint generated always as identity,
     at         timestamptz not null,
@@ -47,7 +47,7 @@ create unlogged table headrace_internal.deliveries (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The last answers of the endpoint of each push consumer. Unlogged likewise.
-create unlogged table headrace_internal.push_answers (
+create table headrace_internal.push_answers (
     consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
     id           bigint generated always as identity,
     at           timestamptz not null,
