@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from headrace import App, store
+from headrace.model.errors import FilterTooSlow, InvalidData, StoreError
+from headrace.model.specs import ConsumerSpec
 from headrace.server.background import jobs as runner
 from headrace.server.background.jobs import JobRunner
 from headrace.store import ClaimedJob
@@ -119,8 +121,6 @@ async def test_a_job_of_a_killed_server_goes_on_elsewhere(
 ) -> None:
     monkeypatch.setattr(runner, "POLL", 0.01)
     await store.create_stream(database, "orders")
-    from headrace.model.specs import ConsumerSpec
-
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
     await store.create_job(database, "orders", "ship", "purge", store.DeadLetterSelection(), total=0, by=None)
     dead = await store.claim_job(database, 0.05)
@@ -138,8 +138,6 @@ async def test_a_job_of_a_killed_server_goes_on_elsewhere(
 async def test_a_step_that_takes_too_long_is_tried_with_fewer_and_fails_with_one(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.model.errors import FilterTooSlow
-
     examined: list[int] = []
 
     async def slow(_: Any, job: ClaimedJob, *, examine: int, **__: Any) -> str:
@@ -163,3 +161,33 @@ async def test_a_step_that_takes_too_long_is_tried_with_fewer_and_fails_with_one
     assert examined == [20_000, 2000, 200, 20, 2, 1]
     assert states == ["running"] * 5 + ["failed"]
     assert failed == ["too slow"]
+
+
+@pytest.mark.parametrize("failure", [InvalidData("no such thing"), RuntimeError("a bug"), StoreError("disk full")])
+async def test_a_job_that_fails_stops_neither_the_server_nor_other_jobs(
+    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    monkeypatch.setattr(runner, "POLL", 0.01)
+    await store.create_stream(database, "orders")
+    await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
+    for _ in range(2):
+        await store.create_job(database, "orders", "ship", "purge", store.DeadLetterSelection(), total=0, by=None)
+    work = store.work_job
+
+    async def fail(connection: Any, job: ClaimedJob, **settings: Any) -> str:
+        if job.id == 1:
+            raise failure
+        return await work(connection, job, **settings)
+
+    monkeypatch.setattr(store, "work_job", fail)
+    app = App(dsn)
+    app.attach(JobRunner())
+    async with app.running():
+
+        async def look() -> bool:
+            return (await store.jobs(database, limit=2))[0].state == "done"
+
+        assert await eventually(look)
+    failed = (await store.jobs(database, limit=2))[1]
+    known = isinstance(failure, InvalidData)
+    assert (failed.state, failed.error) == (("failed", "no such thing") if known else ("running", None))

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace import App, store
+from headrace.model.errors import StoreUnavailable, UnknownSource
 from headrace.server.background import recent_events
 from headrace.server.background.recent_events import OWNERS, PER_OWNER, Gathered, RecentEvents
 from headrace.store import DeliveryToRecord
@@ -91,8 +92,6 @@ async def test_a_flood_costs_one_write_and_bounded_memory(dsn: str, monkeypatch:
 
 
 async def test_events_are_dropped_while_the_database_is_away(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.model.errors import StoreUnavailable
-
     written: list[int] = []
 
     async def record(_: Any, deliveries: list[DeliveryToRecord]) -> None:
@@ -114,3 +113,29 @@ async def test_events_are_dropped_while_the_database_is_away(dsn: str, monkeypat
         events.delivered(_delivery(hook, 2))
         events.delivered(_delivery(hook, 3))
     assert written == [1, 2]
+
+
+@pytest.mark.parametrize("failure", [UnknownSource("deleted just now"), RuntimeError("a bug")])
+async def test_a_server_goes_on_whatever_fails_while_deliveries_are_recorded(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    written: list[int] = []
+
+    async def record(_: Any, deliveries: list[DeliveryToRecord]) -> None:
+        written.append(len(deliveries))
+        if len(written) == 1:
+            raise failure
+
+    monkeypatch.setattr(store, "record_deliveries", record)
+    monkeypatch.setattr(recent_events, "INTERVAL", 0.0)
+    events, app, hook = RecentEvents(), App(dsn), uuid4()
+    app.attach(events)
+    async with app.running():
+        events.delivered(_delivery(hook, 1))
+
+        async def look() -> bool:
+            return len(written) == 1
+
+        await eventually(look)
+        events.delivered(_delivery(hook, 2))
+    assert written == [1, 1]

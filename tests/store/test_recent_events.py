@@ -67,3 +67,22 @@ async def test_each_consumer_keeps_its_last_answers(declare: Declare, database: 
     assert [one.ms for one in found] == list(range(KEPT + 19, 19, -1))
     await store.delete_consumer(database, reader.id)
     assert await database.fetchval("select count(*) from headrace_internal.push_answers") == 0
+
+
+async def test_a_source_or_consumer_that_is_deleted_meanwhile_costs_others_none_of_their_events(
+    declare: Declare, database: store.Database
+) -> None:
+    hook, gone = await _source(database, "hook"), await _source(database, "gone")
+    reader, leaving = await declare(), await declare(name="leaving")
+    answers = [
+        AnswerToRecord(consumer=one, at=_AT, status=200, ms=1, error=None, messages=1)
+        for one in (reader.id, leaving.id)
+    ]
+    async with database.transaction() as deleting:
+        await deleting.execute("delete from headrace_internal.sources where name = 'gone'")
+        await deleting.execute("delete from headrace_internal.consumers where id = $1", leaving.id)
+        await store.record_deliveries(database, [_delivery(gone), _delivery(hook)])
+        await store.record_push_answers(database, answers)
+    assert len(await store.deliveries(database, hook, limit=10)) == 1
+    assert len(await store.push_answers(database, reader.id, limit=10)) == 1
+    assert await store.deliveries(database, gone, limit=10) == []

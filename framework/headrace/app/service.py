@@ -26,7 +26,7 @@ from headrace.runtime.maintenance.survey import Survey
 from headrace.runtime.pipeline.pipeline import Pipeline
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.spec import PostgresSpec
-from headrace.store.database.retry import DatabaseRetry, run_with_retry
+from headrace.store.database.retry import DatabaseRetry, maintain, run_with_retry
 
 log = Log("headrace")
 
@@ -104,7 +104,7 @@ class Service:
         async with anyio.create_task_group() as others:
             others.start_soon(run_with_retry, "listening", self._listen)
             others.start_soon(self._stop_needless_listening)
-            others.start_soon(run_with_retry, "subscriptions of other processes", self._find_unsubscribed)
+            others.start_soon(maintain, "subscriptions of other processes", self._find_unsubscribed)
             others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
             if self._shared.witness is None:
                 if self._database.maintains:
@@ -118,7 +118,7 @@ class Service:
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
-                others.start_soon(run_with_retry, "surveying", Survey(self._database, names, instruments).run)
+                others.start_soon(maintain, "surveying", Survey(self._database, names, instruments).run)
             self._running = True
             try:
                 async with anyio.create_task_group() as consumers:

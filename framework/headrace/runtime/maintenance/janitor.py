@@ -8,7 +8,7 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from random import random
 from time import monotonic
@@ -18,14 +18,13 @@ import anyio
 import msgspec
 
 from headrace import store
-from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
 from headrace.model.log import Log
 from headrace.model.watching.samples import EVERY
 from headrace.runtime.maintenance.sampler import Sampler
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.maintenance.sweeper import Sweeper, Swept
 from headrace.runtime.maintenance.vacuum import Vacuum
-from headrace.store.database.retry import DatabaseRetry, run_with_retry
+from headrace.store.database.retry import REPAIR, DatabaseRetry, is_outage, maintain, report_failure
 
 log = Log("headrace")
 
@@ -63,7 +62,7 @@ class JanitorTimings(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule: float = 1.0
     notifications_check: float = 1.0
-    repair: float = 60.0
+    repair: float = REPAIR
     samples: float = EVERY
 
 
@@ -113,26 +112,9 @@ class Janitor:
                     ("old processes", self.forget),
                     ("samples", self.sample),
                 ):
-                    group.start_soon(run_with_retry, what, self._repeated(what, task))
+                    group.start_soon(maintain, what, task, self._timings.repair)
         finally:
             await self._resign()
-
-    def _repeated(
-        self, what: str, task: Callable[[DatabaseRetry], Awaitable[None]]
-    ) -> Callable[[DatabaseRetry], Awaitable[None]]:
-        """Return a task that is repeated after every failure that is no outage."""
-
-        async def loop(database_retry: DatabaseRetry) -> None:
-            while True:
-                try:
-                    await task(database_retry)
-                except Exception as failure:
-                    if _is_outage(failure):
-                        raise
-                    _report_failure(what, failure)
-                    await anyio.sleep(self._timings.repair)
-
-        return loop
 
     async def lead(self, database_retry: DatabaseRetry) -> None:
         """Lead as long as no other process does. Raises `StoreUnavailable`."""
@@ -164,9 +146,9 @@ class Janitor:
             try:
                 swept = await self._sweeper.sweep()
             except Exception as failure:  # A failure of one stream. The other streams were swept.
-                if _is_outage(failure):
+                if is_outage(failure):
                     raise
-                _report_failure("retention", failure)
+                report_failure("retention", failure)
                 swept = Swept()
             database_retry.cleared()
             rest = BUSY if swept.something else min(max(2 * rest, USUAL), IDLE)
@@ -239,19 +221,3 @@ def _until(swept: Swept, rest: float) -> float:
     if swept.more:
         return AT_ONCE
     return rest if swept.again_in is None else min(max(swept.again_in, SOONEST), rest)
-
-
-def _is_outage(failure: Exception) -> bool:
-    """Whether it is an outage, which ends without help. A server error that Headrace doesn't know
-    needs an operator."""
-    return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError)
-
-
-def _report_failure(what: str, failure: Exception) -> None:
-    """Log the failure of a task. Headrace's own errors say what to do, so only other errors are logged
-    with their traceback."""
-    known = isinstance(failure, HeadraceError)
-    log.error(
-        "maintenance failed", task=what, error=" ".join([str(failure), *getattr(failure, "__notes__", ())]),
-        hint="it is tried again", exc_info=None if known else failure,
-    )  # fmt: skip

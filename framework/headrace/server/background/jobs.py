@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio
 
 from headrace import store
-from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer
 from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.background.tasks import BackgroundPart
 from headrace.store import ClaimedJob
 from headrace.store.database.pool import within
-from headrace.store.database.retry import DatabaseRetry, run_with_retry
+from headrace.store.database.retry import DatabaseRetry, is_outage, maintain
 
 log = Log("headrace")
 
@@ -59,7 +59,7 @@ class JobRunner(BackgroundPart):
         try:
             with anyio.CancelScope() as self.scope:
                 if self._database.maintains:  # a role with fewer rights leaves jobs to others
-                    await run_with_retry("jobs", self._work)
+                    await maintain("jobs", self._work)
         finally:
             self.scope = None
             self._draining = False  # the app may run again
@@ -83,7 +83,26 @@ class JobRunner(BackgroundPart):
             self._tidy_at = self._clock() + TIDY
 
     async def _take_turn(self, job: ClaimedJob) -> None:
-        """Work on a job for a while, and give it back if there is more to do. A claim that is not given back expires."""
+        """Work on a job for a while, and give it back if there is more to do. A claim that is not given back expires.
+
+        A failure stops neither the server nor other jobs. One that Headrace knows ends the job. After any other, the job is
+        tried again when its claim has expired.
+        """
+        try:
+            await self._work_on(job)
+        except Exception as failure:
+            if is_outage(failure):
+                raise
+            known = isinstance(failure, HeadraceError) and not isinstance(failure, StoreUnavailable)
+            log.error(
+                "job failed", job=job.id, kind=job.kind, stream=job.stream, consumer=job.consumer, error=failure,
+                hint="create it again once the cause is fixed" if known else f"it is tried again in {CLAIM:g} s",
+                exc_info=None if known else failure,
+            )  # fmt: skip
+            if known:
+                await store.fail_job(self._database, job, str(failure))
+
+    async def _work_on(self, job: ClaimedJob) -> None:
         until = self._clock() + TURN
         self._examined, state = EXAMINED, "running"
         while state == "running" and self._clock() < until and not self._draining:

@@ -105,10 +105,12 @@ class RecentEvents(BackgroundPart):
 async def _record(
     write: Callable[[store.Database, list[T]], Awaitable[None]], database: store.Database, events: list[T]
 ) -> None:
-    """Write events, unless the database is away. They are only of use for who looks now, so they are not kept."""
+    """Write events, or drop them after any failure: they serve only those who look now, and a server serves without them."""
     if not events or not database.maintains:
         return
     try:
         await write(database, events)
     except StoreUnavailable as error:
         log.debug("recent events not recorded", events=len(events), error=error)
+    except Exception as error:
+        log.warning("recent events not recorded", events=len(events), error=error)

@@ -1,6 +1,7 @@
 """Database retry: waits and tries again while the database can't be reached.
 
-Connections drop, servers restart, and poolers move. None of this stops a loop.
+Connections drop, servers restart, and poolers move. None of this stops a loop. A loop that only serves maintenance goes on
+after any other failure, too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from time import monotonic
 
 import anyio
 
-from headrace.model.errors import StoreError, StoreUnavailable
+from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable
 from headrace.model.log import Log
 
 log = Log("headrace")
@@ -21,6 +22,10 @@ MIN_DELAY, MAX_DELAY = 0.05, 2.0
 
 LOG_INTERVAL = 60.0
 """Interval in seconds between log records of an error that Headrace doesn't know, while it lasts."""
+
+
+REPAIR = 60.0
+"""Seconds until maintenance is tried again after a failure that needs action, such as a missing privilege."""
 
 
 class DatabaseRetry:
@@ -69,3 +74,42 @@ async def run_with_retry(task: str, loop: Callable[[DatabaseRetry], Awaitable[No
             return await loop(database_retry)
         except StoreUnavailable as error:
             await database_retry.wait_after(error)
+
+
+async def maintain(task: str, loop: Callable[[DatabaseRetry], Awaitable[None]], repair: float = REPAIR) -> None:
+    """Run a loop of maintenance until it returns, and start it again after an outage and after any other failure.
+
+    So a failure of maintenance stops neither the app nor other maintenance. Each failure is logged.
+
+    Args:
+        task: what the loop does, for the log.
+        loop: calls `cleared` after each success.
+        repair: seconds until the next try after a failure that is no outage.
+    """
+
+    async def guarded(database_retry: DatabaseRetry) -> None:
+        while True:
+            try:
+                return await loop(database_retry)
+            except Exception as failure:
+                if is_outage(failure):
+                    raise
+                report_failure(task, failure)
+                await anyio.sleep(repair)
+
+    await run_with_retry(task, guarded)
+
+
+def is_outage(failure: BaseException) -> bool:
+    """Whether it is an outage, which ends without help. A server error that Headrace doesn't know needs an operator."""
+    return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreError)
+
+
+def report_failure(task: str, failure: Exception) -> None:
+    """Log the failure of maintenance. Headrace's own errors say what to do, so only other errors are logged with their
+    traceback."""
+    known = isinstance(failure, HeadraceError)
+    log.error(
+        "maintenance failed", task=task, error=" ".join([str(failure), *getattr(failure, "__notes__", ())]),
+        hint="it is tried again", exc_info=None if known else failure,
+    )  # fmt: skip

@@ -16,7 +16,8 @@ begin
             as d(source, at, status, reason, bytes, key, message_id, remote, place)
         join headrace_internal.sources as s on s.uid = d.source
         left join headrace_internal.message_ids as i on i.stream_id = s.stream_id and i.message_id = d.message_id
-        order by s.id, d.place;
+        order by s.id, d.place
+        for key share of s skip locked;     -- a source that is deleted now would fail the foreign key
     delete from headrace_internal.deliveries as d using (
         select s.id, (select o.id from headrace_internal.deliveries as o where o.source_id = s.id order by o.id desc offset p_keep limit 1) as last
         from headrace_internal.sources as s where s.uid = any (p_sources)) as old
@@ -44,7 +45,8 @@ begin
         from unnest(p_consumers, p_at, p_statuses, p_ms, p_errors, p_messages) with ordinality
             as a(consumer, at, status, ms, error, messages, place)
         join headrace_internal.consumers as c on c.id = a.consumer
-        order by c.id, a.place;
+        order by c.id, a.place
+        for key share of c skip locked;     -- as above
     delete from headrace_internal.push_answers as a using (
         select c.id, (select o.id from headrace_internal.push_answers as o where o.consumer_id = c.id order by o.id desc offset p_keep limit 1) as last
         from (select distinct unnest(p_consumers)) as c(id)) as old
