@@ -21,7 +21,11 @@ STREAM = "orders"
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The command line options. None and False leave the choice to the benchmark."""
+    """The command line options. None and False leave the choice to the benchmark.
+
+    Attributes:
+        jit: `on` or `off` in the fresh databases. None for the server's setting.
+    """
 
     server: str
     quick: bool = False
@@ -29,6 +33,7 @@ class Options(msgspec.Struct, frozen=True):
     messages: int | None = None
     batch: int | None = None
     seconds: float | None = None
+    jit: str | None = None
 
     def count(self, full: int, quick: int) -> int:
         """How many messages a repeat has."""
@@ -106,6 +111,8 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
     try:
         await administrator.execute(f"create database {name}")
         try:
+            if options.jit is not None:
+                await administrator.execute(f"alter database {name} set jit = {options.jit}")
             async with _opened(_with_database(options.server, name)) as fresh:
                 yield fresh
         finally:

@@ -18,6 +18,7 @@ from benchmarks.suite.governor import governor
 from benchmarks.suite.grants import grants
 from benchmarks.suite.hotkeys import hotkeys
 from benchmarks.suite.http import http
+from benchmarks.suite.jit import jit
 from benchmarks.suite.latency import latency
 from benchmarks.suite.lease import lease
 from benchmarks.suite.memory import memory
@@ -66,5 +67,9 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         start,
         capture,
         spark,
+        jit,
     )
 }
+
+IN_ALL = [name for name in SUITE if name != "jit"]
+"""What `all` runs. `jit` runs others twice, on a server of its own kind."""
