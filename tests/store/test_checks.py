@@ -62,17 +62,22 @@ async def many(database: Any, key: str, data: str, headers: str | None, **more: 
     )
 
 
-async def last_of_many(database: Any, key: str, data: str, headers: str | None) -> None:
-    await store.publish_many(database, "orders", ["k1", key], ["1", data], ['{"a": "b"}', headers])
+async def very_many(database: Any, key: str, data: str, headers: str | None, **more: Any) -> None:
+    """So many that they are checked together."""
+    more = {name: [value, *[None] * 20] for name, value in more.items()}
+    keys, texts = [key, *(f"k{n}" for n in range(20))], [data, *["1"] * 20]
+    await store.publish_many(database, "orders", keys, texts, [headers, *['{"a": "b"}'] * 20], **more)
 
 
 WAYS: dict[str, Callable[..., Awaitable[None]]] = {
     "one": one,
     "many": many,
-    "last of many": last_of_many,
+    "very many": very_many,
     "one with an id": lambda *args: one(*args, message_id="i"),
     "many with ids": lambda *args: many(*args, message_ids="i"),
     "unique": lambda *args: one(*args, unique_key="u"),
+    "very many with ids": lambda *args: very_many(*args, message_ids="i"),
+    "very many unique": lambda *args: very_many(*args, unique_keys="u"),
     "many unique": lambda *args: many(*args, unique_keys="u"),
     "scheduled": lambda *args: one(*args, deliver_at=datetime.now(UTC) + SOON),
     "many scheduled": lambda *args: many(*args, deliver_at=datetime.now(UTC) + SOON),
@@ -151,6 +156,7 @@ async def test_no_setting_lets_a_role_with_a_grant_pass(database: store.Database
             for statement in (
                 "select headrace.publish('orders', 'a b', '1')",
                 "select headrace.publish_many('orders', array['a', 'a b'], array['1', '1']::json[])",
+                "select headrace.publish_many('orders', array_fill('a'::text, '{20}') || 'a b'::text, array_fill('1'::json, '{21}'))",
                 "select headrace.publish('orders', 'a b', '1', p_message_id => 'i')",
                 "select headrace.publish_unique('orders', 'a b', '1', 'u')",
             ):
@@ -169,7 +175,7 @@ async def test_the_secret_of_the_checks_never_reaches_a_role_with_a_grant(
     async with session(app) as connection:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.fetch("select * from headrace_internal.check_secret")
-        publish = "headrace.publish_many('orders', array['a', 'b'], array['1', '2']::json[])"
+        publish = "headrace.publish_many('orders', array_fill('a'::text, '{20}'), array_fill('1'::json, '{20}'))"
         seen = [
             *await connection.fetchrow(f"select {publish}, {setting}"),
             *await connection.fetchrow(f"select {setting}, {publish}, {setting} from generate_series(1, 3) as g"),
@@ -179,7 +185,7 @@ async def test_the_secret_of_the_checks_never_reaches_a_role_with_a_grant(
         await connection.execute(f"select {publish}")
         seen.append(await connection.fetchval(f"select {setting}"))
         await connection.execute(
-            "do $$ begin perform headrace.publish_many('orders', array['a', null], array['1', '2']::json[]);"
+            "do $$ begin perform headrace.publish_many('orders', array_fill('a'::text, '{20}') || null::text, array_fill('1'::json, '{21}'));"
             " exception when others then null; end $$"
         )
         seen.append(await connection.fetchval(f"select {setting}"))
@@ -208,7 +214,9 @@ async def test_rows_are_checked_again_after_a_publish_in_the_same_transaction(
 ) -> None:
     await declare()
     async with database.transaction() as connection:
-        await connection.execute("select headrace.publish_many('orders', array['a', 'b'], array['1', '2']::json[])")
+        await connection.execute(
+            "select headrace.publish_many('orders', array_fill('a'::text, '{20}'), array_fill('1'::json, '{20}'))"
+        )
         with pytest.raises(asyncpg.CheckViolationError):
             async with connection.transaction():
                 await connection.execute("insert into headrace_streams.orders (key, data) values ('a b', '1')")
@@ -252,7 +260,7 @@ async def test_a_role_with_rights_given_by_hand_is_checked_whatever_its_search_p
 
 TOGETHER = """
 select headrace_internal.check_together($1, $2::text[]::json[], $3::text[]::json[]),
-       coalesce(current_setting('headrace.checked', true), '') <> '', headrace_internal.end_checked()
+       coalesce(current_setting('headrace.checked', true), '') <> '' as "set", headrace_internal.end_checked()
 """
 ALONE = "select headrace_streams.is_message($1, $2::text::json, $3::text::json)"
 
@@ -283,7 +291,7 @@ async def test_messages_that_are_checked_together_are_those_that_pass_one_by_one
     passed = 0
     async with session(database) as connection, connection.transaction():
         for _ in range(1500):
-            batch = [
+            batch = [("a", "1", None)] * 20 + [
                 (
                     draw.choice(KEYS[:3] if draw.random() < 0.8 else KEYS),
                     draw.choice(DATA[4:] if draw.random() < 0.8 else DATA),
@@ -291,20 +299,23 @@ async def test_messages_that_are_checked_together_are_those_that_pass_one_by_one
                 )
                 for _ in range(draw.randint(1, 4))
             ]
-            _, together, _ = await connection.fetchrow(TOGETHER, *(list(column) for column in zip(*batch, strict=True)))
+            together, was_set, _ = await connection.fetchrow(
+                TOGETHER, *(list(column) for column in zip(*batch, strict=True))
+            )
+            assert together == was_set
             passed += together
-            for message in batch if together else ():
+            for message in batch[20:] if together else ():
                 assert await connection.fetchval(ALONE, *message)
     assert passed > 100
 
 
 async def test_usual_messages_are_checked_together(database: store.Database) -> None:
     """So their rows are not checked one by one, which takes longer."""
-    messages = (["orders.us.42", "a" * 1024], ['{"total": 12}', "null"], [None, '{"a": "b"}'])
+    messages = (["orders.us.42", "a" * 1024] * 10, ['{"total": 12}', "null"] * 10, [None, '{"a": "b"}'] * 10)
     async with session(database) as connection, connection.transaction():
         assert (await connection.fetchrow(TOGETHER, *messages))[1]
         assert (await connection.fetchrow(TOGETHER, messages[0], messages[1], None))[1]
-        assert not (await connection.fetchrow(TOGETHER, ["a"], ['"' + "x" * 5_000_000 + '"'], None))[1]
+        assert not (await connection.fetchrow(TOGETHER, ["a"] * 20, ['"' + "x" * 250_000 + '"'] * 20, None))[1]
 
 
 # --- streams of older releases

@@ -69,32 +69,40 @@ end $$;
 -- They open nothing, and a role that may insert into a table must be able to call what its constraint calls.
 grant execute on function headrace_streams.is_message, headrace_streams.are_checked to public;
 
--- Check messages that the next statement of the calling function inserts. Then it calls headrace_internal.end_checked. If any may be invalid, or the caller is not a member of the owner, nothing is set, and the
--- constraint checks each row.
+-- Check messages that the next statement of the calling function inserts, and return whether all of them pass. Then the
+-- caller calls headrace_internal.end_checked after it. If any may be invalid, or the caller is not a member of the owner,
+-- nothing is set, and the constraint checks each row.
 --
 -- Keys that are joined by a dot have the tokens that they have alone. JSON has no control characters, so one separates
--- the headers. The size of both arrays bounds that of each message, since arrays have their elements uncompressed.
-create or replace function headrace_internal.check_together(p_keys text[], p_data json[], p_headers json[]) returns void
+-- the headers. The size of both arrays bounds that of each message, since arrays have their elements uncompressed. A few
+-- messages are checked row by row, which is cheaper up to some 15 of them.
+create or replace function headrace_internal.check_together(p_keys text[], p_data json[], p_headers json[]) returns boolean
 language plpgsql as $$
+declare
+    v_set  text;
 begin
-    if pg_column_size(p_data) > 4000000 or pg_column_size(p_headers) > 4000000 or not has_schema_privilege('headrace_internal', 'create') then
-        return;
+    if cardinality(p_keys) < 16 or pg_column_size(p_data) > 4000000 or pg_column_size(p_headers) > 4000000
+       or not has_schema_privilege('headrace_internal', 'create')
+    then
+        return false;
     elsif array_to_string(p_keys, '.') collate "C"
             ~ E'(^|\\.)[*>]?(\\.|$)|[\\u0001-\\u0020\\u007F-\\u00A0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000]'
           or array_to_string(p_headers, E'\u0001') ~ E'(^|\u0001)[^{]'
     then
-        return;
-    elsif (select max(octet_length(key)) <= 1024 and max(strpos(data::text, E'\\u0000')) = 0
-           from (select unnest(p_keys) as key, unnest(p_data) as data) as m)
-    then
-        perform set_config('headrace.checked', (select secret from headrace_internal.check_secret), true);
+        return false;
     end if;
+    select set_config('headrace.checked', s.secret, true) into v_set
+        from headrace_internal.check_secret as s,
+             (select max(octet_length(key)) <= 1024 and max(strpos(data::text, E'\\u0000')) = 0 as passes
+              from (select unnest(p_keys) as key, unnest(p_data) as data) as m) as m
+        where m.passes;
+    return v_set is not null;
 end $$;
 
 -- From here on each row is checked again. The function is inlined where it is called.
-create or replace function headrace_internal.end_checked() returns text
+create or replace function headrace_internal.end_checked() returns boolean
 language sql volatile as $$
-    select set_config('headrace.checked', '', true)
+    select set_config('headrace.checked', '', true) <> ''
 $$;
 
 -- Let the rows of a staging table pass, which has the constraint of the stream.
@@ -134,7 +142,8 @@ declare
 begin
     converted := false;
     v_stream := headrace_internal.lock_stream_for_maintenance(p_stream);
-    if v_stream.id is null or headrace_internal.is_locked_for_long(array[v_stream.relation]) then
+    if v_stream.id is null or headrace_internal.is_locked_for_long(
+            v_stream.relation || array(select relation from headrace_internal.segments where stream_id = p_stream)) then
         return;
     end if;
     perform headrace_internal.set_lock_timeout(p_lock_timeout);

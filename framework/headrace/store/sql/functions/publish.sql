@@ -22,12 +22,12 @@ begin
         select format('headrace_streams.%I', p_stream.name || a.suffix) as name, a.arguments, format(a.body, p_stream.relation) as body
         from (values
             ('.append', 'p_keys text[], p_data json[], p_headers json[]',
-             'declare v_count bigint; begin '
-             'perform headrace_internal.check_together(p_keys, p_data, p_headers); '
+             'declare v_count bigint; v_together boolean; begin '
+             'v_together := headrace_internal.check_together(p_keys, p_data, p_headers); '
              'insert into %s (key, data, headers) '
              'select pg_catalog.unnest(p_keys), pg_catalog.unnest(p_data), pg_catalog.unnest(p_headers); '
              'get diagnostics v_count = row_count; '
-             'perform headrace_internal.end_checked(); '
+             'if v_together then v_together := headrace_internal.end_checked(); end if; '
              'return v_count; end'),
             ('.append_one', 'p_key text, p_data json, p_headers json',
              'declare v_seq bigint; begin '
@@ -80,6 +80,7 @@ declare
     v_drawn      bigint;
     v_full       boolean;
     v_per_key    boolean;
+    v_xid        xid8;          -- assigning it is cheaper than PERFORM, which starts a statement
     v_appender   text;
     v_count      bigint;
 begin
@@ -95,7 +96,7 @@ begin
     if headrace_internal.may_expire(p_headers) then
         perform headrace_internal.check_expiry(p_headers);
     end if;
-    perform pg_current_xact_id();
+    v_xid := pg_current_xact_id();
     if p_message_ids is not null or p_deliver_at is not null then
         select c.count into v_count from headrace_internal.publish_or_schedule(
             headrace_internal.require_stream(p_stream), p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
@@ -111,6 +112,7 @@ begin
             get diagnostics v_count = row_count;
         end if;
     end if;
+    -- Read last, because a standby can't read an unlogged table, and its refusal to publish must come first.
     if (select until from headrace_internal.waits where stream_id = v_id order by until desc limit 1) > clock_timestamp() then
         perform headrace_internal.notify_stream(v_id);
     end if;
@@ -130,6 +132,7 @@ declare
     v_drawn      bigint;
     v_full       boolean;
     v_per_key    boolean;
+    v_xid        xid8;          -- assigning it is cheaper than PERFORM, which starts a statement
     v_appender   text;
     v_seq        bigint;
 begin
@@ -145,7 +148,7 @@ begin
     if headrace_internal.may_expire(array[p_headers]) then
         perform headrace_internal.check_expiry(array[p_headers]);
     end if;
-    perform pg_current_xact_id();
+    v_xid := pg_current_xact_id();
     if p_message_id is not null or p_deliver_at is not null then
         select c.seqs[1] into v_seq from headrace_internal.publish_or_schedule(
             headrace_internal.require_stream(p_stream), array[p_key], array[p_data], array[p_headers], array[p_message_id],
