@@ -339,6 +339,13 @@ async def refused_in_every_way_after_a_message(database: store.Database) -> None
     await refused_in_every_way(database, database)
 
 
+async def test_a_janitor_that_is_a_role_with_a_grant_converts_streams(database: store.Database, login: Login) -> None:
+    janitor = await login("admin", streams=())
+    await give_old_checks(database)
+    await Sweeper(janitor).sweep()
+    assert await checks(database) == ["valid_message"]
+
+
 async def test_a_converted_stream_gets_new_segments(database: store.Database, declare: Declare) -> None:
     await declare()
     await give_old_checks(database)
