@@ -202,7 +202,7 @@ async def test_republishing_into_another_stream_checks_keys_again(dsn: str) -> N
     async with App(dsn).running() as app:
         await store.declare_stream(app.database, StreamSpec(name="old"))
         await store.declare_stream(app.database, StreamSpec(name="new"))
-        await app.database.fetch("alter table headrace_streams.old drop constraint valid_key")
+        await app.database.fetch("alter table headrace_streams.old drop constraint valid_message")
         await app.database.fetch("insert into headrace_streams.old (key, data) values ('a b', '1')")
         with pytest.raises(InvalidKey):
             await app.admin.republish("old", "new")

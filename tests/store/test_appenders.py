@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 APPENDERS = """
     select p.proname from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
-    where n.nspname = 'headrace_streams' order by p.proname
+    where n.nspname = 'headrace_streams' and p.proname like '%.append%' order by p.proname
 """
 
 
@@ -78,7 +78,7 @@ async def test_a_role_with_rights_given_by_hand_publishes_where_functions_are_no
     await database.fetch(f"create role {role}")
     try:
         for statement in (
-            "revoke execute on all functions in schema headrace_streams from public",
+            'revoke execute on function headrace_streams."orders.append", headrace_streams."orders.append_one" from public',
             f"grant usage on schema headrace, headrace_internal, headrace_streams to {role}",
             f"grant select on all tables in schema headrace_internal to {role}",
             f"grant execute on all functions in schema headrace, headrace_internal to {role}",

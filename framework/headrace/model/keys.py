@@ -5,8 +5,8 @@ exactly `*` or `>`. Inside a longer token these are ordinary characters. Neither
 characters are part of a key. A filter looks like a key, but a token `*` matches any one token, and a last
 token `>` matches one or more. See https://docs.nats.io/nats-concepts/subjects.
 
-The database applies the same grammar: the constraint `valid_key` of each table of messages, and
-`headrace_internal.check_filters`.
+The database applies the same grammar: `headrace_streams.is_message`, which the constraint of each table of messages
+calls, and `headrace_internal.check_filters`.
 
 The HTTP API takes an id wherever it takes a name, so no name of a stream or a consumer may look like an id.
 """

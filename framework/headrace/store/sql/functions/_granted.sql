@@ -26,7 +26,7 @@ begin
             ('admin', 'audit_page declare_schedule declare_consumer delete_consumer delete_stream seek seek_to seek_preview create_job cancel_job job_page replay pause resume redrive discard redrive_chosen discard_chosen
                        erase_messages forget_erased erasure_page
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
-                       delete_done_unique_keys remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
+                       delete_done_unique_keys remove_tombstones convert_checks try_mend_sequence note_drawn rows_of_keys keys_published_since'),
             ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source
                        schedule_page pause_schedule request_schedule delete_schedule
                        list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
@@ -36,7 +36,7 @@ begin
                        is_backfill_unfinished fail_backfill cancel_backfills
                        live_revision feature_is_on switch_on_features
                        lead resign notify_waiting delete_old_heartbeats delete_old_witnesses delete_old_changes record_samples compact_samples delete_old_samples live_figures live_counts live_sizes live_times live_catalog next_scheduled
-                       open_inserts_of claim_job work_job end_job release_job delete_old_jobs record_deliveries delivery_page record_push_answers streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
+                       open_inserts_of claim_job work_job end_job release_job delete_old_jobs streams_with_old_checks record_deliveries delivery_page record_push_answers streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
         )
         select g.privilege, p.oid, p.proname, p.pronargs, p.proretset, p.proargnames, p.proargmodes, p.prorettype,
                string_to_array(pg_catalog.oidvectortypes(p.proargtypes), ', ') as types

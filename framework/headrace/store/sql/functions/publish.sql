@@ -22,10 +22,13 @@ begin
         select format('headrace_streams.%I', p_stream.name || a.suffix) as name, a.arguments, format(a.body, p_stream.relation) as body
         from (values
             ('.append', 'p_keys text[], p_data json[], p_headers json[]',
-             'declare v_count bigint; begin '
+             'declare v_count bigint; v_together boolean; begin '
+             'v_together := headrace_internal.check_together(p_keys, p_data, p_headers); '
              'insert into %s (key, data, headers) '
              'select pg_catalog.unnest(p_keys), pg_catalog.unnest(p_data), pg_catalog.unnest(p_headers); '
-             'get diagnostics v_count = row_count; return v_count; end'),
+             'get diagnostics v_count = row_count; '
+             'if v_together then v_together := headrace_internal.end_checked(); end if; '
+             'return v_count; end'),
             ('.append_one', 'p_key text, p_data json, p_headers json',
              'declare v_seq bigint; begin '
              'insert into %s (key, data, headers) values (p_key, p_data, p_headers) returning seq into v_seq; '
@@ -77,6 +80,7 @@ declare
     v_drawn      bigint;
     v_full       boolean;
     v_per_key    boolean;
+    v_xid        xid8;          -- assigning it is cheaper than PERFORM, which starts a statement
     v_appender   text;
     v_count      bigint;
 begin
@@ -92,7 +96,7 @@ begin
     if headrace_internal.may_expire(p_headers) then
         perform headrace_internal.check_expiry(p_headers);
     end if;
-    perform pg_current_xact_id();
+    v_xid := pg_current_xact_id();
     if p_message_ids is not null or p_deliver_at is not null then
         select c.count into v_count from headrace_internal.publish_or_schedule(
             headrace_internal.require_stream(p_stream), p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
@@ -108,6 +112,7 @@ begin
             get diagnostics v_count = row_count;
         end if;
     end if;
+    -- Read last, because a standby can't read an unlogged table, and its refusal to publish must come first.
     if (select until from headrace_internal.waits where stream_id = v_id order by until desc limit 1) > clock_timestamp() then
         perform headrace_internal.notify_stream(v_id);
     end if;
@@ -127,6 +132,7 @@ declare
     v_drawn      bigint;
     v_full       boolean;
     v_per_key    boolean;
+    v_xid        xid8;          -- assigning it is cheaper than PERFORM, which starts a statement
     v_appender   text;
     v_seq        bigint;
 begin
@@ -142,7 +148,7 @@ begin
     if headrace_internal.may_expire(array[p_headers]) then
         perform headrace_internal.check_expiry(array[p_headers]);
     end if;
-    perform pg_current_xact_id();
+    v_xid := pg_current_xact_id();
     if p_message_id is not null or p_deliver_at is not null then
         select c.seqs[1] into v_seq from headrace_internal.publish_or_schedule(
             headrace_internal.require_stream(p_stream), array[p_key], array[p_data], array[p_headers], array[p_message_id],
@@ -243,9 +249,7 @@ begin
                             on conflict (stream_id, message_id) do update set seq = excluded.seq', p_stream.relation)
             using p_stream.id, v_due.ids, v_due.keys, v_now;
     else
-        execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
-                        select array_agg(seq order by seq) from published', p_stream.relation)
-            into seqs using v_due.keys, v_due.data, v_due.headers;
+        seqs := headrace_internal.append_returning_seqs(p_stream, v_due.keys, v_due.data, v_due.headers);
         -- All of these ids have rows already. An update with a join would read all ids whenever the planner believes
         -- that the table is empty.
         insert into headrace_internal.message_ids (stream_id, message_id, published_at, seq)
@@ -253,6 +257,22 @@ begin
             on conflict (stream_id, message_id) do update set seq = excluded.seq;
     end if;
     count := count + cardinality(seqs);
+end $$;
+
+-- Append messages, and return their seqs in their order.
+create or replace function headrace_internal.append_returning_seqs(
+    p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[]
+) returns bigint[]
+language plpgsql as $$
+declare
+    v_seqs  bigint[];
+begin
+    perform headrace_internal.check_together(p_keys, p_data, p_headers);
+    execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
+                    select array_agg(seq order by seq) from published', p_stream.relation)
+        into v_seqs using p_keys, p_data, p_headers;
+    perform headrace_internal.end_checked();
+    return v_seqs;
 end $$;
 
 -- The time for which a message id is remembered longer than the stream's dedupe_window. Ids of webhooks whose
@@ -295,6 +315,7 @@ begin
     if v_due.keys is null then
         return '{}';
     end if;
+    perform headrace_internal.check_together(v_due.keys, v_due.data, v_due.headers);
     execute format($sql$
         with drawn as materialized (
             select *, nextval($5::regclass) as seq from unnest($1, $2, $3, $4) as d(key, data, headers, digest)
@@ -316,6 +337,7 @@ begin
         select array_agg(seq order by seq) from (select seq from moved union all select seq from added) as s
         $sql$, p_stream.relation)
         into v_seqs using v_due.keys, v_due.data, v_due.headers, v_due.digests, p_stream.sequence;
+    perform headrace_internal.end_checked();
     if v_seqs[1] < v_held.largest then      -- rows move to new seqs here, so the primary key may not reject a seq
                                             -- that was used before
         perform headrace_internal.raise_sequence_behind(p_stream.sequence, v_seqs[1], greatest(v_held.largest, headrace_internal.largest_seq(p_stream)));

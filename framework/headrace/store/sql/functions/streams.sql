@@ -63,11 +63,7 @@ begin
     -- A seq that was drawn before the xid must not be inserted. The identity refuses an INSERT that names a seq. With
     -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace_internal.upsert_messages does the
     -- writes.
-    -- The key's grammar, as in NATS: tokens separated by dots, none empty, none exactly "*" or ">", and no blanks or
-    -- control characters. It is one expression, because one pass over the key is cheaper than several tests.
-    -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on
-    -- the way.
-    -- An escaped NUL is valid JSON, but Postgres could never return the string that contains it.
+    -- What a message must be: see checks.sql.
     if p_stream.one_message_per_key then
         execute format('create sequence %s', p_stream.sequence);
     end if;
@@ -76,17 +72,10 @@ begin
             xid         xid8 not null default pg_current_xact_id(),
             seq         bigint %2$s constraint %3$I primary key,
             created_at  timestamptz not null default clock_timestamp(),
-            key         text collate "C" not null
-                        constraint valid_key check (octet_length(key) <= 1024 and key !~
-                            '(^|\.)[*>]?(\.|$)|[\u0001-\u0020\u007F-\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]'),
-            data        json not null
-                        constraint no_nul check (position('\u0000' in data::text) = 0
-                                                 or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
-            headers     json
-                        constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object'),
-            constraint message_size check (
-                pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= 700000   -- however well it is compressed
-                or octet_length(data::text) + coalesce(octet_length(headers::text), 0) <= 200000000)
+            key         text collate "C" not null,
+            data        json not null,
+            headers     json,
+            constraint valid_message check (%5$s)
         ) %4$s
         $ddl$, p_stream.relation,
         case when p_stream.one_message_per_key then format('not null default nextval(%L)', p_stream.sequence)
@@ -96,7 +85,8 @@ begin
             -- Every update leaves a dead row: vacuum early, by count, and never wait for the lock to truncate the
             -- file.
             'with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-                   autovacuum_analyze_scale_factor = 0.5, vacuum_truncate = off)' end);
+                   autovacuum_analyze_scale_factor = 0.5, vacuum_truncate = off)' end,
+        headrace_internal.check_of_messages());
     if p_stream.one_message_per_key then
         execute format('alter sequence %s owned by %s.seq', p_stream.sequence, p_stream.relation);
     end if;

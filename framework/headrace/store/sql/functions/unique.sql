@@ -163,9 +163,7 @@ begin
         execute format('select array_agg(m.seq order by d.place) from unnest($1) with ordinality as d(key, place) join %s as m using (key)', p_stream.relation)
             into v_seqs using p_keys;
     else
-        execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
-                        select array_agg(seq order by seq) from published', p_stream.relation)
-            into v_seqs using p_keys, p_data, p_headers;
+        v_seqs := headrace_internal.append_returning_seqs(p_stream, p_keys, p_data, p_headers);
         v_count := cardinality(v_seqs);
     end if;
     -- All of these keys have rows already. An update with a join would read all rows whenever the planner believes that

@@ -129,6 +129,7 @@ begin
     end if;
 end $$;
 
+-- The staging table has checked its rows already.
 create or replace function headrace_internal.append_staged(p_stream headrace_internal.streams, p_write headrace_internal.writes, p_parts json) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
@@ -136,6 +137,7 @@ declare
     v_rows   bigint;
     v_count  bigint := 0;
 begin
+    perform headrace_internal.trust_staging();
     for v_part in
         select p.attempt, p.rows from json_to_recordset(p_parts) as p(partition int, attempt uuid, rows bigint)
         where p.rows > 0 order by p.partition
@@ -146,6 +148,7 @@ begin
         perform headrace_internal.require_all_parts(p_stream.name, p_write.write_id, v_part.rows, v_rows);
         v_count := v_count + v_rows;
     end loop;
+    perform headrace_internal.end_checked();
     return v_count;
 end $$;
 
