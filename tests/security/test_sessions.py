@@ -256,10 +256,14 @@ async def test_a_session_outlives_a_short_outage() -> None:
     now, away = 0.0, False
 
     class Away:
-        async def fetchrow(self, *_: Any) -> dict[str, Any]:
+        async def fetch(self, _: str, digests: list[bytes], mounts: list[str]) -> list[dict[str, Any]]:
             if away:
                 raise StoreUnavailable("away")
-            return {"token_id": "t", "expires_at": datetime.now(UTC) + timedelta(hours=1)}
+            until = datetime.now(UTC) + timedelta(hours=1)
+            return [
+                {"digest": digest, "mount": mount, "token_id": "t", "expires_at": until}
+                for digest, mount in zip(digests, mounts, strict=True)
+            ]
 
     sessions = Sessions(Away, 60.0, lambda: now)  # type: ignore[arg-type]
     assert await sessions.find("hs_x", "/") is not None

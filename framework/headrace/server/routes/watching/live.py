@@ -205,7 +205,7 @@ async def live_stream(request: AnyRequest, context: Context, stream: StreamRef) 
     row = await stream_row(context, request, snapshot, stream)
     if _is_known(request, _etag(request, context.live, snapshot, None)):
         return _answer(request, context.live, snapshot, None, lambda: None)
-    info = await _or_none(lambda: _stream_info(context, row))
+    info = await _or_none(lambda: context.live.kept.get(row.id, lambda: _stream_info(context, row)))
     snapshot.with_rates(row)
     found = LiveStream(**_fields(row), info=info)
     return _answer(request, context.live, snapshot, None, lambda: LiveStreamAnswer(found, snapshot.at))
@@ -251,7 +251,8 @@ async def live_consumer(
     row = consumer_row(snapshot, of, unmarked(consumer))
     if _is_known(request, _etag(request, context.live, snapshot, None)):
         return _answer(request, context.live, snapshot, None, lambda: None)
-    info = await _or_none(lambda: _consumer_info(context, request, row))
+    info = await _or_none(lambda: context.live.kept.get(row.id, lambda: _consumer_info(context, row)))
+    info = None if info is None else await context.visible(request, info)
     reports = snapshot.reports.get((row.stream, row.name), ())
     snapshot.with_rates(row)
     found = LiveConsumer(
@@ -344,9 +345,9 @@ async def _stream_info(context: RouteContext, row: StreamRow) -> StreamInfo:
     return await engine.admin.stream(row.name)
 
 
-async def _consumer_info(context: RouteContext, request: AnyRequest, row: ConsumerRow) -> ConsumerInfo:
+async def _consumer_info(context: RouteContext, row: ConsumerRow) -> ConsumerInfo:
     engine = await context.engine_of(row.database)
-    return await context.visible(request, await engine.admin.consumer(row.stream, row.name))
+    return await engine.admin.consumer(row.stream, row.name)
 
 
 async def _or_none(read: Callable[[], Any]) -> Any:
@@ -365,11 +366,8 @@ def _fields(row: StreamRow | ConsumerRow) -> dict[str, Any]:
 
 def _in_words(reason: str, actors: int) -> str:
     """A decision of the governor as a sentence."""
-    return (
-        f"{actors:,} actors: {reason}."
-        if reason
-        else f"{actors:,} actors. The governor has not changed the number yet."
-    )
+    counted = f"{actors:,} {'actor' if actors == 1 else 'actors'}"
+    return f"{counted}: {reason}." if reason else f"{counted}. The governor has not changed the number yet."
 
 
 # --- lists

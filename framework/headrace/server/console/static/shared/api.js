@@ -55,11 +55,12 @@ export function query(values) {
  * Sends a request.
  * @param {string} method
  * @param {string} target path and query below the API's root
- * @param {{body?: unknown, signal?: AbortSignal, etag?: string}} [options]
+ * @param {{body?: unknown, signal?: AbortSignal, etag?: string, poll?: boolean}} [options] `poll`: it asks again, and may wait
  * @returns {Promise<{status: number, body: any, etag: string | null}>} `status` is 304 if nothing has changed
  */
-export async function request(method, target, { body, signal, etag } = {}) {
+export async function request(method, target, { body, signal, etag, poll = false } = {}) {
   const headers = { ...HEADERS };
+  if (poll) headers["x-headrace-console"] = "poll";
   if (body !== undefined) headers["content-type"] = "application/json";
   if (etag) headers["if-none-match"] = etag;
   let answer;

@@ -31,10 +31,9 @@ export default function Consumer({ names: [stream, name] }) {
   const at = consumerAt(stream, name);
   const tabs = [["work", "Work"], ["messages", "Messages"], ["blocked", "Blocked keys", row.blocked], ["charts", "Charts"], ...(row.kind === "push" ? [["push", "Push"]] : []), ["settings", "Settings"]];
   return html`
-    <${Heading} title=${name} trail=${trail} state=${html`<${State} state=${row.state} title=${row.reason} />`}>
+    <${Heading} title=${name} trail=${trail} state=${html`<${State} state=${row.state} />`}>
       <${Acts} row=${row} again=${live.again} />
     <//>
-    ${row.reason ? html`<p class="reason">${row.reason}</p>` : null}
     <div class="figures" role="group" aria-label="State of the consumer">
       <${Figure} label="Finished" value=${rate(row.finish_rate)} unit="/s" />
       <${Figure} label="Lag" value=${short(row.lag)} />
@@ -117,7 +116,7 @@ function Processes({ row }) {
         : html`<${Empty} title="No process works on it">${row.kind === "push" ? "A server sends its messages once one runs." : html`Start a worker with <code>headrace run</code>, or receive over HTTP. Receivers over HTTP are not listed here.`}<//>`}
     <//>
     ${row.governor.length
-      ? html`<${Section} title="The governor's words" id="governor">
+      ? html`<${Section} title="Why so many actors" id="governor">
           <ul class="governor">${row.governor.map((one) => html`<li key=${one.process_id}>${one.text}</li>`)}</ul>
         <//>`
       : null}
