@@ -21,11 +21,12 @@ _FUNCTION = re.compile(r"headrace_(?:internal|granted)\.(\w+)")
 
 
 class Tally(msgspec.Struct):
-    """What one statement has cost: how often it was sent, and the total and longest time until its answer."""
+    """What one statement has cost: how often it was sent, and the total, longest and shortest time until its answer."""
 
     count: int = 0
     seconds: float = 0.0
     longest: float = 0.0
+    shortest: float = 3600.0
 
 
 tallies: dict[str, Tally] = {}
@@ -48,24 +49,21 @@ def install() -> None:
         finally:
             took = time.perf_counter() - began
             tally = tallies.setdefault(name_of(statement), Tally())
-            tally.count, tally.seconds, tally.longest = (
-                tally.count + 1,
-                tally.seconds + took,
-                max(tally.longest, took),
-            )
+            tally.count, tally.seconds = tally.count + 1, tally.seconds + took
+            tally.longest, tally.shortest = max(tally.longest, took), min(tally.shortest, took)
 
     Connection._watched = counted  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, lambda *_: write())
 
 
 def write() -> None:
-    """Write the counts so far, and begin anew with the longest times."""
+    """Write the counts so far, and begin anew with the longest and shortest times."""
     target = Path(os.environ[FILE])
     aside = target.with_suffix(".new")
     aside.write_bytes(msgspec.json.encode(tallies))
     aside.replace(target)
     for tally in tallies.values():
-        tally.longest = 0.0
+        tally.longest, tally.shortest = 0.0, 3600.0
 
 
 if __name__ == "__main__":

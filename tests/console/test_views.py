@@ -174,7 +174,7 @@ def test_a_push_consumer_shows_its_target_what_that_answered_and_its_breaker(ope
     page.tab.locator("tbody").get_by_text("200").first.wait_for()
     page.tab.locator("tbody").get_by_text("503").first.wait_for()
     page.tab.locator(".facts").get_by_text("closed").wait_for()
-    assert "hidden" not in page.tab.content()
+    assert "s3cr3t" not in page.tab.content()
     page.view("", "Overview")
     page.click("payments / erp", "link")
     page.settled("erp")

@@ -184,7 +184,7 @@ class World:
         await admin.pause("payments", "ledger", None)
         await admin.create_source(WebhookSpec(name="shop", stream="payments", signature="standard", secrets=(SECRET,)))
         for name, path in (("receipts", "receipts"), ("erp", "away")):
-            push = Push(url=f"{self.target}/{path}", headers={"x-key": "hidden"}, timeout=2.0)
+            push = Push(url=f"{self.target}/{path}", headers={"x-key": "s3cr3t"}, timeout=2.0)
             await admin.create_consumer(ConsumerSpec(stream="payments", name=name, push=push))
         for statement in TABLES:
             await self.app.database.fetch(statement)
