@@ -67,7 +67,9 @@ async def console(options: Options) -> Result:
                 for name, one in phase.pop("statements").items()
                 if (found := _added(one, idle.get(name, {}))) is not None
             }
-            costs[count] = phase["queries_of_console_per_second"] = sum(one["per_second"] for one in phase["costs"].values())
+            costs[count] = phase["queries_of_console_per_second"] = sum(
+                one["per_second"] for one in phase["costs"].values()
+            )
     _check(phases, costs)
     return Result(
         benchmark="console",
@@ -185,9 +187,9 @@ class Looking(msgspec.Struct):
         """The server's counts of its statements."""
         self.tally.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
-        while not self.tally.exists():  # noqa: ASYNC110, ASYNC240 - nothing reports it
+        while not self.tally.exists():  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.01)
-        return msgspec.json.decode(self.tally.read_bytes(), type=dict[str, Tally])  # noqa: ASYNC240
+        return msgspec.json.decode(self.tally.read_bytes(), type=dict[str, Tally])
 
 
 async def _transactions(place: Bench) -> int:

@@ -38,7 +38,7 @@ TABLES = (
     "create table returns (id int primary key, reason text)",
     "insert into products select n, 'product ' || n, n * 1.5 from generate_series(1, 400) as n",
 )
-BACKFILL_RATE = 60
+BACKFILL_RATE = 40
 """Rows a second, so that a backfill of the products is seen under way."""
 
 T = TypeVar("T")

@@ -16,9 +16,12 @@ from starlette.routing import Mount
 
 from headrace import App, store
 from headrace.model.errors import StoreUnavailable
+from headrace.server.access import attempts
 from headrace.server.access.ambient import Ambient, AmbientCredentials
+from headrace.server.access.attempts import Attempts
 from headrace.server.access.sessions import COOKIE, Sessions, secret_of
 from headrace.server.asgi import Server
+from headrace.server.errors import Problem
 from headrace.server.options import Options
 from tests.server.calling import Api
 
@@ -276,6 +279,44 @@ async def test_a_session_outlives_a_short_outage() -> None:
         await sessions.find("hs_x", "/")
     away, now = False, 63.0
     assert await sessions.find("hs_x", "/") is not None
+
+
+async def test_an_address_that_fails_too_often_is_refused_before_the_database_is_asked(
+    api: Api, signed_in: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BURST", 3)
+    monkeypatch.setattr(attempts, "PER_SECOND", 0.001)
+    guessed = {"cookie": f"{COOKIE}=hs_{'a' * 43}"}
+    for _ in range(3):  # one secret counts once
+        assert (await api.client.get("/v1/me", headers=guessed)).status_code == 401
+    for _ in range(2):
+        assert (await _sign_in(api, "hr_0123456789ab_" + "0" * 40)).status_code == 401
+    refused = await _sign_in(api, "hr_0123456789ab_" + "0" * 40)
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_attempts")
+    assert int(refused.headers["retry-after"]) > 0
+    another = await api.client.get("/v1/me", headers={"cookie": f"{COOKIE}=hs_{'b' * 43}"})
+    assert another.status_code == 429
+    assert (await api.client.get("/v1/me", headers=signed_in)).status_code == 200
+
+
+async def test_failed_attempts_are_forgotten_and_their_addresses_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(attempts, "BURST", 2)
+    monkeypatch.setattr(attempts, "MAX_ADDRESSES", 2)
+    counted = Attempts(lambda: now)
+    first, same, other = ({"client": (address, 1)} for address in ("2001:db8::1", "2001:db8::2", "192.0.2.1"))
+    for _ in range(2):
+        counted.check(first)
+        counted.failed(first)
+    with pytest.raises(Problem):
+        counted.check(same)
+    counted.check(other)
+    now = 1.0
+    counted.check(first)
+    counted.failed(first)
+    for number in range(2):
+        counted.failed({"client": (f"192.0.2.{number}", 1)})
+    counted.check(first)
 
 
 async def test_only_whole_cookies_count() -> None:

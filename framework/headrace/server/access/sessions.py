@@ -70,7 +70,10 @@ class Sessions:
         longer exists, or is revoked or expired."""
         secret = f"hs_{secrets.token_urlsafe(32)}"
         seconds = await store.begin_session(self._database(), digest(secret), token_id, mount, self._lifetime)
-        return None if seconds is None else (secret, seconds)
+        if seconds is None:
+            return None
+        self._found[digest(secret), mount] = CachedSession(token_id, time.time() + seconds, -math.inf)
+        return secret, seconds
 
     async def end(self, secret: str) -> None:
         """End a session. Other servers apply it within two seconds."""
@@ -78,6 +81,10 @@ class Sessions:
         await store.end_session(self._database(), found)
         for key in [key for key in self._found if key[0] == found]:
             del self._found[key]
+
+    def has_read(self, secret: str, mount: str) -> bool:
+        """Return whether a secret was looked up before, and with whatever result."""
+        return (digest(secret), mount) in self._found
 
     async def find(self, secret: str, mount: str) -> CachedSession | None:
         """Return the session of a secret. None if there is none at this mount point. Raises `StoreUnavailable` if it was

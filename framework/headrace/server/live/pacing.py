@@ -14,10 +14,10 @@ from headrace.server.errors import Problem
 
 T = TypeVar("T")
 
-RATE = 1.0
+RATE = 2.0
 """Reads a second that all screens together may cause, beside the snapshots."""
 
-BURST = 3.0
+BURST = 4.0
 """Reads that may come at once after a pause."""
 
 LONGEST = 5.0
@@ -63,7 +63,12 @@ class Pace:
         """Wait for a turn. Raises a `Problem` with 429 if it doesn't come soon."""
         seconds = self.take(LONGEST)
         if seconds is None:
-            raise Problem(429, "too_many_screens", "Too many screens are open. This one is refreshed later.", headers={"retry-after": "5"})
+            raise Problem(
+                429,
+                "too_many_screens",
+                "Too many screens are open. This one is refreshed later.",
+                headers={"retry-after": "5"},
+            )
         if seconds:
             await anyio.sleep(seconds)
 
@@ -113,9 +118,9 @@ class KeptReads:
                 self._locks.pop(key, None)
 
     async def _read(self, key: str, read: Callable[[], Awaitable[Any]]) -> _Kept:
-        round, read_at = self._round, self._clock()
+        started, read_at = self._round, self._clock()
         kept = _Kept(await read(), read_at)
-        if round == self._round:  # else it may be from before the change
+        if started == self._round:  # else it may be from before the change
             self._kept[key] = kept
             while len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]

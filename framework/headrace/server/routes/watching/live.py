@@ -75,6 +75,10 @@ class DatabaseFacts(Struct, kw_only=True):
     version: str | None
     size_bytes: int | None
     clock_offset_seconds: Annotated[float | None, Meta(description="How far its clock is ahead of the server's.")]
+    role: Annotated[
+        str | None,
+        Meta(description="The database role of the server, as in the audit log. null without a scope for all streams."),
+    ]
     error: str | None
 
 
@@ -306,7 +310,8 @@ def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | No
         ),
         database=DatabaseFacts(
             reachable=state.error is None, version=None if facts is None else facts.version,
-            size_bytes=None if facts is None else facts.size, clock_offset_seconds=state.clock_offset, error=state.error,
+            size_bytes=None if facts is None else facts.size, clock_offset_seconds=state.clock_offset,
+            role=None if facts is None or visible is not None else facts.role, error=state.error,
         ),
         totals=snapshot.totals(visible), attention=attention(streams, consumers, sources, processes),
         unavailable=sorted(state.away),

@@ -58,7 +58,10 @@ function poll(target, interval, setState) {
     } catch (error) {
       if (aborting.signal.aborted) return;
       failures += 1;
-      if (error.status === 429 && polled) return; // the server is asked by many, so what was read stays for a while
+      if (error.status === 429 && polled) {
+        failures = 1; // many screens are open, so what was read stays for a while
+        return;
+      }
       setState((old) => ({ ...old, target, data: old.target === target ? old.data : undefined, error }));
     } finally {
       running = false;

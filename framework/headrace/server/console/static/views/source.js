@@ -11,7 +11,7 @@ import { Copies, Copy, Empty, Facts, Failure, Heading, Loading, Section, State, 
 import { Backfills } from "./backfills.js";
 
 export default function Source({ names: [name] }) {
-  const source = useLive(path`sources/${name}`, 3000);
+  const source = useLive(path`sources/${name}`, 4000);
   const sources = useLive("live/sources");
   const found = source.data;
   const trail = [["Sources", "sources"]];
@@ -72,7 +72,7 @@ const FAILURES = [
 
 function Failures({ source }) {
   const target = path`sources/${source.name}/failures`;
-  const live = useLive(target, 3000);
+  const live = useLive(target, 4000);
   const rows = live.data?.data;
   if (!rows?.length) return live.error && !live.data ? html`<${Failure} error=${live.error} />` : null;
   const more = live.data.next ?? null;
