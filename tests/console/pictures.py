@@ -12,10 +12,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headrace import App
+from headrace.model.errors import BackfillExists
 from tests.console import browser as browsers
 from tests.console.page import Page
 from tests.console.test_views import VIEWS
@@ -124,7 +126,8 @@ def _show(page: Page, made: World, name: str) -> None:
         "publish": ("streams/orders", "orders"),
     }.get(name) or VIEWS[name]
     if name == "source-postgres":
-        made.do(lambda app: app.admin.start_backfill("warehouse"))
+        with suppress(BackfillExists):
+            made.do(lambda app: app.admin.start_backfill("warehouse"))
         time.sleep(SETTLED)
     page.view(path, heading)
     if name == "overview":

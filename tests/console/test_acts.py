@@ -178,6 +178,27 @@ def test_dead_letters_are_exported(open_page: OpenPage, tmp_path: Path) -> None:
     assert all(one["seq"] % 40 == 7 for one in letters)
 
 
+def test_one_dead_letter_and_the_selected_are_exported(open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page("streams/orders/consumers/bill/dead-letters")
+    boxes = page.tab.locator("tbody input[type=checkbox]")
+    boxes.nth(1).wait_for()
+    seqs = [int(page.cells(row)[1]) for row in (0, 1)]
+    for row in (0, 1):
+        boxes.nth(row).check()
+    exported = []
+    for name, place in (
+        ("Export the selected", page.tab.locator(".list-head")),
+        ("Export", page.tab.locator(".letter")),
+    ):
+        if name == "Export":
+            page.tab.locator("tbody button.link").first.click()
+        with page.tab.expect_download() as waiting:
+            place.get_by_role("link", name=name, exact=True).click()
+        waiting.value.save_as(tmp_path / "letters")
+        exported.append([json.loads(line)["seq"] for line in (tmp_path / "letters").read_text().splitlines()])
+    assert exported == [sorted(seqs), seqs[:1]]
+
+
 def test_a_blocked_key_shows_its_head_and_goes_on_when_that_is_discarded(open_page: OpenPage, world: World) -> None:
     page = open_page("streams/orders/consumers/bill?tab=blocked")
     head = page.get("link", re.compile("^message")).first

@@ -31,6 +31,7 @@ PATIENCE = 30.0
 """Seconds within which the server is ready."""
 
 SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
+PROXY_USER = "X-Forwarded-User"
 COUNTRIES = ("us", "de", "fr", "jp")
 
 TABLES = (
@@ -159,7 +160,10 @@ class World:
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self.app = App(self._proxy.url(), streams=["orders", "payments", "emails"])
         _declare(self.app)
-        server = Server(self.app, Options(push_allow=("loopback",), push_refresh_interval=0.5))
+        options = Options(
+            push_allow=("loopback",), push_refresh_interval=0.5, proxy_user_header=PROXY_USER, proxy_from=("127.0.0.1",), proxy_token="people",
+        )  # fmt: skip
+        server = Server(self.app, options)
         self._runner = ServerRunner(
             self.app,
             server,
@@ -178,6 +182,7 @@ class World:
     async def _prepare(self) -> None:
         admin = self.app.admin
         self.admin = (await admin.create_token("ops", ["admin"])).token
+        await admin.create_token("people", ["consume"])
         self.reader = (await admin.create_token("reader", ["consume:orders"])).token
         await admin.create_consumer(ConsumerSpec(stream="payments", name="ledger"))
         await admin.create_consumer(ConsumerSpec(stream="emails", name="send", max_deliver=3))

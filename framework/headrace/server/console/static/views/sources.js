@@ -16,9 +16,18 @@ const COLUMNS = [
   { name: "rate", title: "Changes/s", cell: (row) => rate(row.changes_rate), number: true },
   { name: "behind", title: "Behind", cell: (row) => size(row.behind_bytes), number: true },
   { name: "held", title: "WAL held", cell: (row) => size(row.wal_held_bytes), number: true, hint: "that the slot keeps at the captured server" },
+  { name: "backfills", title: "Backfills", cell: (row) => html`<${BackfillsUnderWay} rows=${row.backfills} />` },
   { name: "failures", title: "Failed changes", cell: (row) => html`<span class=${row.failures ? "bad" : ""}>${number(row.failures)}</span>`, number: true },
   { name: "reason", title: "Reason", cell: (row) => row.reason ?? "–", width: "wide" },
 ];
+
+/** The progress of the backfills that are queued or running, the first ones of many. */
+export function BackfillsUnderWay({ rows }) {
+  if (!rows.length) return "–";
+  return html`${rows.slice(0, 3).map((one) => html`<span class="progress" key=${one.id} title=${one.table}>
+    ${one.done === null ? one.state : html`<progress max="1" value=${one.done} aria-label=${`Backfill of ${one.table}`}></progress> ${Math.round(one.done * 100)} %`}</span> `)}
+    ${rows.length > 3 ? `and ${number(rows.length - 3)} more` : null}`;
+}
 
 export default function Sources() {
   const live = useLive("live/sources");
