@@ -33,6 +33,9 @@ QUALITY = 32
 SETTLED = 4.0
 """Seconds until there are rates of the last seconds."""
 
+UNSALEABLE = "insert into products values (901, 'umbrella', null), (902, 'anvil', null) on conflict do nothing"
+"""Rows that can't become messages."""
+
 MOST_BYTES = 1_900_000
 """The largest size of all pictures together."""
 
@@ -73,7 +76,6 @@ def _furnish(made: World) -> None:
 
     made.do(work)
     made.do(_history)
-    made.do(lambda app: app.database.fetch("insert into products values (901, 'umbrella', null), (902, 'anvil', null)"))
     consumer = "/v1/streams/emails/consumers/send"
     for path, body in (
         (f"{consumer}/pause", {"until": None}),
@@ -126,6 +128,7 @@ def _show(page: Page, made: World, name: str) -> None:
         "publish": ("streams/orders", "orders"),
     }.get(name) or VIEWS[name]
     if name == "source-postgres":
+        made.do(lambda app: app.database.fetch(UNSALEABLE))
         with suppress(BackfillExists):
             made.do(lambda app: app.admin.start_backfill("warehouse"))
         time.sleep(SETTLED)

@@ -215,11 +215,11 @@ def test_an_act_is_copied_as_curl_and_as_a_command(open_page: OpenPage, world: W
     page.click("Pause", exact=True)
     dialog = page.tab.locator("dialog[open]")
     copied = {}
-    for name in ("Copy as curl", "Copy as CLI"):
+    for name, begin in (("Copy as curl", "curl"), ("Copy as CLI", "headrace")):
         dialog.get_by_role("button", name=name).click()
-        dialog.get_by_role("button", name="Copied").wait_for()
+        page.until(f"navigator.clipboard.readText().then((text) => text.startsWith('{begin} '))")
         copied[name] = page.tab.evaluate("navigator.clipboard.readText()")
-        dialog.get_by_role("button", name=name).wait_for()
+    dialog.get_by_role("button", name="Copied").first.wait_for()
     assert copied["Copy as curl"] == (
         f'curl -X POST {world.url}/v1/streams/emails/consumers/send/pause -H "Authorization: Bearer $HEADRACE_TOKEN"'
         """ -H 'Content-Type: application/json' -d '{"until":null}'"""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.console import browser as browsers
 from tests.console.conftest import OpenPage
+from tests.console.page import Page
 from tests.console.world import World, deliver
 from tests.versions.packages import NotFetchedError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
 
 pytestmark = pytest.mark.process
 
@@ -46,17 +53,28 @@ def axe() -> str:
         pytest.skip(f"THE CONSOLE'S ACCESSIBILITY IS NOT TESTED: {error}")
 
 
+@pytest.fixture(scope="module")
+def wanderer(world: World, sessions: Callable[..., BrowserContext]) -> Iterator[Page]:
+    """A page that goes from view to view."""
+    page = Page(sessions(world.admin), world.url)
+    yield page.view("")
+    page.close()
+
+
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_is_accessible_and_fits_every_window(open_page: OpenPage, axe: str, name: str) -> None:
+def test_a_view_is_accessible_and_fits_every_window(wanderer: Page, axe: str, name: str) -> None:
     path, heading = VIEWS[name]
-    page = open_page(path)
-    page.settled(heading)
+    page = wanderer
+    page.tab.emulate_media(color_scheme="light")
+    page.tab.set_viewport_size({"width": 1280, "height": 900})
+    page.go(path, heading)
     assert page.overflow() <= 0
     assert page.accessible(axe) == []
     page.tab.emulate_media(color_scheme="dark")
     page.tab.set_viewport_size({"width": 390, "height": 844})
     assert page.overflow() <= 0
     assert page.accessible(axe) == []
+    page.check()
 
 
 def test_the_page_for_signing_in_is_accessible(open_page: OpenPage, axe: str) -> None:
@@ -185,6 +203,9 @@ def test_a_source_that_stopped_shows_the_statement_that_mends_it(open_page: Open
     page.see("The captured database has no publication returns.")
     statement = page.tab.locator(".mend pre").inner_text()
     world.do(lambda app: app.database.fetch(statement))
+    for verb in ("Pause", "Resume"):  # else it is tried again after ten seconds
+        page.click(verb, exact=True)
+        page.act(verb)
     page.tab.locator("h1 ~ .state, .heading .state").get_by_text("running").first.wait_for()
     page.tab.locator(".mend").wait_for(state="detached")
     page.view("sources", "Sources")
