@@ -14,8 +14,8 @@ from headrace.server.errors import Problem
 
 T = TypeVar("T")
 
-RATE = 2.0
-"""Reads a second that all screens together may cause, beside the snapshots."""
+RATE = 1.0
+"""Reads a second that all screens together may cause, beside the snapshots. One takes up to five short statements."""
 
 BURST = 4.0
 """Reads that may come at once after a pause."""

@@ -38,7 +38,7 @@ function Standing({ stream, row }) {
 
 export default function Message({ names: [stream, seq] }) {
   const target = path`streams/${stream}/journeys/${seq}`;
-  const live = useLive(target, 2000);
+  const live = useLive(target, 3000);
   const trail = [["Streams", "streams"], [stream, streamAt(stream)]];
   const title = `Message ${number(Number(seq))}`;
   const found = live.data?.data;

@@ -11,7 +11,7 @@ import { Copies, Copy, Empty, Facts, Failure, Heading, Loading, Section, State, 
 import { Backfills } from "./backfills.js";
 
 export default function Source({ names: [name] }) {
-  const source = useLive(path`sources/${name}`, 4000);
+  const source = useLive(path`sources/${name}`, 5000);
   const sources = useLive("live/sources");
   const found = source.data;
   const trail = [["Sources", "sources"]];
@@ -57,7 +57,7 @@ function Capture({ source, row }) {
       ["Last commit", html`<${Time} at=${source.capture.facts?.committed_at} />`],
       ["Changed", html`<${Time} at=${source.updated_at} />`],
     ]} />
-    <${Backfills} source=${source} />
+    <${Backfills} source=${source} underWay=${row.backfills ?? []} />
     <${Failures} source=${source} />
   `;
 }
@@ -72,7 +72,7 @@ const FAILURES = [
 
 function Failures({ source }) {
   const target = path`sources/${source.name}/failures`;
-  const live = useLive(target, 4000);
+  const live = useLive(target, 5000);
   const rows = live.data?.data;
   if (!rows?.length) return live.error && !live.data ? html`<${Failure} error=${live.error} />` : null;
   const more = live.data.next ?? null;
@@ -112,7 +112,7 @@ const DELIVERIES = (stream) => [
 
 function Webhook({ source }) {
   const target = path`sources/${source.name}/deliveries?limit=100`;
-  const live = useLive(target, 2000);
+  const live = useLive(target, 3000);
   const rows = live.data?.data;
   const address = new URL(`..${source.path}`, document.baseURI).href;
   return html`
