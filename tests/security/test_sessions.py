@@ -332,3 +332,30 @@ async def test_only_whole_cookies_count() -> None:
         ([], None),
     ):
         assert secret_of([(b"cookie", one.encode("latin-1")) for one in cookies]) == expected, cookies
+
+
+async def test_one_statement_reads_all_sessions_that_are_in_use() -> None:
+    """However many browsers look on."""
+    now, asked = 0.0, []
+
+    class Counting:
+        async def fetch(self, _: str, digests: list[bytes], mounts: list[str]) -> list[dict[str, Any]]:
+            asked.append(len(digests))
+            until = datetime.now(UTC) + timedelta(hours=1)
+            return [
+                {"digest": digest, "mount": mount, "token_id": "t", "expires_at": until}
+                for digest, mount in zip(digests, mounts, strict=True)
+            ]
+
+    sessions = Sessions(Counting, 60.0, lambda: now)  # type: ignore[arg-type]
+    secrets = [f"hs_{number}" for number in range(20)]
+    for now in (0.0, 0.5, 1.5, 2.0, 3.0):
+        for secret in secrets:
+            assert await sessions.find(secret, "/") is not None
+    assert asked == [1] * 20 + [20, 20]
+    now = 10.0
+    assert await sessions.find(secrets[0], "/") is not None
+    assert asked[-1] == 20  # the others were used since the last read
+    now = 20.0
+    assert await sessions.find(secrets[0], "/") is not None
+    assert asked[-1] == 1

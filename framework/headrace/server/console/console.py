@@ -124,7 +124,7 @@ def _shell(path: str, raw: str) -> Page:
     depth = path.count("/") - 1 - raw.lower().count("%2f") + (raw.endswith("/") and not path.endswith("/"))
     found = static_files()
     folder = f"static/{found.version}/"
-    needed = (*_PRELOADED, "views/overview.js", "views/sources.js") if path == HOME else _PRELOADED
+    needed = (*_PRELOADED, "views/overview.js") if path == HOME else _PRELOADED
     preloads = "\n".join(f'<link rel="modulepreload" href="{folder}{name}">' for name in needed)
     body = _SHELL.format(
         base="../" * (depth - 1) or "./", files=folder, preloads=preloads, version=escape(version("headrace"))

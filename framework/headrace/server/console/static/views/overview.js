@@ -6,8 +6,7 @@ import { useLive } from "../shared/live.js";
 import { consumerAt, sourceAt, streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
 import { duration, number, rate, short, size } from "../shared/text.js";
-import { Empty, Facts, Figure, Heading, Loading, Section, State, Time, may } from "../shared/ui.js";
-import { BackfillsUnderWay } from "./sources.js";
+import { BackfillsUnderWay, Empty, Facts, Figure, Heading, Loading, Section, State, Time, may } from "../shared/ui.js";
 
 const CHARTS = [
   ["Messages per second", [["publish_rate", "published"], ["finish_rate", "finished"]], "rate"],

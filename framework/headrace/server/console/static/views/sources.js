@@ -6,7 +6,7 @@ import { useLive } from "../shared/live.js";
 import { sourceAt, streamAt } from "../shared/router.js";
 import { Table } from "../shared/table.js";
 import { number, rate, size } from "../shared/text.js";
-import { Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
+import { BackfillsUnderWay, Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
 
 const COLUMNS = [
   { name: "name", title: "Source", cell: (row) => html`<a href=${sourceAt(row.name)}>${row.name}</a>` },
@@ -20,14 +20,6 @@ const COLUMNS = [
   { name: "failures", title: "Failed changes", cell: (row) => html`<span class=${row.failures ? "bad" : ""}>${number(row.failures)}</span>`, number: true },
   { name: "reason", title: "Reason", cell: (row) => row.reason ?? "–", width: "wide" },
 ];
-
-/** The progress of the backfills that are queued or running, the first ones of many. */
-export function BackfillsUnderWay({ rows }) {
-  if (!rows.length) return "–";
-  return html`${rows.slice(0, 3).map((one) => html`<span class="progress" key=${one.id} title=${one.table}>
-    ${one.done === null ? one.state : html`<progress max="1" value=${one.done} aria-label=${`Backfill of ${one.table}`}></progress> ${Math.round(one.done * 100)} %`}</span> `)}
-    ${rows.length > 3 ? `and ${number(rows.length - 3)} more` : null}`;
-}
 
 export default function Sources() {
   const live = useLive("live/sources");
