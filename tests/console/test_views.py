@@ -266,3 +266,14 @@ def test_failed_changes_are_seen_tried_again_and_dropped(open_page: OpenPage, ax
     page.click("Drop all")
     page.act("Drop all failed changes")
     page.tab.locator("[aria-labelledby=failures]").wait_for(state="detached")
+
+
+def test_an_entry_of_the_audit_log_that_another_role_wrote_is_marked(open_page: OpenPage, world: World) -> None:
+    forged = """insert into headrace_internal.audit (id, actor, via, role, action, stream, object_kind, object_name, details)
+        values (headrace_internal.audit_id(clock_timestamp()), 'ops', 'console', 'app_billing', 'stream.update', 'orders', 'stream', 'orders', '{}')"""
+    world.do(lambda app: app.database.fetch(forged))
+    page = open_page("audit?action=stream.update")
+    page.see("as role app_billing")
+    page.view("audit?action=stream.create", "Audit log")
+    page.tab.locator("tbody tr").first.wait_for()
+    assert page.text("as role").count() == 0

@@ -349,7 +349,8 @@ async def test_one_statement_reads_all_sessions_that_are_in_use() -> None:
 
     sessions = Sessions(Counting, 60.0, lambda: now)  # type: ignore[arg-type]
     secrets = [f"hs_{number}" for number in range(20)]
-    for now in (0.0, 0.5, 1.5, 2.0, 3.0):
+    for moment in (0.0, 0.5, 1.5, 2.0, 3.0):
+        now = moment
         for secret in secrets:
             assert await sessions.find(secret, "/") is not None
     assert asked == [1] * 20 + [20, 20]
