@@ -16,6 +16,15 @@ from benchmarks.checks import CheckFailed
 PATHS = ("/v1/live", "/v1/live/streams?sort=rate&desc=true&offset=0&limit=50")
 """What the page asks once a second, while it shows the streams."""
 
+VIEWS = (
+    "/v1/live/streams/idle-{number}/consumers/c0",
+    "/v1/live/streams/idle-{number}",
+    "/v1/streams/idle-{number}/consumers/c0/dead_letters",
+    "/v1/samples?kind=stream&stream=idle-{number}",
+    "/v1/jobs",
+)
+"""What other views ask. Each browser shows another one, of another stream, and asks it once a second."""
+
 INTERVAL = 1.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -49,10 +58,11 @@ class Asked:
     def __init__(self) -> None:
         self.requests = 0
         self.unchanged = 0
+        self.later = 0
         self.took: list[float] = []
 
 
-async def light(port: int, asked: Asked, stop: asyncio.Event, offset: float) -> None:
+async def light(port: int, asked: Asked, stop: asyncio.Event, offset: float, paths: Sequence[str]) -> None:
     """Ask every path once a second over one connection, with the ETag of the last answer, until `stop`."""
     await asyncio.sleep(offset)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -60,7 +70,7 @@ async def light(port: int, asked: Asked, stop: asyncio.Event, offset: float) -> 
     try:
         while not stop.is_set():
             began = time.monotonic()
-            for path in PATHS:
+            for path in paths:
                 await _ask(reader, writer, path, etags, asked)
             left = began + INTERVAL - time.monotonic()
             try:
@@ -84,7 +94,7 @@ async def _ask(
 ) -> None:
     known = f"if-none-match: {etags[path]}\r\n" if path in etags else ""
     began = time.monotonic()
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nx-headrace-console: 1\r\n{known}\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nx-headrace-console: poll\r\n{known}\r\n".encode())
     status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     await reader.readexactly(int(headers.get("content-length", 0)))
@@ -93,6 +103,8 @@ async def _ask(
     code = int(status.split()[1])
     if code == 304:
         asked.unchanged += 1
+    elif code == 429:
+        asked.later += 1  # many views were asked for, so that this one is refreshed later
     elif code != 200:
         raise CheckFailed(f"GET {path} was answered with {status}.")
     if "etag" in headers:

@@ -10,11 +10,14 @@ import base64
 import json
 import sys
 import tempfile
+import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headrace import App
+from headrace.model.errors import BackfillExists
 from tests.console import browser as browsers
 from tests.console.page import Page
 from tests.console.test_views import VIEWS
@@ -27,7 +30,13 @@ SCHEMES = ("light", "dark")  # a change of these is drawn within the time that i
 QUALITY = 32
 """Of WebP, at which text is still sharp."""
 
-MOST_BYTES = 1_500_000
+SETTLED = 4.0
+"""Seconds until there are rates of the last seconds."""
+
+UNSALEABLE = "insert into products values (901, 'umbrella', null), (902, 'anvil', null) on conflict do nothing"
+"""Rows that can't become messages."""
+
+MOST_BYTES = 1_900_000
 """The largest size of all pictures together."""
 
 
@@ -42,6 +51,7 @@ def main(names: list[str]) -> int:
         template = servers.ensure_template(server)
         with servers.clone(server, template) as dsn, world(dsn) as made, browsers.browser() as browser:
             _furnish(made)
+            time.sleep(SETTLED)
             for name in names or ("sign-in", *VIEWS, "seek", "publish"):
                 for window, (width, height) in WINDOWS.items():
                     page = Page(browser.new_context(viewport={"width": width, "height": height}), made.url)
@@ -65,6 +75,7 @@ def _furnish(made: World) -> None:
         await app.publish_many("emails", [(f"emails.{number}", {"to": f"customer-{number}"}) for number in range(40)])
 
     made.do(work)
+    made.do(_history)
     consumer = "/v1/streams/emails/consumers/send"
     for path, body in (
         (f"{consumer}/pause", {"until": None}),
@@ -77,6 +88,35 @@ def _furnish(made: World) -> None:
         urllib.request.urlopen(request).close()
 
 
+async def _history(app: App) -> None:
+    """Samples of the last day, as a server would have taken them: load that rises and falls with the hours, and a quarter of
+    an hour with a slow consumer."""
+    await app.database.fetch(
+        """with objects (kind, id, rate) as (
+               select 0, 0, 42.0
+               union all select 1, s.id, case s.name when 'orders' then 25.0 when 'payments' then 12.0 else 5.0 end from headrace_internal.streams as s
+               union all select 2, c.id, case s.name when 'orders' then 25.0 when 'payments' then 12.0 else 5.0 end
+                         from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id
+           ), times (step, at, age) as (
+               select 60, t, extract(epoch from clock_timestamp() - t) from generate_series(
+                   date_trunc('minute', clock_timestamp()) - interval '1 day', date_trunc('minute', clock_timestamp()) - interval '61 minutes', '1 minute') as t
+               union all
+               select 10, t, extract(epoch from clock_timestamp() - t) from generate_series(
+                   date_trunc('minute', clock_timestamp()) - interval '1 hour', clock_timestamp() - interval '30 seconds', '10 seconds') as t
+           ), loads as (
+               select o.*, t.*, o.rate * (1 + 0.45 * sin(t.age / 5200) + 0.12 * sin(t.age / 290) + 0.18 * random()) as published,
+                      greatest(0, 1 - abs(t.age - 2100) / 500) as jam
+               from objects as o cross join times as t
+           )
+           insert into headrace_internal.samples
+               (kind, object_id, step, at, published, finished, lag, lag_seconds, in_flight, parked, blocked, dead_letters)
+           select kind, id, step, at, round(published * step), round(published * step * (1 - 0.5 * jam)),
+                  round(rate * (2 * random() + 90 * jam)), (random() * 0.4 + 60 * jam)::real, round(rate * (0.1 + 0.2 * random() + 0.6 * jam)),
+                  round(8 + 4 * sin(age / 900) + 20 * jam), round(6 + 10 * jam), round(20 + greatest(0, 86400 - age) / 4000 + 8 * jam)
+           from loads on conflict do nothing"""
+    )
+
+
 def _show(page: Page, made: World, name: str) -> None:
     if name != "sign-in":
         headers = {"x-headrace-console": "1", "origin": made.url}
@@ -87,7 +127,14 @@ def _show(page: Page, made: World, name: str) -> None:
         "seek": ("streams/orders/consumers/ship", "ship"),
         "publish": ("streams/orders", "orders"),
     }.get(name) or VIEWS[name]
+    if name == "source-postgres":
+        made.do(lambda app: app.database.fetch(UNSALEABLE))
+        with suppress(BackfillExists):
+            made.do(lambda app: app.admin.start_backfill("warehouse"))
+        time.sleep(SETTLED)
     page.view(path, heading)
+    if name == "overview":
+        time.sleep(SETTLED)
     if name == "seek":
         page.click("Seek", exact=True)
         page.get("spinbutton", "Seq").fill("120")

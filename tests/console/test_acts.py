@@ -178,6 +178,27 @@ def test_dead_letters_are_exported(open_page: OpenPage, tmp_path: Path) -> None:
     assert all(one["seq"] % 40 == 7 for one in letters)
 
 
+def test_one_dead_letter_and_the_selected_are_exported(open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page("streams/orders/consumers/bill/dead-letters")
+    boxes = page.tab.locator("tbody input[type=checkbox]")
+    boxes.nth(1).wait_for()
+    seqs = [int(page.cells(row)[1]) for row in (0, 1)]
+    for row in (0, 1):
+        boxes.nth(row).check()
+    exported = []
+    for name, place in (
+        ("Export the selected", page.tab.locator(".list-head")),
+        ("Export", page.tab.locator(".letter")),
+    ):
+        if name == "Export":
+            page.tab.locator("tbody button.link").first.click()
+        with page.tab.expect_download() as waiting:
+            place.get_by_role("link", name=name, exact=True).click()
+        waiting.value.save_as(tmp_path / "letters")
+        exported.append([json.loads(line)["seq"] for line in (tmp_path / "letters").read_text().splitlines()])
+    assert exported == [sorted(seqs), seqs[:1]]
+
+
 def test_a_blocked_key_shows_its_head_and_goes_on_when_that_is_discarded(open_page: OpenPage, world: World) -> None:
     page = open_page("streams/orders/consumers/bill?tab=blocked")
     head = page.get("link", re.compile("^message")).first
@@ -194,11 +215,11 @@ def test_an_act_is_copied_as_curl_and_as_a_command(open_page: OpenPage, world: W
     page.click("Pause", exact=True)
     dialog = page.tab.locator("dialog[open]")
     copied = {}
-    for name in ("Copy as curl", "Copy as CLI"):
+    for name, begin in (("Copy as curl", "curl"), ("Copy as CLI", "headrace")):
         dialog.get_by_role("button", name=name).click()
-        dialog.get_by_role("button", name="Copied").wait_for()
+        page.until(f"navigator.clipboard.readText().then((text) => text.startsWith('{begin} '))")
         copied[name] = page.tab.evaluate("navigator.clipboard.readText()")
-        dialog.get_by_role("button", name=name).wait_for()
+    dialog.get_by_role("button", name="Copied").first.wait_for()
     assert copied["Copy as curl"] == (
         f'curl -X POST {world.url}/v1/streams/emails/consumers/send/pause -H "Authorization: Bearer $HEADRACE_TOKEN"'
         """ -H 'Content-Type: application/json' -d '{"until":null}'"""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.console.conftest import OpenPage
 from tests.console.page import Page
-from tests.console.world import World
+from tests.console.world import PROXY_USER, World
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -37,6 +37,17 @@ def test_a_user_signs_in_and_out(browser: Browser, world: World) -> None:
     page.settled("Sign in")
     page.tab.reload()
     page.settled("Sign in")
+    page.close()
+    page.check()
+
+
+def test_a_user_whom_a_proxy_signs_in_needs_no_token(browser: Browser, world: World) -> None:
+    page = Page(browser.new_context(extra_http_headers={PROXY_USER: "ann@example.com"}), world.url)
+    page.view("streams/orders", "orders")
+    page.see("ann@example.com")
+    page.tab.locator("tbody tr").first.wait_for()
+    for name in ("Publish", "Edit settings", "Sign out"):  # the token of the proxies has `consume` only
+        assert page.get("button", name, exact=True).count() == 0
     page.close()
     page.check()
 

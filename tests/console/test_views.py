@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.console import browser as browsers
 from tests.console.conftest import OpenPage
+from tests.console.page import Page
 from tests.console.world import World, deliver
 from tests.versions.packages import NotFetchedError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
 
 pytestmark = pytest.mark.process
 
@@ -28,6 +35,9 @@ VIEWS = {
     "dead-letters": ("streams/orders/consumers/ship/dead-letters", "Dead letters"),
     "sources": ("sources", "Sources"),
     "source": ("sources/shop", "shop"),
+    "source-postgres": ("sources/warehouse", "warehouse"),
+    "source-stopped": ("sources/returns", "returns"),
+    "consumer-push": ("streams/payments/consumers/receipts?tab=push", "receipts"),
     "processes": ("processes", "Processes"),
     "jobs": ("jobs", "Jobs"),
     "audit": ("audit", "Audit log"),
@@ -43,17 +53,28 @@ def axe() -> str:
         pytest.skip(f"THE CONSOLE'S ACCESSIBILITY IS NOT TESTED: {error}")
 
 
+@pytest.fixture(scope="module")
+def wanderer(world: World, sessions: Callable[..., BrowserContext]) -> Iterator[Page]:
+    """A page that goes from view to view."""
+    page = Page(sessions(world.admin), world.url)
+    yield page.view("")
+    page.close()
+
+
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_is_accessible_and_fits_every_window(open_page: OpenPage, axe: str, name: str) -> None:
+def test_a_view_is_accessible_and_fits_every_window(wanderer: Page, axe: str, name: str) -> None:
     path, heading = VIEWS[name]
-    page = open_page(path)
-    page.settled(heading)
+    page = wanderer
+    page.tab.emulate_media(color_scheme="light")
+    page.tab.set_viewport_size({"width": 1280, "height": 900})
+    page.go(path, heading)
     assert page.overflow() <= 0
     assert page.accessible(axe) == []
     page.tab.emulate_media(color_scheme="dark")
     page.tab.set_viewport_size({"width": 390, "height": 844})
     assert page.overflow() <= 0
     assert page.accessible(axe) == []
+    page.check()
 
 
 def test_the_page_for_signing_in_is_accessible(open_page: OpenPage, axe: str) -> None:
@@ -159,3 +180,100 @@ def test_what_does_not_exist_is_said(open_page: OpenPage) -> None:
     page.tab.locator(".failure").wait_for()
     page.view("nowhere")
     page.see("The address leads to no view")
+
+
+def test_a_push_consumer_shows_its_target_what_that_answered_and_its_breaker(open_page: OpenPage, world: World) -> None:
+    page = open_page("streams/payments/consumers/erp?tab=push")
+    page.see(f"{world.target}/away")
+    page.tab.locator(".facts").get_by_text("open").wait_for()
+    page.see("The endpoint responded with 503.")
+    page.see("<1 ms")
+    page.view("streams/payments/consumers/receipts?tab=push", "receipts")
+    page.tab.locator("tbody").get_by_text("200").first.wait_for()
+    page.tab.locator("tbody").get_by_text("503").first.wait_for()
+    page.tab.locator(".facts").get_by_text("closed").wait_for()
+    assert "s3cr3t" not in page.tab.content()
+    page.view("", "Overview")
+    page.click("payments / erp", "link")
+    page.settled("erp")
+
+
+def test_a_source_that_stopped_shows_the_statement_that_mends_it(open_page: OpenPage, world: World) -> None:
+    page = open_page("sources/returns")
+    page.see("The captured database has no publication returns.")
+    statement = page.tab.locator(".mend pre").inner_text()
+    world.do(lambda app: app.database.fetch(statement))
+    for verb in ("Pause", "Resume"):  # else it is tried again after ten seconds
+        page.click(verb, exact=True)
+        page.act(verb)
+    page.tab.locator("h1 ~ .state, .heading .state").get_by_text("running").first.wait_for()
+    page.tab.locator(".mend").wait_for(state="detached")
+    page.view("sources", "Sources")
+    page.get("link", "returns", exact=True).wait_for()
+
+
+def test_a_source_shows_its_slot_and_lag_and_is_paused_and_resumed(open_page: OpenPage, world: World) -> None:
+    page = open_page("sources/warehouse")
+    facts = page.tab.locator(".facts").first
+    facts.get_by_text("headrace_warehouse_").wait_for()
+    facts.get_by_text("public.products").wait_for()
+    page.until("/WAL held\\s*[\\d.,]+ [kMG]?B/.test(document.querySelector('.facts').innerText)")
+    page.click("Pause", exact=True)
+    page.tab.locator("dialog[open]").get_by_text("keeps its WAL").wait_for()
+    page.act("Pause")
+    page.click("Resume", exact=True)
+    page.act("Resume")
+    page.get("button", "Pause", exact=True).wait_for()
+
+
+def test_a_backfill_is_started_shows_its_progress_and_is_cancelled(open_page: OpenPage) -> None:
+    page = open_page("sources/warehouse")
+    page.see("No backfills")
+    page.click("Start a backfill")
+    page.get("combobox", "Tables").select_option("public.products")
+    page.act("Start")
+    page.until("document.querySelector('progress')?.value > 0")
+    page.see("of about")
+    page.tab.locator("[aria-labelledby=backfills] tbody").get_by_role("button", name="Cancel").click()
+    page.tab.locator("dialog[open]").get_by_text("stay in the stream").wait_for()
+    page.act("Cancel the backfill")
+    page.tab.locator("[aria-labelledby=backfills]").get_by_text("cancelled").first.wait_for()
+
+
+def test_failed_changes_are_seen_tried_again_and_dropped(open_page: OpenPage, axe: str, world: World) -> None:
+    world.do(
+        lambda app: app.database.fetch(
+            "insert into products values (901, 'a', null), (902, 'b', null), (903, 'c', null)"
+        )
+    )
+    page = open_page("sources/warehouse")
+    failures = page.tab.locator("[aria-labelledby=failures] tbody tr")
+    failures.nth(2).wait_for()
+    page.see("a product without a price can't be sold")
+    page.see("public.products.901")
+    failures.first.get_by_role("button", name="Retry").click()
+    page.act("Retry 1 failed change")
+    page.until(
+        "/\\t2\\t/.test(document.querySelector('[aria-labelledby=failures] tbody tr').innerText)"
+    )  # it has failed again
+    assert page.overflow() <= 0
+    assert page.accessible(axe) == []
+    failures.first.get_by_role("button", name="Drop").click()
+    page.tab.locator("dialog[open]").get_by_text("1 change is deleted").wait_for()
+    page.act("Drop 1 failed change")
+    page.see("1 change dropped.")
+    page.until("document.querySelectorAll('[aria-labelledby=failures] tbody tr').length === 2")
+    page.click("Drop all")
+    page.act("Drop all failed changes")
+    page.tab.locator("[aria-labelledby=failures]").wait_for(state="detached")
+
+
+def test_an_entry_of_the_audit_log_that_another_role_wrote_is_marked(open_page: OpenPage, world: World) -> None:
+    forged = """insert into headrace_internal.audit (id, actor, via, role, action, stream, object_kind, object_name, details)
+        values (headrace_internal.audit_id(clock_timestamp()), 'ops', 'console', 'app_billing', 'stream.update', 'orders', 'stream', 'orders', '{}')"""
+    world.do(lambda app: app.database.fetch(forged))
+    page = open_page("audit?action=stream.update")
+    page.see("as role app_billing")
+    page.view("audit?action=stream.create", "Audit log")
+    page.tab.locator("tbody tr").first.wait_for()
+    assert page.text("as role").count() == 0

@@ -17,11 +17,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from headrace import App, Message, Reject
+from headrace import App, Message, Reject, transform
+from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec
 from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.server.serve import ServerRunner
+from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
 from tests.support.silence import Proxy
 
@@ -29,13 +31,48 @@ PATIENCE = 30.0
 """Seconds within which the server is ready."""
 
 SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
+PROXY_USER = "X-Forwarded-User"
 COUNTRIES = ("us", "de", "fr", "jp")
+
+TABLES = (
+    "create table products (id int primary key, name text not null, price numeric)",
+    "create table returns (id int primary key, reason text)",
+    "insert into products select n, 'product ' || n, n * 1.5 from generate_series(1, 400) as n",
+)
+BACKFILL_RATE = 40
+"""Rows a second, so that a backfill of the products is seen under way."""
 
 T = TypeVar("T")
 
 
 class WarehouseClosed(Exception):
     """A failure of the handlers below."""
+
+
+@transform
+def priced(data: Any) -> Any:
+    """A transform that fails on some rows."""
+    if data["record"]["price"] is None:
+        raise ValueError("a product without a price can't be sold")
+    return data
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer requests of push consumers: `/away` is never well, and `/receipts` fails at times."""
+    answered = 0
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            lines = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+            await reader.readexactly(int(lines.get("content-length", 0)))
+            answered += 1
+            well = not head.startswith("post /away") and answered % 9 != 4
+            status = b"200 OK" if well else b"503 Service Unavailable"
+            writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
 
 
 def _declare(app: App) -> None:
@@ -62,12 +99,13 @@ class World:
 
     Attributes:
         url: its URL.
+        target: the URL to which push consumers send.
         admin, reader: tokens for everything, and to read the stream `orders`.
         app: the app, whose loop is that of the server.
     """
 
     def __init__(self, dsn: str) -> None:
-        self.url = ""
+        self.url = self.target = ""
         self.admin = self.reader = ""
         self.app: App
         self._dsn = dsn
@@ -116,11 +154,16 @@ class World:
         self._loop = asyncio.get_running_loop()
         self._proxy = Proxy(self._dsn)
         await self._proxy.listen()
+        targets = await asyncio.start_server(_answer, "127.0.0.1", 0)
+        self.target = f"http://127.0.0.1:{targets.sockets[0].getsockname()[1]}"
         listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self.app = App(self._proxy.url(), streams=["orders", "payments", "emails"])
         _declare(self.app)
-        server = Server(self.app, Options(push_allow=("loopback",), push_refresh_interval=0.5))
+        options = Options(
+            push_allow=("loopback",), push_refresh_interval=0.5, proxy_user_header=PROXY_USER, proxy_from=("127.0.0.1",), proxy_token="people",
+        )  # fmt: skip
+        server = Server(self.app, options)
         self._runner = ServerRunner(
             self.app,
             server,
@@ -133,16 +176,33 @@ class World:
             await self._runner.run(signals=False)
         finally:
             listening.close()
+            targets.close()
             await self._proxy.close()
 
     async def _prepare(self) -> None:
         admin = self.app.admin
         self.admin = (await admin.create_token("ops", ["admin"])).token
+        await admin.create_token("people", ["consume"])
         self.reader = (await admin.create_token("reader", ["consume:orders"])).token
         await admin.create_consumer(ConsumerSpec(stream="payments", name="ledger"))
         await admin.create_consumer(ConsumerSpec(stream="emails", name="send", max_deliver=3))
         await admin.pause("payments", "ledger", None)
         await admin.create_source(WebhookSpec(name="shop", stream="payments", signature="standard", secrets=(SECRET,)))
+        for name, path in (("receipts", "receipts"), ("erp", "away")):
+            push = Push(url=f"{self.target}/{path}", headers={"x-key": "s3cr3t"}, timeout=2.0)
+            await admin.create_consumer(ConsumerSpec(stream="payments", name=name, push=push))
+        for statement in TABLES:
+            await self.app.database.fetch(statement)
+        await admin.create_stream("products")
+        transform = f"{__name__}:priced"
+        for spec in (
+            PostgresSpec(
+                name="warehouse", stream="products", tables=("public.products",), backfill=False, rate=BACKFILL_RATE,
+                transform=transform,
+            ),
+            PostgresSpec(name="returns", stream="products", tables=("public.returns",), backfill=False, publication="returns"),
+        ):  # fmt: skip
+            await admin.create_source(spec)
         await self.app.publish_many("orders", [_order(number) for number in range(1, 201)])
 
     async def _publish(self) -> None:

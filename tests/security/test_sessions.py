@@ -16,9 +16,12 @@ from starlette.routing import Mount
 
 from headrace import App, store
 from headrace.model.errors import StoreUnavailable
+from headrace.server.access import attempts
 from headrace.server.access.ambient import Ambient, AmbientCredentials
+from headrace.server.access.attempts import Attempts
 from headrace.server.access.sessions import COOKIE, Sessions, secret_of
 from headrace.server.asgi import Server
+from headrace.server.errors import Problem
 from headrace.server.options import Options
 from tests.server.calling import Api
 
@@ -256,10 +259,14 @@ async def test_a_session_outlives_a_short_outage() -> None:
     now, away = 0.0, False
 
     class Away:
-        async def fetchrow(self, *_: Any) -> dict[str, Any]:
+        async def fetch(self, _: str, digests: list[bytes], mounts: list[str]) -> list[dict[str, Any]]:
             if away:
                 raise StoreUnavailable("away")
-            return {"token_id": "t", "expires_at": datetime.now(UTC) + timedelta(hours=1)}
+            until = datetime.now(UTC) + timedelta(hours=1)
+            return [
+                {"digest": digest, "mount": mount, "token_id": "t", "expires_at": until}
+                for digest, mount in zip(digests, mounts, strict=True)
+            ]
 
     sessions = Sessions(Away, 60.0, lambda: now)  # type: ignore[arg-type]
     assert await sessions.find("hs_x", "/") is not None
@@ -272,6 +279,44 @@ async def test_a_session_outlives_a_short_outage() -> None:
         await sessions.find("hs_x", "/")
     away, now = False, 63.0
     assert await sessions.find("hs_x", "/") is not None
+
+
+async def test_an_address_that_fails_too_often_is_refused_before_the_database_is_asked(
+    api: Api, signed_in: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BURST", 3)
+    monkeypatch.setattr(attempts, "PER_SECOND", 0.001)
+    guessed = {"cookie": f"{COOKIE}=hs_{'a' * 43}"}
+    for _ in range(3):  # one secret counts once
+        assert (await api.client.get("/v1/me", headers=guessed)).status_code == 401
+    for _ in range(2):
+        assert (await _sign_in(api, "hr_0123456789ab_" + "0" * 40)).status_code == 401
+    refused = await _sign_in(api, "hr_0123456789ab_" + "0" * 40)
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_attempts")
+    assert int(refused.headers["retry-after"]) > 0
+    another = await api.client.get("/v1/me", headers={"cookie": f"{COOKIE}=hs_{'b' * 43}"})
+    assert another.status_code == 429
+    assert (await api.client.get("/v1/me", headers=signed_in)).status_code == 200
+
+
+async def test_failed_attempts_are_forgotten_and_their_addresses_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(attempts, "BURST", 2)
+    monkeypatch.setattr(attempts, "MAX_ADDRESSES", 2)
+    counted = Attempts(lambda: now)
+    first, same, other = ({"client": (address, 1)} for address in ("2001:db8::1", "2001:db8::2", "192.0.2.1"))
+    for _ in range(2):
+        counted.check(first)
+        counted.failed(first)
+    with pytest.raises(Problem):
+        counted.check(same)
+    counted.check(other)
+    now = 1.0
+    counted.check(first)
+    counted.failed(first)
+    for number in range(2):
+        counted.failed({"client": (f"192.0.2.{number}", 1)})
+    counted.check(first)
 
 
 async def test_only_whole_cookies_count() -> None:
@@ -287,3 +332,31 @@ async def test_only_whole_cookies_count() -> None:
         ([], None),
     ):
         assert secret_of([(b"cookie", one.encode("latin-1")) for one in cookies]) == expected, cookies
+
+
+async def test_one_statement_reads_all_sessions_that_are_in_use() -> None:
+    """However many browsers look on."""
+    now, asked = 0.0, []
+
+    class Counting:
+        async def fetch(self, _: str, digests: list[bytes], mounts: list[str]) -> list[dict[str, Any]]:
+            asked.append(len(digests))
+            until = datetime.now(UTC) + timedelta(hours=1)
+            return [
+                {"digest": digest, "mount": mount, "token_id": "t", "expires_at": until}
+                for digest, mount in zip(digests, mounts, strict=True)
+            ]
+
+    sessions = Sessions(Counting, 60.0, lambda: now)  # type: ignore[arg-type]
+    secrets = [f"hs_{number}" for number in range(20)]
+    for moment in (0.0, 0.5, 1.5, 2.0, 3.0):
+        now = moment
+        for secret in secrets:
+            assert await sessions.find(secret, "/") is not None
+    assert asked == [1] * 20 + [20, 20]
+    now = 10.0
+    assert await sessions.find(secrets[0], "/") is not None
+    assert asked[-1] == 20  # the others were used since the last read
+    now = 20.0
+    assert await sessions.find(secrets[0], "/") is not None
+    assert asked[-1] == 1

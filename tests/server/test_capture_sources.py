@@ -61,7 +61,7 @@ async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.
         "heartbeat": 30.0, "alarm": 10**9, "state": "unattended", "reason": None, "mend": None,
     }  # fmt: skip
     assert {name: created[name] for name in expected} == expected
-    assert set(created) - set(expected) == {"id", "capture", "inserted_at", "updated_at", "info"}
+    assert set(created) - set(expected) == {"id", "capture", "inserted_at", "updated_at", "info", "replication_slot"}
     for ref in ("orders", created["id"]):
         found = await api.get(f"/sources/{ref}")
         assert (found["id"], found["tables"]) == (created["id"], ["public.orders"])

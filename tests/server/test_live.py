@@ -258,6 +258,7 @@ async def test_a_reading_takes_few_queries_however_many_consumers_there_are(
     monkeypatch.setattr(reading, "MAX_COUNTED", 4)
     monkeypatch.setattr(reading, "RECOUNTED", 2)
     monkeypatch.setattr(reading, "MAX_SIZED", 2)
+    monkeypatch.setattr(reading, "SIZES_EVERY", 0.0)
     admin, database = api.server.app.admin, api.server.app.database
     for number in range(5):
         await admin.create_stream(f"s{number}")

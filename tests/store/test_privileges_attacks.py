@@ -611,3 +611,25 @@ async def test_objects_of_others_in_the_schema_stop_no_upgrade_and_never_run_as_
                 await root.fetch(f"drop owned by {name} cascade")
                 await root.fetch(f"drop role {name}")
         await root.close()
+
+
+async def test_an_entry_of_the_audit_log_in_another_name_has_the_role_that_wrote_it(
+    database: store.Database, login: Login, plain: Plain
+) -> None:
+    role = await login("publish")
+    connection = await plain(role)
+    forge = (
+        "select headrace_granted.record_change('ops', 'console', 'stream.delete', 'orders', 'stream', 'orders', '{}')"
+    )
+    await connection.execute(forge)
+    await denied(
+        connection,
+        f"set role {user(database)}",
+        f"set session authorization {user(database)}",
+        "insert into headrace_internal.audit (id, via, role, action, object_kind, object_name, details)"
+        " values (1, 'console', 'postgres', 'stream.delete', 'stream', 'orders', '{}')",
+        "update headrace_internal.audit set role = 'postgres'",
+        "delete from headrace_internal.audit",
+    )
+    [entry] = await store.changes(database, actor="ops")
+    assert (entry.actor, entry.via, entry.role) == ("ops", "console", user(role))

@@ -127,7 +127,7 @@ class Governor:
 
     def __init__(self, low: int, high: int, *, unit: int = 1) -> None:
         self.low, self.high = low, high
-        self.decision = Decision(low, "the least" if low < high else "fixed")
+        self.decision = Decision(low, "the configured minimum" if low < high else "fixed")
         self.history: deque[Decision] = deque([self.decision], REMEMBERED)
         self._unit = unit
         self._then: float | None = None

@@ -36,6 +36,7 @@ from headrace.server.http import (
     while_connected,
 )
 from headrace.server.litestar_app import management
+from headrace.server.live.pacing import is_poll
 from headrace.server.live.refreshing import LiveState
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
@@ -298,6 +299,8 @@ class Server:
         waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
         reads = scope["method"] == "GET" and not waits  # a change goes on without its client
         try:
+            if reads and is_poll(scope["headers"], path):
+                await self.live.pace.turn()
             async with (
                 while_connected(receive) if reads else nullcontext(),
                 nullcontext() if waits else self.limits.managing(scope),

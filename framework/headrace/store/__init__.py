@@ -127,7 +127,7 @@ from headrace.store.catalog.schedules import (
     schedules,
 )
 from headrace.store.catalog.secrets import secret
-from headrace.store.catalog.sessions import begin_session, end_session, session
+from headrace.store.catalog.sessions import begin_session, end_session, session, sessions
 from headrace.store.catalog.sources import (
     create_source,
     delete_source,
@@ -478,6 +478,7 @@ __all__ = [
     "seek_to",
     "server_facts",
     "session",
+    "sessions",
     "set_idle_timeout",
     "settle",
     "source",

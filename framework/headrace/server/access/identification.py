@@ -9,14 +9,17 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import anyio
 
 from headrace import store
 from headrace.model.errors import Unauthorized
 from headrace.server.access.ambient import Ambient
+from headrace.server.access.attempts import Attempts
 from headrace.server.access.scopes import SIGN_IN, Access
 from headrace.server.access.sessions import Sessions, cookie, secret_of
+from headrace.server.access.token_cache import REFRESH_AFTER
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 from headrace.server.options import Options
@@ -55,13 +58,16 @@ class Identification:
         self._proxies = tuple(ipaddress.ip_network(one) for one in options.proxy_from)
         self._proxy_token = options.proxy_token
         self._proxy_token_id: str | None = None
+        self._proxy_token_missed_at = float("-inf")  # it did not exist then
         self.sessions = Sessions(database, options.session_lifetime)
+        self.attempts = Attempts()
 
     async def identify(self, scope: Scope, path: str) -> None:
         """Give a request of a session or a proxy's user its `Authorization` header. Others stay as they are.
 
         Raises:
-            Problem: a page of another origin may have caused the request (403), or the proxy's header is ambiguous (400).
+            Problem: a page of another origin may have caused the request (403), the proxy's header is ambiguous (400), or
+                too many attempts from this address have failed (429).
             Unauthorized: the session or the proxy's token is not valid.
             StoreUnavailable: that is unknown.
         """
@@ -75,12 +81,17 @@ class Identification:
         if user is not None:
             ambient = Ambient(via="proxy", token_id=await self._id_of_proxy_token(), user=user)
         else:
-            ambient = await self._of_session(secret or "", mount_of(scope))
+            ambient = await self._of_session(scope, secret or "", mount_of(scope))
         scope["headers"] = [*headers, (b"authorization", self._access.ambient.write(ambient))]
 
-    async def _of_session(self, secret: str, mount: str) -> Ambient:
+    async def _of_session(self, scope: Scope, secret: str, mount: str) -> Ambient:
+        new = not self.sessions.has_read(secret, mount)  # the page of a session that has ended asks with it again
+        if new:
+            self.attempts.check(scope)
         session = await self.sessions.find(secret, mount)
         if session is None or session.token_id is None:
+            if new:
+                self.attempts.failed(scope)
             raise Unauthorized("The session has ended, because it or its token expired or was revoked. Sign in again.")
         return Ambient(via="session", token_id=session.token_id, expires_at=session.expires_at)
 
@@ -111,9 +122,13 @@ class Identification:
     async def _id_of_proxy_token(self) -> str:
         """Return the id of the proxies' token. A name is never given to another token, unless all are deleted."""
         if self._proxy_token_id is None or await self._access.is_gone(self._proxy_token_id):
-            with anyio.fail_after(2.0):
-                found = await store.token_named(self._database(), self._proxy_token or "")
+            found = None
+            if monotonic() >= self._proxy_token_missed_at + REFRESH_AFTER:
+                with anyio.fail_after(2.0):
+                    found = await store.token_named(self._database(), self._proxy_token or "")
             if found is None:
+                if monotonic() >= self._proxy_token_missed_at + REFRESH_AFTER:
+                    self._proxy_token_missed_at = monotonic()
                 raise Unauthorized(
                     f"The token {self._proxy_token!r} of `--proxy-token` does not exist. Create it with `headrace token add`."
                 )

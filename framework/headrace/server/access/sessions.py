@@ -1,6 +1,7 @@
 """Sessions of the console: a random secret in a cookie, whose digest finds a row with the id of a token.
 
-A server remembers a session for two seconds, and for a minute while the database is away, as it does with tokens.
+A server remembers a session for two seconds, and for a minute while the database is away, as it does with tokens. One
+statement reads all sessions that are in use, so many browsers cost the database no more than one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ COOKIE = "headrace_session"
 MAX_SESSIONS = 10_000
 """The largest number of sessions that a process remembers."""
 
+MAX_TOGETHER = 500
+"""The most sessions that one statement reads."""
+
 _SECRET = re.compile(r"hs_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -35,6 +39,10 @@ class CachedSession(msgspec.Struct, frozen=True):
     token_id: str | None
     expires_at: float
     read_at: float
+
+
+_Key = tuple[bytes, str]
+"""The digest of a session's secret, and a mount point."""
 
 
 class Sessions:
@@ -52,7 +60,8 @@ class Sessions:
         self._database = database
         self._lifetime = lifetime
         self._clock = clock
-        self._found: dict[tuple[bytes, str], CachedSession] = {}
+        self._found: dict[_Key, CachedSession] = {}  # in the order of their reads
+        self._used: dict[_Key, None] = {}  # since the last read
         self._lock = anyio.Lock()
         self._failed_at = -math.inf
 
@@ -61,7 +70,10 @@ class Sessions:
         longer exists, or is revoked or expired."""
         secret = f"hs_{secrets.token_urlsafe(32)}"
         seconds = await store.begin_session(self._database(), digest(secret), token_id, mount, self._lifetime)
-        return None if seconds is None else (secret, seconds)
+        if seconds is None:
+            return None
+        self._found[digest(secret), mount] = CachedSession(token_id, time.time() + seconds, -math.inf)
+        return secret, seconds
 
     async def end(self, secret: str) -> None:
         """End a session. Other servers apply it within two seconds."""
@@ -70,16 +82,22 @@ class Sessions:
         for key in [key for key in self._found if key[0] == found]:
             del self._found[key]
 
+    def has_read(self, secret: str, mount: str) -> bool:
+        """Return whether a secret was looked up before, and with whatever result."""
+        return (digest(secret), mount) in self._found
+
     async def find(self, secret: str, mount: str) -> CachedSession | None:
         """Return the session of a secret. None if there is none at this mount point. Raises `StoreUnavailable` if it was
         last read over a minute ago."""
         key = (digest(secret), mount)
         session = self._found.get(key)
+        if session is not None and session.token_id is not None:
+            self._used[key] = None
         if session is None or self._clock() - session.read_at >= REFRESH_AFTER:
             session = await self._read_again(key, session)
         return None if session.token_id is None else session
 
-    async def _read_again(self, key: tuple[bytes, str], old: CachedSession | None) -> CachedSession:
+    async def _read_again(self, key: _Key, old: CachedSession | None) -> CachedSession:
         age = math.inf if old is None else self._clock() - old.read_at
         if old is not None and age < MAX_AGE and self._lock.locked():
             return old
@@ -95,20 +113,27 @@ class Sessions:
                 self._failed_at = self._clock()
         return _still_known(old, age)
 
-    async def _read(self, key: tuple[bytes, str]) -> CachedSession:
+    async def _read(self, key: _Key) -> CachedSession:
+        """Read a session, together with the others that were used since the last read."""
         read_at = self._clock()
+        used, self._used = self._used, {}
+        wanted = [key, *(one for one in used if one != key)][:MAX_TOGETHER]
         try:
             with anyio.fail_after(TIMEOUT):
-                row = await store.session(self._database(), key[0], key[1])
+                rows = await store.sessions(self._database(), wanted)
         except TimeoutError as error:
             raise StoreUnavailable("The database did not return the session in time. Try again.") from error
-        session = CachedSession(
-            token_id=None if row is None else row.token_id,
-            expires_at=0.0 if row is None else row.expires_at.timestamp(),
-            read_at=read_at,
-        )
-        self._found.pop(key, None)
-        self._found[key] = session
+        for one in wanted:
+            row = rows.get(one)
+            if one != key and one not in self._found:
+                continue  # it has ended meanwhile
+            self._found.pop(one, None)
+            self._found[one] = CachedSession(
+                token_id=None if row is None else row.token_id,
+                expires_at=0.0 if row is None else row.expires_at.timestamp(),
+                read_at=read_at,
+            )
+        session = self._found[key]
         while len(self._found) > MAX_SESSIONS:
             del self._found[next(iter(self._found))]
         return session

@@ -50,7 +50,7 @@ _SHELL = """\
 <link rel="stylesheet" href="{files}style.css">
 <script src="{files}theme.js"></script>
 {preloads}
-<script type="module" src="{files}main.js"></script>
+<script type="module" src="{files}shell.js"></script>
 </head>
 <body data-version="{version}" data-files="{files}">
 <noscript>The console needs JavaScript. The same is on the command line: <code>headrace observe</code>.</noscript>
@@ -60,7 +60,7 @@ _SHELL = """\
 """
 
 _PRELOADED = (
-    "vendor/preact.js", "shell.js", "shared/ui.js", "shared/api.js", "shared/live.js", "shared/router.js", "shared/text.js",
+    "vendor/preact.js", "shared/ui.js", "shared/api.js", "shared/live.js", "shared/router.js", "shared/text.js",
     "shared/dialog.js", "shared/table.js", "shared/chart.js",
 )  # fmt: skip
 """Modules that every view needs. The browser fetches them at once instead of one after the other."""

@@ -18,13 +18,19 @@ MAX_COUNTED = 2_000
 RECOUNTED = 500
 """The number of consumers that did not move, whose counts are read again in one reading, in turn."""
 
-MAX_SIZED = 10
-"""The number of streams whose size is read in one reading, in turn."""
+MAX_SIZED = 20
+"""The number of streams whose size is read at a time, in turn."""
+
+SIZES_EVERY = 2.0
+"""Seconds between two readings of sizes."""
+
+TIMES_EVERY = 2.0
+"""Seconds between two look-ups of the times of messages."""
 
 MAX_TIMED = 50
 """The most seqs whose time is looked up in one reading. The times of newer seqs are known from earlier readings."""
 
-CATALOG_EVERY = 5.0
+CATALOG_EVERY = 10.0
 """Seconds between two readings of names, pauses and settings, unless a stream or a consumer appears or disappears."""
 
 FACTS_EVERY = 10.0
@@ -119,11 +125,15 @@ class Reading:
         self.consumers: dict[int, ConsumerFigures] = {}
         self.facts: store.ServerFacts | None = None
         self._catalog_at = self._facts_at = float("-inf")
+        self._sizes_at = self._times_at = float("-inf")
         self._next_counted = self._next_sized = 0
         self._recount = False
 
     async def read(self, database: store.Database) -> None:
-        """Read everything that is due. It takes at most six short queries. Raises `StoreUnavailable`."""
+        """Read everything that is due, with at most six short statements. Raises `StoreUnavailable`.
+
+        All of these are due at first and after a change. In between, about three statements are due in a second.
+        """
         figures = await store.live_figures(database)
         if self._catalog_is_old(figures):
             self.catalog_streams, self.catalog_consumers = await store.live_catalog(database)
@@ -133,11 +143,13 @@ class Reading:
         if counted:
             for number, counts in (await store.live_counts(database, counted)).items():
                 self.consumers[number].counts = counts
-        sized = self._to_size()
+        sized = self._to_size() if monotonic() >= self._sizes_at + SIZES_EVERY else []
         if sized:
+            self._sizes_at = monotonic()
             for number, size in (await store.live_sizes(database, sized)).items():
                 self.streams[number].size = size
-        await self._look_up_times(database)
+        if monotonic() >= self._times_at + TIMES_EVERY and await self._look_up_times(database):
+            self._times_at = monotonic()
         await self._sample(figures.at)
         if monotonic() >= self._facts_at + FACTS_EVERY:
             self.facts = await store.server_facts(database)
@@ -145,7 +157,7 @@ class Reading:
 
     def changed(self) -> None:
         """Read names, pauses and the counts that are not 0 with the next reading, since somebody changed something."""
-        self._catalog_at = float("-inf")
+        self._catalog_at = self._sizes_at = self._times_at = float("-inf")
         self._recount = True
 
     def _catalog_is_old(self, figures: LiveFigures) -> bool:
@@ -205,8 +217,9 @@ class Reading:
         start %= len(numbers)
         return (numbers[start:] + numbers[:start])[:count]
 
-    async def _look_up_times(self, database: store.Database) -> None:
-        """Look up when the oldest unfinished messages were published, and where streams end that nobody publishes to."""
+    async def _look_up_times(self, database: store.Database) -> bool:
+        """Look up when the oldest unfinished messages were published, and where streams end to which nothing is published.
+        Returns whether that took a statement."""
         wanted: dict[tuple[int, int], list[ConsumerFigures]] = {}
         turns = _Turns()
         for info in self.catalog_consumers:
@@ -226,12 +239,13 @@ class Reading:
                 else:
                     consumer.oldest = None
         if not wanted:
-            return
+            return False
         for (number, seq), (published_at, last_seq) in (await store.live_times(database, list(wanted))).items():
             self.streams[number].last_seq = last_seq
             for consumer in wanted[number, seq]:
                 # Numbers of transactions that were rolled back leave nothing to wait for.
                 consumer.oldest = (seq, published_at) if consumer.lowest(last_seq) is not None else None
+        return True
 
     async def _sample(self, at: datetime) -> None:
         turns = _Turns()

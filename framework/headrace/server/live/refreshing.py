@@ -13,8 +13,10 @@ from headrace import store
 from headrace.flow.observed import Samples
 from headrace.model.capture import BackfillInfo
 from headrace.model.errors import HeadraceError, StoreUnavailable
+from headrace.model.records import WorkerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.engine import Engine
+from headrace.server.live.pacing import KeptReads, Pace
 from headrace.server.live.reading import Reading
 from headrace.server.live.snapshot import Part, Snapshot
 from headrace.server.merging import read_all
@@ -32,7 +34,7 @@ TIMEOUT = 5.0
 """Seconds that a database has to answer. Then it counts as unreachable, and the last snapshot stays."""
 
 SOURCES_EVERY = 2.0
-"""Seconds between two readings of the sources of a database."""
+"""Seconds between two readings of the sources of a database, and of the running processes."""
 
 
 class _Database:
@@ -41,7 +43,8 @@ class _Database:
     def __init__(self) -> None:
         self.reading = Reading()
         self.sources: tuple[list[SourceInfo], list[BackfillInfo]] = ([], [])
-        self.sources_at = float("-inf")
+        self.workers: list[WorkerInfo] = []
+        self.sources_at = self.workers_at = float("-inf")
         self.captured: dict[str, Samples] = {}
 
 
@@ -61,6 +64,8 @@ class LiveState:
         error: why the own database could not be read. None while it can.
         clock_offset: seconds by which the own database's clock is ahead of this process's. None at first.
         away: the further databases that did not answer.
+        pace: the turns of what screens read beside the snapshot.
+        kept: what screens read beside the snapshot, once for all.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,6 +81,8 @@ class LiveState:
         self.error: str | None = None
         self.clock_offset: float | None = None
         self.away: list[str] = []
+        self.pace = Pace(clock)
+        self.kept = KeptReads(self.pace, clock)
 
     @property
     def uptime(self) -> float:
@@ -89,8 +96,10 @@ class LiveState:
 
     def changed(self) -> None:
         """Read more with the next snapshot, since somebody changed something."""
+        self.kept.forget()
         for one in self._databases.values():
             one.reading.changed()
+            one.sources_at = one.workers_at = float("-inf")
 
     async def snapshot(self) -> Snapshot:
         """Return a snapshot that is at most about a second old, or the last one while the database doesn't answer.
@@ -136,14 +145,17 @@ class LiveState:
         name = None if engine.names is None else engine.names.database
         known, database = self._of(name), engine.app.database
         await known.reading.read(database)
-        sent = datetime.now(UTC)
-        at, workers = await store.workers(database)
-        if name is None:
-            self.clock_offset = (at - sent).total_seconds()
+        if self._clock() >= known.workers_at + SOURCES_EVERY:
+            sent = datetime.now(UTC)
+            at, known.workers = await store.workers(database)
+            known.workers_at = self._clock()
+            if name is None:
+                self.clock_offset = (at - sent).total_seconds()
         if self._clock() >= known.sources_at + SOURCES_EVERY:
             known.sources = await store.sources_at_work(database)
             known.sources_at = self._clock()
             before, known.captured = known.captured, {}
+            at = known.reading.at or datetime.now(UTC)
             for source in known.sources[0]:
                 samples = known.captured[source.id] = before.get(source.id) or Samples()
                 samples.add(at, 0 if source.capture is None else source.capture.captured)
@@ -151,7 +163,7 @@ class LiveState:
         if engine.names is not None:
             reachable = await engine.names.reachable("stream", {one.name for one in known.reading.catalog_streams})
         sources, backfills = known.sources
-        return Part(name, known.reading, workers, sources, backfills, known.captured, reachable)
+        return Part(name, known.reading, known.workers, sources, backfills, known.captured, reachable)
 
     def _of(self, name: str | None) -> _Database:
         return self._databases.setdefault(name, _Database())

@@ -13,6 +13,7 @@ from headrace.model.capture import BackfillInfo
 from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.live.reading import ConsumerFigures, StreamFigures
+from headrace.server.wire.captures import Backfill
 from headrace.store import CatalogConsumer, CatalogStream
 
 Rate = Annotated[float | None, Meta(description="Per second. null at first.")]
@@ -102,7 +103,7 @@ class SourceRow(Struct, kw_only=True):
     wal_held_bytes: int | None
     failures: int
     tables: list[str]
-    backfills: Annotated[list[BackfillInfo], Meta(description="Those that are queued or running.")]
+    backfills: Annotated[list[Backfill], Meta(description="Those that are queued or running.")]
     database: str | None
 
 
@@ -185,7 +186,7 @@ def source_row(
         since=None if capture is None else capture.since, changes_rate=rate,
         captured=0 if capture is None else capture.captured, behind_bytes=None if facts is None else facts.behind,
         wal_held_bytes=None if facts is None else facts.held_back, failures=0 if capture is None else capture.failures,
-        tables=list(info.settings.get("tables", ())), backfills=[one for one in backfills if one.source == info.name],
+        tables=list(info.settings.get("tables", ())), backfills=[Backfill.of(one) for one in backfills if one.source == info.name],
         database=database,
     )  # fmt: skip
 

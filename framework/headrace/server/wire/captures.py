@@ -42,6 +42,7 @@ class PostgresSource(Struct, kw_only=True):
     kind: str
     stream: str
     stream_id: str
+    replication_slot: Annotated[str, Meta(description="The name of its slot at the captured server.")]
     state: Annotated[str, Meta(description="How it goes.", examples=["running"])]
     reason: Annotated[str | None, Meta(description="What it waits for, or why it can't go on.")]
     mend: Annotated[str | None, Meta(description="The statement, or the command, that mends it.")]
@@ -53,9 +54,12 @@ class PostgresSource(Struct, kw_only=True):
     @classmethod
     def of(cls, info: SourceInfo) -> PostgresSource:
         """Convert a source of the store, without its secrets."""
+        from headrace.sources.postgres.database.slots import slot_name
+
         capture = info.capture or CaptureInfo(state="new")
+        slot = info.settings.get("slot") or slot_name(info.name, info.id)
         return cls(
-            id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id,
+            id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id, replication_slot=slot,
             state=capture.state, reason=capture.reason, mend=capture.mend,
             capture=capture, inserted_at=info.created_at, updated_at=info.updated_at, info=info,
             **PostgresSpec.shown(info.settings),

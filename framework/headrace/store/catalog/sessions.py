@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -48,16 +49,23 @@ async def begin_session(
     return None if seconds is None else float(seconds)
 
 
-async def session(executor: Executor, digest: bytes, mount: str) -> Session | None:
-    """The session with this digest, if it is valid at the mount point and its token still is."""
-    row = await executor.fetchrow(
-        """select s.token_id, s.expires_at from headrace_internal.sessions as s
+async def sessions(executor: Executor, wanted: Sequence[tuple[bytes, str]]) -> dict[tuple[bytes, str], Session]:
+    """The sessions with these digests that are valid at these mount points, and whose tokens still are."""
+    rows = await executor.fetch(
+        """select s.digest, s.mount, s.token_id, s.expires_at
+           from unnest($1::bytea[], $2::text[]) as w (digest, mount)
+           join headrace_internal.sessions as s on s.digest = w.digest and s.mount = w.mount
            join headrace_internal.tokens as t on t.id = s.token_id
-           where s.digest = $1 and s.mount = $2 and s.expires_at > clock_timestamp() and t.revoked_at is null""",
-        digest,
-        mount,
+           where s.expires_at > clock_timestamp() and t.revoked_at is null""",
+        [digest for digest, _ in wanted],
+        [mount for _, mount in wanted],
     )
-    return None if row is None else Session(**row)
+    return {(row["digest"], row["mount"]): Session(row["token_id"], row["expires_at"]) for row in rows}
+
+
+async def session(executor: Executor, digest: bytes, mount: str) -> Session | None:
+    """The session with this digest, see `sessions`."""
+    return (await sessions(executor, [(digest, mount)])).get((digest, mount))
 
 
 async def end_session(executor: Executor, digest: bytes) -> bool:

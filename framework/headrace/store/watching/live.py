@@ -75,11 +75,13 @@ class CatalogConsumer(msgspec.Struct, frozen=True):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """The version of Postgres, the size of the database in bytes, and the time by its clock."""
+    """The version of Postgres, the size of the database in bytes, the time by its clock, and the role of the caller, as the
+    audit log has it."""
 
     version: str
     size: int
     at: datetime
+    role: str
 
 
 async def live_figures(executor: Executor) -> LiveFigures:
@@ -126,11 +128,12 @@ async def live_catalog(executor: Executor) -> tuple[list[CatalogStream], list[Ca
 
 
 async def server_facts(executor: Executor) -> ServerFacts:
-    """The version of Postgres, the size of the database, and its clock."""
+    """The version of Postgres, the size of the database, its clock, and the role of the caller."""
     row = await executor.fetchrow(
-        "select current_setting('server_version') as version, pg_database_size(current_database()) as size, clock_timestamp() as at"
+        """select current_setting('server_version') as version, pg_database_size(current_database()) as size, clock_timestamp() as at,
+                  case current_setting('role') when 'none' then session_user else current_setting('role') end as role"""
     )
-    return ServerFacts(row["version"].split()[0], row["size"], row["at"])
+    return ServerFacts(row["version"].split()[0], row["size"], row["at"], row["role"])
 
 
 def _pairs(row: Any, keys: str, values: str) -> dict[int, int]:

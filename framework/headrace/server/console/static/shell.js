@@ -1,10 +1,10 @@
-/** The frame around every view: navigation, who the user is, what is wrong with the connection, keys. */
+/** The console begins here. It is the frame around every view: navigation, who the user is, what is wrong with the connection, keys. */
 
-import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { events, get, remove } from "./shared/api.js";
 import { DialogPlace, NoticePlace, open } from "./shared/dialog.js";
 import { useLive } from "./shared/live.js";
-import { go, useAddress } from "./shared/router.js";
+import { followLinks, go, useAddress } from "./shared/router.js";
 import { duration, local } from "./shared/text.js";
 import { Failure, Loading, session, useCurrentInSight } from "./shared/ui.js";
 
@@ -34,7 +34,7 @@ const PAGES = [
   ["audit", "Audit", "a"],
 ];
 
-export function Shell() {
+function Shell() {
   const [me, setMe] = useState(undefined);
   const [error, setError] = useState(null);
   const address = useAddress();
@@ -238,3 +238,5 @@ function useKeys() {
   }, []);
 }
 
+followLinks();
+render(html`<${Shell} />`, document.getElementById("app"));

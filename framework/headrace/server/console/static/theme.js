@@ -1,5 +1,17 @@
-// Sets the remembered colours before the first paint. It is no module, since modules run later.
+// Runs before the first paint and before the modules are there. It is no module, since modules run later.
+
+// Sets the remembered colours.
 {
   const remembered = localStorage.getItem("headrace.theme");
   if (remembered === "dark" || remembered === "light") document.documentElement.dataset.theme = remembered;
 }
+
+// Asks what every page asks first, while the modules are loaded. `shared/api.js` takes the answers.
+globalThis.headraceEarly = Object.fromEntries(
+  ["me", "live"].map((target) => {
+    const headers = { accept: "application/json", "x-headrace-console": "1" };
+    const answer = fetch(new URL(`../v1/${target}`, document.baseURI), { headers, cache: "no-store" });
+    answer.catch(() => {});
+    return [target, answer];
+  }),
+);

@@ -47,9 +47,15 @@ async def sign_in(request: AnyRequest, context: Context, data: JSONBody[SignIn])
     """Begins a session with the scopes of a token, and sets its cookie. It is for browsers: other clients send their
     token with each call. 401 if the token is not valid, 422 while the server needs none."""
     require_own_page(request.scope)  # type: ignore[arg-type]
-    sessions = _identification(request).sessions
+    identification = _identification(request)
+    sessions, attempts = identification.sessions, identification.attempts
     authorization = f"Bearer {data.token.strip()}"
-    identity = await context.access.identity(authorization)
+    attempts.check(request.scope)  # type: ignore[arg-type]
+    try:
+        identity = await context.access.identity(authorization)
+    except Unauthorized:
+        attempts.failed(request.scope)  # type: ignore[arg-type]
+        raise
     if identity.via == "open":
         raise InvalidInput("No token exists, so the server needs no session. Use it as it is.")
     if (old := secret_of(request.scope["headers"])) is not None:

@@ -75,6 +75,10 @@ class DatabaseFacts(Struct, kw_only=True):
     version: str | None
     size_bytes: int | None
     clock_offset_seconds: Annotated[float | None, Meta(description="How far its clock is ahead of the server's.")]
+    role: Annotated[
+        str | None,
+        Meta(description="The database role of the server, as in the audit log. null without a scope for all streams."),
+    ]
     error: str | None
 
 
@@ -205,7 +209,7 @@ async def live_stream(request: AnyRequest, context: Context, stream: StreamRef) 
     row = await stream_row(context, request, snapshot, stream)
     if _is_known(request, _etag(request, context.live, snapshot, None)):
         return _answer(request, context.live, snapshot, None, lambda: None)
-    info = await _or_none(lambda: _stream_info(context, row))
+    info = await _or_none(lambda: context.live.kept.get(row.id, lambda: _stream_info(context, row)))
     snapshot.with_rates(row)
     found = LiveStream(**_fields(row), info=info)
     return _answer(request, context.live, snapshot, None, lambda: LiveStreamAnswer(found, snapshot.at))
@@ -251,7 +255,8 @@ async def live_consumer(
     row = consumer_row(snapshot, of, unmarked(consumer))
     if _is_known(request, _etag(request, context.live, snapshot, None)):
         return _answer(request, context.live, snapshot, None, lambda: None)
-    info = await _or_none(lambda: _consumer_info(context, request, row))
+    info = await _or_none(lambda: context.live.kept.get(row.id, lambda: _consumer_info(context, row)))
+    info = None if info is None else await context.visible(request, info)
     reports = snapshot.reports.get((row.stream, row.name), ())
     snapshot.with_rates(row)
     found = LiveConsumer(
@@ -305,7 +310,8 @@ def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | No
         ),
         database=DatabaseFacts(
             reachable=state.error is None, version=None if facts is None else facts.version,
-            size_bytes=None if facts is None else facts.size, clock_offset_seconds=state.clock_offset, error=state.error,
+            size_bytes=None if facts is None else facts.size, clock_offset_seconds=state.clock_offset,
+            role=None if facts is None or visible is not None else facts.role, error=state.error,
         ),
         totals=snapshot.totals(visible), attention=attention(streams, consumers, sources, processes),
         unavailable=sorted(state.away),
@@ -344,9 +350,9 @@ async def _stream_info(context: RouteContext, row: StreamRow) -> StreamInfo:
     return await engine.admin.stream(row.name)
 
 
-async def _consumer_info(context: RouteContext, request: AnyRequest, row: ConsumerRow) -> ConsumerInfo:
+async def _consumer_info(context: RouteContext, row: ConsumerRow) -> ConsumerInfo:
     engine = await context.engine_of(row.database)
-    return await context.visible(request, await engine.admin.consumer(row.stream, row.name))
+    return await engine.admin.consumer(row.stream, row.name)
 
 
 async def _or_none(read: Callable[[], Any]) -> Any:
@@ -365,11 +371,8 @@ def _fields(row: StreamRow | ConsumerRow) -> dict[str, Any]:
 
 def _in_words(reason: str, actors: int) -> str:
     """A decision of the governor as a sentence."""
-    return (
-        f"{actors:,} actors: {reason}."
-        if reason
-        else f"{actors:,} actors. The governor has not changed the number yet."
-    )
+    counted = f"{actors:,} {'actor' if actors == 1 else 'actors'}"
+    return f"{counted}: {reason}." if reason else f"{counted}. The governor has not changed the number yet."
 
 
 # --- lists

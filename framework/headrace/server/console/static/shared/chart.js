@@ -38,6 +38,9 @@ function library() {
   return loading;
 }
 
+/** Distances of the lines of a chart that counts: 1, 2, 5, 10 and so on. */
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+
 const FORMATS = { rate, count: short, seconds: duration };
 const SPANS = [
   ["15m", "15 min", 900],
@@ -59,7 +62,7 @@ function options(series, width, height, format, onCursor) {
     hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)] },
     legend: { show: false },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(high ?? 0, 1) * 1.1] } },
-    axes: [axis, { ...axis, size: 52, values: (_plot, ticks) => ticks.map(format) }],
+    axes: [axis, { ...axis, size: 52, values: (_plot, ticks) => ticks.map(format), ...(format === FORMATS.count ? { incrs: WHOLE_STEPS } : {}) }],
     series: [
       {},
       ...series.map(([, label], index) => ({ label, stroke: colour(`--chart-${index + 1}`), width: 1.5, points: { show: false } })),
@@ -136,7 +139,7 @@ export function Samples({ kind, stream, consumer, charts, span, onSpan }) {
   if (target.current.key !== key) {
     target.current = { key, value: `samples${query({ kind, stream, consumer, since, points: 240 })}` };
   }
-  const read = useRead(target.current.value);
+  const read = useRead(target.current.value, 0, round > 0);
   const kept = useRef(null);
   if (read.data) kept.current = read.data.data;
   if (read.error?.status === 404) return null;

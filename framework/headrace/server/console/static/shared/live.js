@@ -44,12 +44,12 @@ function poll(target, interval, setState) {
   let running = false;
   const aborting = new AbortController();
 
-  async function ask() {
+  async function ask(polled = true) {
     timer = 0;
     if (running) return;
     running = true;
     try {
-      const answer = await request("GET", target, { etag: etag ?? undefined, signal: aborting.signal });
+      const answer = await request("GET", target, { etag: etag ?? undefined, signal: aborting.signal, poll: polled });
       failures = 0;
       etag = answer.etag;
       const at = Date.now();
@@ -58,11 +58,15 @@ function poll(target, interval, setState) {
     } catch (error) {
       if (aborting.signal.aborted) return;
       failures += 1;
+      if (error.status === 429 && polled) {
+        failures = 1; // many screens are open, so what was read stays for a while
+        return;
+      }
       setState((old) => ({ ...old, target, data: old.target === target ? old.data : undefined, error }));
     } finally {
       running = false;
+      plan();
     }
-    plan();
   }
 
   function plan() {
@@ -81,11 +85,11 @@ function poll(target, interval, setState) {
 
   function again() {
     clearTimeout(timer);
-    ask();
+    ask(false);
   }
 
   document.addEventListener("visibilitychange", onVisibility);
-  if (!document.hidden || etag === null) ask();
+  if (!document.hidden || etag === null) ask(false);
   return {
     again,
     stop() {
@@ -112,15 +116,16 @@ export function useKept(value) {
  * Reads a path once, and again when it or `key` changes.
  * @param {string | null} target
  * @param {unknown} [key]
+ * @param {boolean} [poll] whether it was shown before, and may wait
  */
-export function useRead(target, key = 0) {
+export function useRead(target, key = 0, poll = false) {
   const [state, setState] = useState({ target: "", data: undefined, error: null, loading: true });
   const [round, setRound] = useState(0);
   useEffect(() => {
     if (target === null) return undefined;
     const aborting = new AbortController();
     setState((old) => ({ ...old, loading: true }));
-    request("GET", target, { signal: aborting.signal }).then(
+    request("GET", target, { signal: aborting.signal, poll }).then(
       (answer) => setState({ target, data: answer.body, error: null, loading: false }),
       (error) => {
         if (!aborting.signal.aborted) {

@@ -39,7 +39,7 @@ export function size(bytes) {
 /** A duration with its two largest units. @param {number | null | undefined} seconds */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
-  if (seconds < 0.0005) return "0 s";
+  if (seconds < 0.0005) return seconds > 0 ? "<1 ms" : "0 s";
   if (seconds < 1) return `${WHOLE.format(seconds * 1000)} ms`;
   if (seconds < 10) return `${ONE.format(seconds)} s`;
   const units = [
@@ -63,6 +63,9 @@ export function duration(seconds) {
 export function counted(count, noun, plural = `${noun}s`) {
   return `${number(count)} ${count === 1 ? noun : plural}`;
 }
+
+/** A text of the server as a sentence, with one full stop. @param {string} text */
+export const sentence = (text) => `${text.replace(/\.+$/, "")}. `;
 
 /** How long ago a time was, or how long it is until then. @param {string} time @param {number} [now] */
 export function relative(time, now = Date.now()) {

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { curl } from "./api.js";
-import { exact, isForever, local, relative } from "./text.js";
+import { exact, isForever, local, number, relative } from "./text.js";
 
 export { html };
 
@@ -200,4 +200,12 @@ export function Tabs({ tabs, current, href, label }) {
       </a>`,
     )}
   </nav>`;
+}
+
+/** The progress of the backfills that are queued or running, the first ones of many. */
+export function BackfillsUnderWay({ rows }) {
+  if (!rows.length) return "–";
+  return html`${rows.slice(0, 3).map((one) => html`<span class="progress" key=${one.id} title=${one.table}>
+    ${one.done === null ? one.state : html`<progress max="1" value=${one.done} aria-label=${`Backfill of ${one.table}`}></progress> ${Math.round(one.done * 100)} %`}</span> `)}
+    ${rows.length > 3 ? `and ${number(rows.length - 3)} more` : null}`;
 }

@@ -9,16 +9,23 @@ import { words, Copies, Empty, Failure, Heading, Loading, Time, may } from "../s
 const LIMIT = 50;
 const FIELDS = [["actor", "Who"], ["action", "Action"], ["stream", "Stream"], ["since", "Since"], ["until", "Before"]];
 
-const COLUMNS = [
+/** Who has made a change. The role is that of the database session, which no client chooses, and a name without a server is
+ * what that session has said. */
+const who = (row, role) => html`${row.actor ?? html`<span class="quiet">${row.via === "app" ? "code" : "no token"}</span>`}${role && row.role !== role
+  ? html` <span class=${["http", "console"].includes(row.via) ? "warn" : "quiet"} title="The entry was written by a session of this database role, and not by one of this server's.">as role ${row.role}</span>`
+  : null}`;
+
+const COLUMNS = (role) => [
   { name: "at", title: "When", cell: (row) => html`<${Time} at=${row.at} />` },
-  { name: "actor", title: "Who", cell: (row) => row.actor ?? html`<span class="quiet">no token</span>` },
+  { name: "actor", title: "Who", cell: (row) => who(row, role) },
   { name: "via", title: "Via", cell: (row) => row.via },
   { name: "action", title: "Action", cell: (row) => words(row.action) },
   { name: "object", title: "Of", cell: (row) => (row.object ? html`<span class="quiet">${words(row.object.kind)}</span> ${row.object.name}` : (row.stream ?? "–")) },
   { name: "details", title: "Details", cell: (row) => html`<code class="brief">${row.details && Object.keys(row.details).length ? JSON.stringify(row.details) : "–"}</code>`, width: "wide" },
 ];
 
-export default function Audit() {
+export default function Audit({ live }) {
+  const role = live.data?.data.database.role ?? null;
   const [filters, change] = useFilters({ actor: "", action: "", stream: "", since: "", until: "" });
   const [draft, setDraft] = useState(filters);
   const [state, setState] = useState({ rows: null, next: null, error: null });
@@ -57,7 +64,7 @@ export default function Audit() {
     ${state.rows === null
       ? state.error ? null : html`<${Loading} />`
       : state.rows.length
-        ? html`<${Table} caption="Changes, the newest first" columns=${COLUMNS} rows=${state.rows} id=${(row) => row.id} />`
+        ? html`<${Table} caption="Changes, the newest first" columns=${COLUMNS(role)} rows=${state.rows} id=${(row) => row.id} />`
         : html`<${Empty} title="No entries">Every change that somebody makes, here, over HTTP or on the command line, leaves an entry.<//>`}
     ${state.next === null ? null : html`<p><button type="button" onClick=${more}>Show older entries</button></p>`}
   `;

@@ -1,6 +1,6 @@
 /** Backfills of a source: start, progress, cancel. */
 
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { cli, path, post } from "../shared/api.js";
 import { Act, open, say } from "../shared/dialog.js";
 import { useLive } from "../shared/live.js";
@@ -10,10 +10,16 @@ import { Copies, Empty, Failure, Field, Section, State, Time, may } from "../sha
 
 const ENDED = ["done", "failed", "cancelled"];
 
-export function Backfills({ source }) {
+/** @param {{source: any, underWay: any[]}} props `underWay`: those that are queued or running, from the last snapshot */
+export function Backfills({ source, underWay }) {
   const target = path`sources/${source.name}/backfills`;
-  const live = useLive(target, 2000);
-  const rows = live.data?.data ?? [];
+  const live = useLive(target, 10_000);
+  const newest = new Map(underWay.map((one) => [one.id, one]));
+  const rows = (live.data?.data ?? []).map((one) => (ENDED.includes(one.state) ? one : newest.get(one.id) ?? one));
+  const ids = [...newest.keys()].join(" ");
+  useEffect(() => {
+    if (live.data) live.again(); // one has begun or ended
+  }, [ids]);
   const admin = may("admin");
   const columns = [
     { name: "table", title: "Table", cell: (row) => html`<code>${row.table}</code>` },

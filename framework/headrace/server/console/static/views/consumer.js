@@ -31,10 +31,9 @@ export default function Consumer({ names: [stream, name] }) {
   const at = consumerAt(stream, name);
   const tabs = [["work", "Work"], ["messages", "Messages"], ["blocked", "Blocked keys", row.blocked], ["charts", "Charts"], ...(row.kind === "push" ? [["push", "Push"]] : []), ["settings", "Settings"]];
   return html`
-    <${Heading} title=${name} trail=${trail} state=${html`<${State} state=${row.state} title=${row.reason} />`}>
+    <${Heading} title=${name} trail=${trail} state=${html`<${State} state=${row.state} />`}>
       <${Acts} row=${row} again=${live.again} />
     <//>
-    ${row.reason ? html`<p class="reason">${row.reason}</p>` : null}
     <div class="figures" role="group" aria-label="State of the consumer">
       <${Figure} label="Finished" value=${rate(row.finish_rate)} unit="/s" />
       <${Figure} label="Lag" value=${short(row.lag)} />
@@ -104,23 +103,21 @@ const PROCESSES = [
   { name: "p95", title: "95 %", cell: (row) => milliseconds(row.durations?.p95_ms), number: true },
   { name: "p99", title: "99 %", cell: (row) => milliseconds(row.durations?.p99_ms), number: true },
   { name: "breaker", title: "Breaker", cell: (row) => (row.breaker ? html`<${State} state=${row.breaker} />` : "–") },
-  { name: "reason", title: "Why so many actors", cell: (row) => row.reason || "–", width: "wide" },
+  { name: "reason", title: "Why so many actors", cell: (row) => row.why, width: "wide" },
 ];
 
 const milliseconds = (value) => (value === null || value === undefined ? "–" : duration(value / 1000));
+
+/** The governor's last decision in a process, in words. */
+const why = (row, process) => row.governor.find((one) => one.process_id === process.process_id)?.text ?? "–";
 
 function Processes({ row }) {
   return html`
     <${Section} title="In flight by process" id="processes">
       ${row.processes.length
-        ? html`<${Table} caption=${`Processes that work on ${row.name}`} columns=${PROCESSES} rows=${row.processes} id=${(one) => one.process_id} />`
+        ? html`<${Table} caption=${`Processes that work on ${row.name}`} columns=${PROCESSES} rows=${row.processes.map((one) => ({ ...one, why: why(row, one) }))} id=${(one) => one.process_id} />`
         : html`<${Empty} title="No process works on it">${row.kind === "push" ? "A server sends its messages once one runs." : html`Start a worker with <code>headrace run</code>, or receive over HTTP. Receivers over HTTP are not listed here.`}<//>`}
     <//>
-    ${row.governor.length
-      ? html`<${Section} title="The governor's words" id="governor">
-          <ul class="governor">${row.governor.map((one) => html`<li key=${one.process_id}>${one.text}</li>`)}</ul>
-        <//>`
-      : null}
   `;
 }
 

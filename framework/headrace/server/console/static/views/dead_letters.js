@@ -1,7 +1,7 @@
 /** The dead letters of a consumer: in groups, filtered, one by one, and what can be done with them. */
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { ROOT, cli, get, path } from "../shared/api.js";
+import { ROOT, cli, get, path, query } from "../shared/api.js";
 import { open } from "../shared/dialog.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt, messageAt, streamAt, useFilters } from "../shared/router.js";
@@ -42,13 +42,19 @@ export default function DeadLetters({ names: [stream, consumer] }) {
   const act = (kind) => open(DeadLetterAct, { kind, stream, consumer, selection: chosen, what: Object.keys(chosen).length ? "all that match the filters" : "all dead letters of the consumer", done: again });
   return html`
     <${Heading} title="Dead letters" trail=${trail} state=${total === undefined ? null : html`<span class=${`count ${total ? "bad" : ""}`}>${number(total)}</span>`}>
-      <a class="button" data-native download=${`${stream}.${consumer}.dead-letters.ndjson`} href=${new URL(`${at}/export?${asQuery(chosen).slice(1)}`, ROOT).href}>Export</a>
+      <${Export} stream=${stream} consumer=${consumer} asked=${asQuery(chosen)}>Export<//>
       ${admin ? html`<button type="button" onClick=${() => act("redrive")}>Redrive all that match</button><button type="button" class="danger" onClick=${() => act("purge")}>Discard all that match</button>` : null}
     <//>
     <${Groups} at=${at} filters=${filters} chosen=${chosen} change=${change} round=${`${round} ${total}`} />
     <${Search} filters=${filters} change=${change} />
     <${List} key=${JSON.stringify(chosen)} stream=${stream} consumer=${consumer} at=${at} chosen=${chosen} total=${total} round=${round} again=${again} admin=${admin} />
   `;
+}
+
+/** A link that downloads dead letters as NDJSON. @param {{stream: string, consumer: string, asked: string, small?: boolean, children: any}} props */
+function Export({ stream, consumer, asked, small = false, children }) {
+  const target = path`streams/${stream}/consumers/${consumer}/dead_letters` + `/export?${asked.replace(/^[?&]/, "")}`;
+  return html`<a class=${small ? "button small" : "button"} data-native download=${`${stream}.${consumer}.dead-letters.ndjson`} href=${new URL(target, ROOT).href}>${children}</a>`;
 }
 
 /** The filter that shows a group only. */
@@ -158,12 +164,13 @@ function List({ stream, consumer, at, chosen, total, round, again, admin }) {
         ? html`<button type="button" class="small" onClick=${() => act("redrive", seqs)}>Redrive the selected</button>
             <button type="button" class="small danger" onClick=${() => act("purge", seqs)}>Discard the selected</button>`
         : null}
+      ${selected.size ? html`<${Export} stream=${stream} consumer=${consumer} asked=${query({ seqs })} small=${true}>Export the selected<//>` : null}
       ${selected.size ? html`<${Copy} text=${state.rows.filter((row) => selected.has(row.seq)).map((row) => JSON.stringify(row)).join("\n")}>Copy the selected<//>` : null}
       <${Copies} target=${first} command=${cli("consumer dead-letters ls", [stream, consumer], { ...chosen, error_type: undefined, "error-type": chosen.error_type })} />
     </div>
     <${Table} caption=${`Dead letters of ${consumer}`} rows=${state.rows} id=${(row) => row.seq} columns=${columns(stream, shown, setShown)}
       selected=${selected} onSelect=${setSelected} selectLabel=${(row) => `Select message ${row.seq}`}
-      more=${(row) => (row.seq === shown ? html`<${Letter} row=${row} admin=${admin} act=${act} />` : null)} />
+      more=${(row) => (row.seq === shown ? html`<${Letter} stream=${stream} consumer=${consumer} row=${row} admin=${admin} act=${act} />` : null)} />
     ${state.next === null ? null : html`<p><button type="button" disabled=${state.loading} onClick=${() => load(state.next)}>Show more</button></p>`}
   `;
 }
@@ -180,10 +187,11 @@ const columns = (stream, shown, setShown) => [
   },
 ];
 
-function Letter({ row, admin, act }) {
+function Letter({ stream, consumer, row, admin, act }) {
   return html`<div class="letter">
     <div class="row-acts">
       ${admin ? html`<button type="button" class="small" onClick=${() => act("redrive", [row.seq])}>Redrive</button> <button type="button" class="small danger" onClick=${() => act("purge", [row.seq])}>Discard</button>` : null}
+      <${Export} stream=${stream} consumer=${consumer} asked=${query({ seqs: [row.seq] })} small=${true}>Export<//>
       <${Copy} text=${pretty(row)}>Copy as JSON<//>
     </div>
     <h3>${row.error_type ?? "Error"}</h3>

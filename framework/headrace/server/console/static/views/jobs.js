@@ -14,7 +14,7 @@ const active = (job) => job.state === "waiting" || job.state === "running";
 
 export default function Jobs() {
   const [filters] = useFilters({ id: "" });
-  const live = useLive("jobs");
+  const live = useLive("jobs", 2000);
   const rows = live.data?.data;
   return html`
     <${Heading} title="Jobs"><${Copies} target="jobs" command="headrace job ls" /><//>

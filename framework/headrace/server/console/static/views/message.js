@@ -6,7 +6,7 @@ import { open } from "../shared/dialog.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt, messageAt, streamAt } from "../shared/router.js";
 import { Table } from "../shared/table.js";
-import { number, pretty } from "../shared/text.js";
+import { number, pretty, sentence } from "../shared/text.js";
 import { Copies, Copy, Empty, Facts, Failure, Heading, Loading, Section, State, Time, may } from "../shared/ui.js";
 import { Publish } from "./publish.js";
 
@@ -31,14 +31,14 @@ function Standing({ stream, row }) {
   if (row.until) parts.push(html`It comes again <${Time} at=${row.until} ago=${true} />. `);
   if (row.behind) parts.push(html`It waits for <a href=${messageAt(stream, row.behind)}>message ${number(row.behind)}</a> of the same key. `);
   if (row.state === "acked") parts.push(row.acked_by ? html`Done by <${Time} at=${row.acked_by} />. ` : "Done.");
-  if (row.state === "dead_letter") parts.push(html`<a href=${`${consumerAt(stream, row.consumer)}/dead-letters`}>Dead letter</a>${row.reason ? `: ${row.reason}` : ""}. `);
+  if (row.state === "dead_letter") parts.push(html`<a href=${`${consumerAt(stream, row.consumer)}/dead-letters`}>Dead letter</a>${row.reason ? `: ${sentence(row.reason)}` : ". "}`);
   if (row.error) parts.push(html`<code class="error-code">${row.error}</code>`);
   return html`<span>${parts.length ? parts : "–"}</span>`;
 }
 
 export default function Message({ names: [stream, seq] }) {
   const target = path`streams/${stream}/journeys/${seq}`;
-  const live = useLive(target, 2000);
+  const live = useLive(target, 3000);
   const trail = [["Streams", "streams"], [stream, streamAt(stream)]];
   const title = `Message ${number(Number(seq))}`;
   const found = live.data?.data;

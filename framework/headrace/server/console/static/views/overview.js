@@ -6,7 +6,7 @@ import { useLive } from "../shared/live.js";
 import { consumerAt, sourceAt, streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
 import { duration, number, rate, short, size } from "../shared/text.js";
-import { Empty, Facts, Figure, Heading, Loading, Section, State, Time } from "../shared/ui.js";
+import { BackfillsUnderWay, Empty, Facts, Figure, Heading, Loading, Section, State, Time, may } from "../shared/ui.js";
 
 const CHARTS = [
   ["Messages per second", [["publish_rate", "published"], ["finish_rate", "finished"]], "rate"],
@@ -20,6 +20,7 @@ export default function Overview({ live }) {
   const streams = useLive("live/streams?sort=rate&desc=true&limit=5", 2000);
   const consumers = useLive("live/consumers?sort=lag&desc=true&limit=5", 2000);
   const found = live.data?.data;
+  const sources = useLive(found?.totals.sources && may("admin") ? "live/sources" : null, 3000);
   if (!found) return html`<${Heading} title="Overview" /><${Loading} />`;
   return html`
     <${Heading} title="Overview" />
@@ -40,6 +41,11 @@ export default function Overview({ live }) {
           : html`<${Empty} title="No consumers yet">Create one with <code>headrace consumer add STREAM NAME</code>.<//>`}
       <//>
     </div>
+    ${sources.data?.data.length
+      ? html`<${Section} title="Sources" id="sources" acts=${html`<a href="sources">All sources</a>`}>
+          <${Table} caption="Sources, those with problems first" columns=${SOURCES} rows=${sources.data.data.slice(0, 5)} id=${(row) => row.id} />
+        <//>`
+      : null}
     <${Health} server=${found.server} database=${found.database} at=${found.at} />
   `;
 }
@@ -98,6 +104,15 @@ const STREAMS = [
   { name: "rates", title: "Last minute", cell: (row) => html`<${Sparkline} values=${row.rates} label="Published in the last minute" />`, hide: "phone" },
   { name: "rate", title: "Published/s", cell: (row) => rate(row.publish_rate), number: true },
   { name: "lag", title: "Lag", cell: (row) => short(row.lag), number: true },
+];
+
+const SOURCES = [
+  { name: "name", title: "Source", cell: (row) => html`<a href=${sourceAt(row.name)}>${row.name}</a>` },
+  { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state || "active"} />` },
+  { name: "rate", title: "Changes/s", cell: (row) => rate(row.changes_rate), number: true },
+  { name: "behind", title: "Behind", cell: (row) => size(row.behind_bytes), number: true },
+  { name: "held", title: "WAL held", cell: (row) => size(row.wal_held_bytes), number: true },
+  { name: "backfills", title: "Backfills", cell: (row) => html`<${BackfillsUnderWay} rows=${row.backfills} />` },
 ];
 
 const CONSUMERS = [

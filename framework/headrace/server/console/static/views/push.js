@@ -17,7 +17,7 @@ const COLUMNS = [
 
 export function Push({ stream, consumer }) {
   const target = path`streams/${stream}/consumers/${consumer}/push`;
-  const live = useLive(target, 2000);
+  const live = useLive(target, 3000);
   const found = live.data?.data;
   if (!found) return live.error ? html`<${Failure} error=${live.error} again=${live.again} />` : html`<${Loading} />`;
   return html`

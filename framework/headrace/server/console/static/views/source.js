@@ -11,7 +11,7 @@ import { Copies, Copy, Empty, Facts, Failure, Heading, Loading, Section, State, 
 import { Backfills } from "./backfills.js";
 
 export default function Source({ names: [name] }) {
-  const source = useLive(path`sources/${name}`, 3000);
+  const source = useLive(path`sources/${name}`, 5000);
   const sources = useLive("live/sources");
   const found = source.data;
   const trail = [["Sources", "sources"]];
@@ -49,43 +49,53 @@ function Capture({ source, row }) {
     <${Facts} facts=${[
       ["Fills", html`<a href=${streamAt(source.stream)}>${source.stream}</a>`],
       ["Tables", html`<code>${(source.tables ?? []).join(", ") || "–"}</code>`],
-      ["Changes", `${rate(row.changes_rate)}/s`],
-      ["Behind", size(row.behind_bytes)],
+      ["Replication slot", html`<code>${source.replication_slot}</code>`],
+      ["Position", source.capture.position ? html`<code>${source.capture.position}</code>` : "–", "in the WAL of the captured server. All that was committed up to it is in the stream."],
+      ["Captured", `${number(source.capture.captured)}, ${rate(row.changes_rate)}/s`, "changes"],
+      ["Behind", size(row.behind_bytes), "WAL that is not captured yet"],
       ["WAL held", size(row.wal_held_bytes), "that the slot keeps at the captured server"],
+      ["Last commit", html`<${Time} at=${source.capture.facts?.committed_at} />`],
       ["Changed", html`<${Time} at=${source.updated_at} />`],
     ]} />
-    <${Backfills} source=${source} />
+    <${Backfills} source=${source} underWay=${row.backfills ?? []} />
     <${Failures} source=${source} />
   `;
 }
 
 const FAILURES = [
-  { name: "id", title: "Change", cell: (row) => number(row.id) },
-  { name: "at", title: "Failed", cell: (row) => html`<${Time} at=${row.failed_at ?? row.at} />` },
-  { name: "table", title: "Table", cell: (row) => row.table ?? "–" },
-  { name: "error", title: "Error", cell: (row) => html`<code class="brief">${row.error}</code>`, width: "wide" },
+  { name: "key", title: "Change", cell: (row) => html`<code class="key">${row.key}</code>` },
+  { name: "at", title: "Failed", cell: (row) => html`<${Time} at=${row.failed_at} />` },
+  { name: "attempts", title: "Attempts", cell: (row) => number(row.attempts), number: true },
+  { name: "error", title: "Error", cell: (row) => html`<code class="brief">${row.error}</code>${row.retry ? html` <span class="quiet">It is tried again soon.</span>` : null}`, width: "wide" },
+  { name: "data", title: "Data", cell: (row) => html`<code class="brief">${JSON.stringify(row.data)}</code>`, width: "wide", hide: "phone" },
 ];
 
 function Failures({ source }) {
   const target = path`sources/${source.name}/failures`;
-  const live = useLive(target, 3000);
+  const live = useLive(target, 5000);
   const rows = live.data?.data;
   if (!rows?.length) return live.error && !live.data ? html`<${Failure} error=${live.error} />` : null;
-  const act = (kind) => open(FailureAct, { kind, source, count: rows.length, done: live.again });
+  const more = live.data.next ?? null;
+  const act = (kind, ids = null) => open(FailureAct, { kind, source, ids, count: ids ? ids.length : rows.length, more: !ids && more !== null, done: live.again });
+  const columns = may("admin") ? [...FAILURES, { name: "acts", title: "Acts", cell: (row) => html`<span class="acts">
+    <button type="button" class="small" onClick=${() => act("retry", [row.id])}>Retry</button>
+    <button type="button" class="small danger" onClick=${() => act("drop", [row.id])}>Drop</button></span>` }] : FAILURES;
   return html`<${Section} title="Failed changes" id="failures" acts=${html`
       ${may("admin") ? html`<button type="button" onClick=${() => act("retry")}>Retry all</button><button type="button" class="danger" onClick=${() => act("drop")}>Drop all</button>` : null}
       <${Copies} target=${target} command=${cli("source postgres failures ls", [source.name])} />`}>
-    <${Table} caption="Changes that could not become messages" columns=${FAILURES} rows=${rows} id=${(row) => row.id} />
+    <${Table} caption="Changes that could not become messages" columns=${columns} rows=${rows} id=${(row) => row.id} />
   <//>`;
 }
 
-function FailureAct({ kind, source, count, done, close }) {
+function FailureAct({ kind, source, ids, count, more, done, close }) {
   const target = path`sources/${source.name}/failures` + `/${kind}`;
-  const words = kind === "retry" ? "Retry all failed changes" : "Drop all failed changes";
-  return html`<${Act} title=${words} verb=${words} danger=${kind === "drop"} close=${close} act=${() => post(target, {})}
+  const body = ids ? { ids } : {};
+  const words = `${kind === "retry" ? "Retry" : "Drop"} ${ids ? counted(count, "failed change") : "all failed changes"}`;
+  const which = `${counted(count, "change")}${more ? " or more" : ""} ${count === 1 && !more ? "is" : "are"}`;
+  return html`<${Act} title=${words} verb=${words} danger=${kind === "drop"} close=${close} act=${() => post(target, body)}
     done=${(answer) => { say(`${counted(answer.data.retried ?? answer.data.dropped, "change")} ${kind === "retry" ? "will be tried again" : "dropped"}.`); done(); }}
-    request=${{ method: "POST", target, body: {}, command: cli(`source postgres failures ${kind}`, [source.name]) }}>
-    <p>${kind === "retry" ? `${counted(count, "change")} or more are made into messages again, at the end of the stream.` : `${counted(count, "change")} or more are deleted. They never become messages.`}</p>
+    request=${{ method: "POST", target, body, command: cli(`source postgres failures ${kind}`, [source.name], { id: ids ?? undefined }) }}>
+    <p>${kind === "retry" ? `${which} made into messages again, at the end of the stream.` : `${which} deleted, and never in the stream.`}</p>
   <//>`;
 }
 
@@ -102,7 +112,7 @@ const DELIVERIES = (stream) => [
 
 function Webhook({ source }) {
   const target = path`sources/${source.name}/deliveries?limit=100`;
-  const live = useLive(target, 2000);
+  const live = useLive(target, 3000);
   const rows = live.data?.data;
   const address = new URL(`..${source.path}`, document.baseURI).href;
   return html`
