@@ -29,3 +29,16 @@ async def test_transactions_of_handlers_and_services_meet_one_server_each(pooled
     async with app:
         info = await consumer(app, "ship")
         assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_transaction_gets_no_id_at_its_beginning_behind_a_pooler(pooled_dsn: str) -> None:
+    """Statements can't be prepared there."""
+    app = App(pooled_dsn)
+    async with app:
+        hold = await app.database.begin(30, assign=True)
+        assert hold.xid is None
+        await hold.connection.execute("create table effects (id bigint)")
+        await hold.commit()
+        await app.database.end(hold)
+        assert await app.database.fetchval("select count(*) from effects") == 0

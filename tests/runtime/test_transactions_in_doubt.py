@@ -23,31 +23,47 @@ async def app(dsn: str) -> AsyncIterator[App]:
         yield app
 
 
+@pytest.fixture(params=[False, True], ids=["id_from_the_ack", "id_from_the_begin"])
+def assigned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transactions of handlers get their id with the ack, or at the BEGIN. Then the ack and the COMMIT are sent
+    together."""
+    begin = store.Database.begin
+
+    async def begun(database: store.Database, idle: float, *, assign: bool = False) -> Hold:
+        return await begin(database, idle, assign=request.param)
+
+    monkeypatch.setattr(store.Database, "begin", begun)
+
+
 @pytest.fixture
-def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def breaks(monkeypatch: pytest.MonkeyPatch, assigned: None) -> Callable[..., list[str]]:
     """Let the next COMMIT fail, before the server receives it or before its answer arrives. Returns
     what was done, in order."""
 
     def breaks(when: str) -> list[str]:
-        commit, status, done = Hold.commit, store.transaction_status, []
+        status, done = store.transaction_status, []
 
-        async def broken(hold: Hold) -> None:
-            if "break" in done:
-                await commit(hold)
-                return
-            done.append("break")
-            if when == "after":
-                await commit(hold)
-            else:
-                hold.break_off()
-            raise ConnectionResetError("the connection broke at COMMIT")
+        def breaking(commit: Callable[..., Any]) -> Callable[..., Any]:
+            async def broken(hold: Hold, *args: Any) -> None:
+                if "break" in done:
+                    await commit(hold, *args)
+                    return
+                done.append("break")
+                if when == "after":
+                    await commit(hold, *args)
+                else:
+                    hold.break_off()
+                raise ConnectionResetError("the connection broke at COMMIT")
+
+            return broken
 
         async def noted(executor: Any, xid: int, **more: Any) -> Any:
             found = await status(executor, xid, **more)
             done.append(found)
             return found
 
-        monkeypatch.setattr(Hold, "commit", broken)
+        monkeypatch.setattr(Hold, "commit", breaking(Hold.commit))
+        monkeypatch.setattr(Hold, "run_and_commit", breaking(Hold.run_and_commit))
         monkeypatch.setattr(store, "transaction_status", noted)
         return done
 
@@ -137,20 +153,26 @@ async def test_nothing_is_retried_while_the_answer_is_not_known(
 
 
 @pytest.mark.asyncio
-async def test_a_timeout_that_comes_during_the_commit_comes_too_late(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts, commit = Seen(), Hold.commit
+async def test_a_timeout_that_comes_during_the_commit_comes_too_late(
+    app: App, assigned: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Seen()
 
     @app.consumer("orders", transactional=True, timeout=0.2, backoff=0)
     async def ship(number: int, message: Message, tx: Transaction) -> None:
         attempts.note(message.attempt)
         await tx.execute("insert into effects values ($1)", number)
 
-    async def slow(hold: Hold) -> None:
-        if attempts.notes == [1]:
-            await hold.connection.execute("select pg_sleep(1)")
-        await commit(hold)
+    def slow(commit: Callable[..., Any]) -> Callable[..., Any]:
+        async def slowly(hold: Hold, *args: Any) -> None:
+            if attempts.notes == [1]:
+                await hold.connection.execute("select pg_sleep(1)")
+            await commit(hold, *args)
 
-    monkeypatch.setattr(Hold, "commit", slow)
+        return slowly
+
+    monkeypatch.setattr(Hold, "commit", slow(Hold.commit))
+    monkeypatch.setattr(Hold, "run_and_commit", slow(Hold.run_and_commit))
     async with running(app):
         await app.publish_many("orders", [("k", 7), ("k", 8)])
         await app.idle()

@@ -1,12 +1,13 @@
 """Transactional handlers: the handler's writes, what it publishes and its ack commit together, or not
 at all.
 
-    BEGIN ─▶ your handler ─▶ what it returned is published ─▶ headrace.ack ─▶ COMMIT
+    BEGIN ─▶ your handler ─▶ what it returned is published ─▶ headrace.ack; COMMIT
 
 The ack comes last and is the fence. It raises when the lease was lost, and then nothing is
-committed. From the ack on, neither a timeout nor the end of a drain interrupts. Committed messages
-are marked as settled with no `await` in between, so that a timeout or drain that would stop the
-handler sees that they are done.
+committed. It is sent together with the COMMIT if the transaction's id is known from the BEGIN. After a
+lost answer, the transaction is looked up by that id. From the ack on, neither a timeout nor the end of
+a drain interrupts. Committed messages are marked as settled with no `await` in between, so that a
+timeout or drain that would stop the handler sees that they are done.
 
 A message that is not to be acked is not part of the commit. A single one rolls the whole
 transaction back. In a batch the rest commits, and this message is settled afterwards.
@@ -17,23 +18,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import asyncpg
-
 from headrace import store
 from headrace.model.clock import Time
-from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost, StoreUnavailable
+from headrace.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
-from headrace.model.outcomes import Reject, Release, Retry
+from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.transaction import Transaction
-from headrace.store.database.missing_objects import object_replaced
 from headrace.store.database.retry import DatabaseRetry
 
 Delivery = Message | Batch
+
+QUICK = 0.05
+"""Seconds. After a handler that took less, the next transaction gets its id at the BEGIN, which saves a round trip at its
+end. A transaction that has an id holds back the cleaning of dead rows, so the transactions of slow handlers get theirs with
+their first write.
+"""
 
 
 class Transactional:
@@ -60,6 +64,7 @@ class Transactional:
         self._acked = acked
         self._database = database
         self._publisher = publisher
+        self._quick = False  # whether the last handler was, see `QUICK`
         self._clock = time.clock
         self._now = time.now
 
@@ -67,10 +72,12 @@ class Transactional:
         """Return the call inside a transaction of its own, or with one after it for what it publishes."""
 
         async def transacted(payload: Any, delivery: Delivery) -> Any:
-            transaction = await self._begin(delivery)
+            transaction = await self._begin(delivery, assign=self._quick)
             delivery.transaction = transaction
+            began = self._clock()
             try:
                 result = await call(payload, delivery)
+                self._quick = self._clock() < began + QUICK
                 return await self._finish(transaction, delivery, result)
             finally:
                 delivery.transaction = None
@@ -81,7 +88,7 @@ class Transactional:
             if result is None or _refused(delivery, result):
                 return result
             _outgoing(result, self._publishes)  # checked before a connection is taken
-            transaction = await self._begin(delivery)
+            transaction = await self._begin(delivery, assign=True)
             try:
                 return await self._finish(transaction, delivery, result)
             finally:
@@ -89,9 +96,12 @@ class Transactional:
 
         return transacted if self._handling.transactional else publishing
 
-    async def _begin(self, delivery: Delivery) -> Transaction:
+    async def _begin(self, delivery: Delivery, *, assign: bool) -> Transaction:
         """Begin a transaction, as soon as the database is available. An outage doesn't fail the
         message.
+
+        Args:
+            assign: see `Database.begin`.
 
         Raises:
             LeaseLost: the outage was longer than the lease.
@@ -99,7 +109,7 @@ class Transactional:
         database_retry = None
         while True:
             try:
-                return await Transaction.begin(self._database, self._publisher, self._idle)
+                return await Transaction.begin(self._database, self._publisher, self._idle, assign=assign)
             except StoreUnavailable as error:
                 database_retry = database_retry or DatabaseRetry(self._begins)
                 await database_retry.wait_after(error)
@@ -133,26 +143,7 @@ class Transactional:
                 "The database crashed, failed over or was restored, and some leases of the batch are from before."
             )
 
-        async def ack(connection: Any) -> int:
-            try:
-                return await store.ack(connection, *acks, now=now, timeline=timeline)
-            except asyncpg.InFailedSQLTransactionError as error:
-                raise ConfigurationError(
-                    "A statement of the handler's transaction failed and the handler continued, so nothing can be committed. Let the"
-                    " exception leave the handler, or put statements that may fail inside `async with tx.transaction():`."
-                ) from error
-            except asyncpg.PostgresError as error:
-                if not object_replaced(error):
-                    raise
-                raise Release("The database functions were replaced at that moment, as by an upgrade.") from error
-            except asyncpg.InterfaceError as error:
-                if "another operation" not in str(error):
-                    raise
-                raise ConfigurationError(
-                    "The handler returned while a task that it started still uses its transaction. Wait for the task before you return."
-                ) from error
-
-        await transaction.commit(ack, self._commits, acks=acks)
+        await transaction.ack_and_commit(acks, self._commits, now=now, timeline=timeline)
         for message in done:
             message.settled = True
             self._acked(message)

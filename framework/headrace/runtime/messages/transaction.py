@@ -13,13 +13,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import anyio
+import asyncpg
 
 from headrace import store
 from headrace.model.errors import ConfigurationError, InDoubt, StoreUnavailable
+from headrace.model.outcomes import Release
 from headrace.store.database.connection import ROLLBACK_TIMEOUT
 from headrace.store.database.errors import translated
+from headrace.store.database.missing_objects import object_replaced
 from headrace.store.database.retry import DatabaseRetry
 
 if TYPE_CHECKING:
@@ -126,10 +130,45 @@ class Transaction:
     # --- begin and end, not called by users
 
     @classmethod
-    async def begin(cls, database: store.Database, publisher: Publishes, idle: float) -> Transaction:
-        """Open a transaction. The caller must `end` it. Raises `StoreUnavailable`. `idle`: see
+    async def begin(
+        cls, database: store.Database, publisher: Publishes, idle: float, *, assign: bool = False
+    ) -> Transaction:
+        """Open a transaction. The caller must `end` it. Raises `StoreUnavailable`. `idle`, `assign`: see
         `Database.begin`."""
-        return cls(database, publisher, await database.begin(idle))
+        return cls(database, publisher, await database.begin(idle, assign=assign))
+
+    async def ack_and_commit(self, acks: store.Acks, what: str, *, now: datetime | None, timeline: UUID | None) -> None:
+        """Ack messages and commit. Returns when the commit is known. It can be cancelled only during the lookup.
+
+        If the transaction's id was assigned at the beginning, this is one round trip. After a lost answer, the transaction
+        is looked up by that id. Otherwise the ack returns the id, and the COMMIT follows it.
+
+        Args:
+            what: a name for the commit in the log.
+            now, timeline: see `store.ack`.
+
+        Raises:
+            LeaseLost: see `store.ack`.
+            ConfigurationError: a statement of user code has ended the transaction, or failed, or is still running.
+            Release: the functions of the database were replaced at that moment.
+            StoreUnavailable, InDoubt, Exception: see `commit`.
+        """
+        hold, database = self._hold, self._database
+        assert hold is not None
+        if hold.xid is None:
+            await self.commit(lambda connection: _ack(hold, acks, now, timeline), what, acks=acks)
+            return
+        committing = hold.connected
+        try:
+            with translated(database.dsn), anyio.CancelScope(shield=True), explained(hold):
+                await store.ack_and_commit(hold, acks, timeout=ROLLBACK_TIMEOUT, now=now, timeline=timeline)
+        except StoreUnavailable as error:
+            hold.break_off()
+            if not committing:
+                raise
+            if not await was_committed(database, hold.xid, acks, what):
+                raise StoreUnavailable(f"The transaction was not committed. {error}") from error
+        self._notify()
 
     async def commit(self, last: Last, what: str, *, acks: store.Acks | None = None) -> None:
         """Run the last statement and commit. Returns when the commit is known. It can be cancelled
@@ -160,6 +199,10 @@ class Transaction:
                 raise
             if left is not None and not await was_committed(self._database, left, acks, what):
                 raise StoreUnavailable(f"The transaction was not committed. {error}") from error
+        self._notify()
+
+    def _notify(self) -> None:
+        """Notify this process's consumers of what was published."""
         for stream, due in self.published:
             self._publisher.committed(stream, due)
 
@@ -168,6 +211,50 @@ class Transaction:
         hold, self._hold = self._hold, None
         if hold is not None:
             await self._database.end(hold)
+
+
+_ENDED = (
+    "A statement of the handler has ended its transaction, such as COMMIT or ROLLBACK. Leave that statement out: the"
+    " transaction is committed after the handler, and rolled back after an exception."
+)
+
+
+class explained:  # noqa: N801  # it is used like a function
+    """Raise the errors for what user code did to its transaction before the ack, as a context manager.
+
+    A class, since each call of a transactional handler has one and a generator costs several times as much.
+    """
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    def __enter__(self) -> None:
+        if self._hold.connected and not self._hold.in_transaction:
+            raise ConfigurationError(_ENDED)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, store.TransactionEnded):
+            raise ConfigurationError(_ENDED) from error
+        if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
+            raise ConfigurationError(
+                "The handler returned while a task that it started still uses its transaction. Wait for the task before you return."
+            ) from error
+        if not self._hold.in_transaction:  # then it was not the ack that failed, but the COMMIT
+            return
+        if isinstance(error, asyncpg.InFailedSQLTransactionError):
+            raise ConfigurationError(
+                "A statement of the handler's transaction failed and the handler continued, so nothing can be committed. Let the"
+                " exception leave the handler, or put statements that may fail inside `async with tx.transaction():`."
+            ) from error
+        if isinstance(error, asyncpg.PostgresError) and object_replaced(error):
+            raise Release("The database functions were replaced at that moment, as by an upgrade.") from error
+
+
+async def _ack(hold: Hold, acks: store.Acks, now: datetime | None, timeline: UUID | None) -> int:
+    with explained(hold):
+        return await store.ack(hold.connection, *acks, now=now, timeline=timeline)
 
 
 async def was_committed(

@@ -8,13 +8,14 @@ import asyncio
 import functools
 import math
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import asyncpg
-from asyncpg.transaction import Transaction
+from asyncpg.pool import PoolConnectionProxy
+from asyncpg.transaction import Transaction, TransactionState
 
 from headrace.store.database.keepalive import keep_alive
 
@@ -70,9 +71,34 @@ def _for_grants(query: str) -> str:
     return _KEPT.sub(lambda found: "headrace_granted." if found[0] == "headrace_internal." else found[0], query)
 
 
+@functools.lru_cache(maxsize=100)
 def ending_when_idle(seconds: float) -> str:
     """SQL that makes the server end the transaction when it was idle for `seconds` seconds."""
     return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
+
+
+# Statements that the server accepts only before the first query of a transaction.
+_BEFORE_QUERIES = re.compile(r"\bset\s+(?:local\s+|session\s+)?transaction|\bisolation\s+level\b", re.IGNORECASE)
+
+# As text, because not every version of asyncpg knows xid8.
+_ASSIGN = "select pg_catalog.pg_current_xact_id()::text::bigint"
+
+
+class AssignedId:
+    """The id that a transaction got at its BEGIN, by a query.
+
+    Attributes:
+        xid: the id. None after the transaction has begun anew, without an id.
+        statements: BEGIN and the statements that followed it.
+        queries: how many queries the connection had sent then.
+    """
+
+    __slots__ = ("queries", "statements", "xid")
+
+    def __init__(self, xid: int, statements: tuple[str, ...], queries: int) -> None:
+        self.xid: int | None = xid
+        self.statements = statements
+        self.queries = queries
 
 
 class PoolCounters:
@@ -104,6 +130,7 @@ class Connection(Plain):
     granted = False
     detector: StatementObserver | None = None
     opened_at = 0.0
+    _assigned: AssignedId | None = None  # until the first statement of its transaction
     _with_next = ""
     _loop: asyncio.AbstractEventLoop
     _transport: asyncio.BaseTransport
@@ -147,6 +174,47 @@ class Connection(Plain):
         """Send this SQL together with the next statement that has no arguments, which saves a round trip."""
         self._with_next = query
 
+    async def begin_assigned(self, settings: tuple[str, ...]) -> AssignedId:
+        """Begin a transaction and assign its id, in one round trip.
+
+        The connection must keep prepared statements, as it does without a pooler. If the first statement is one that must
+        precede all queries, the transaction is begun anew without an id.
+
+        Args:
+            settings: statements that follow the BEGIN. They return no rows.
+        """
+        statements = ("begin", *settings)
+        xid = await self._watched(_ASSIGN, self._fetchval_after(statements, _ASSIGN))
+        self._assigned = assigned = AssignedId(xid, statements, self._protocol.queries_count)
+        return assigned
+
+    def commit_after(self, last: str, timeout: float) -> Awaitable[str]:
+        """Run SQL without arguments and COMMIT, in one round trip. The text of `last` may be another one each time, so the
+        failure detector gets none of it.
+        """
+        return self._watched("commit", super().execute(f"{last}; commit", timeout=timeout))
+
+    async def _fetchval_after(self, statements: tuple[str, ...], query: str) -> Any:
+        """asyncpg has no pipeline. But it takes the answers of messages that were written before its own, up to the next
+        ReadyForQuery. So the statements are written without a Sync, right before the query that asyncpg sends.
+        """
+        protocol = self._protocol
+
+        async def execute(prepared: Any, timeout: float | None) -> Any:
+            sent = protocol.queries_count
+            self._transport.write(_without_sync(statements))  # type: ignore[attr-defined]
+            try:
+                return await protocol.bind_execute(
+                    state=prepared, args=(), portal_name="", limit=0, return_extra=False, timeout=timeout
+                )
+            finally:
+                if protocol.queries_count == sent:  # asyncpg refused, and the server waits for the end of the message
+                    self.terminate()
+
+        with self._stmt_exclusive_section:  # type: ignore[attr-defined]
+            rows, _ = await self._do_execute(query, execute, protocol._get_timeout(None))  # type: ignore[attr-defined]
+        return rows[0][0]
+
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
         with_next, self._with_next = self._with_next, ""
         query = query + with_next if with_next else query
@@ -168,7 +236,38 @@ class Connection(Plain):
         query = for_grants(query) if self.granted else query
         return self._watched(query, super().fetchval(query, *args, **options))
 
-    async def _watched(self, statement: str, answer: Awaitable[Any]) -> Any:
+    def copy_from_table(self, *args: Any, **options: Any) -> Awaitable[str]:  # type: ignore[override]
+        self._assigned = None
+        return super().copy_from_table(*args, **options)
+
+    def copy_from_query(self, *args: Any, **options: Any) -> Awaitable[str]:  # type: ignore[override]
+        self._assigned = None
+        return super().copy_from_query(*args, **options)
+
+    def copy_to_table(self, *args: Any, **options: Any) -> Awaitable[str]:  # type: ignore[override]
+        self._assigned = None
+        return super().copy_to_table(*args, **options)
+
+    def copy_records_to_table(self, *args: Any, **options: Any) -> Awaitable[str]:  # type: ignore[override]
+        self._assigned = None
+        return super().copy_records_to_table(*args, **options)
+
+    async def _begin_anew(self, assigned: AssignedId) -> None:
+        """Begin the transaction without an id, if nothing was done in it yet. asyncpg doesn't count a COPY."""
+        if self._protocol.queries_count == assigned.queries:
+            assigned.xid = None
+            self.counters.round_trips += 1
+            await super().execute("; ".join(("rollback", *assigned.statements)))
+
+    async def _watched(self, statement: str, answer: Coroutine[Any, Any, Any]) -> Any:
+        if (assigned := self._assigned) is not None:
+            self._assigned = None
+            if _BEFORE_QUERIES.search(statement) is not None:
+                try:
+                    await self._begin_anew(assigned)
+                except BaseException:
+                    answer.close()
+                    raise
         self.counters.round_trips += 1
         detector = self.detector
         if detector is None:
@@ -206,28 +305,71 @@ class Connection(Plain):
             self.terminate()
 
 
+@functools.lru_cache(maxsize=100)
+def _without_sync(statements: tuple[str, ...]) -> bytes:
+    """Parse, Bind and Execute for each statement, without a name, arguments or a Sync."""
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+    return b"".join(
+        message(b"P", b"\0" + statement.encode() + b"\0\0\0")
+        + message(b"B", b"\0\0\0\0\0\0\0\0")
+        + message(b"E", b"\0\0\0\0\0")
+        for statement in statements
+    )
+
+
 class Hold:
     """A connection that is taken from the pool for a transaction of user code. `Database.begin` makes it.
 
-    asyncpg begins the transaction, so that its savepoints and cursors work inside.
+    The transaction is one of asyncpg, so that its savepoints and cursors work inside.
+
+    Attributes:
+        pool: the pool of the connection.
+        connection: the connection, in a proxy that no other transaction gets.
     """
 
-    __slots__ = ("_open", "_pool", "connection")
+    __slots__ = ("_assigned", "_open", "connection", "pool")
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
-        self._pool = pool
+        self.pool = pool
         self._open: Transaction | None = None
+        self._assigned: AssignedId | None = None
         self.connection = connection
 
-    async def begin(self, idle: float, settings: str = "") -> None:
-        """Begin the transaction. The server ends it if it is idle for `idle` seconds.
+    @property
+    def xid(self) -> int | None:
+        """The transaction's id, if it was assigned at the beginning."""
+        return None if self._assigned is None else self._assigned.xid
+
+    async def begin(self, settings: tuple[str, ...], *, assign: bool = False) -> None:
+        """Begin the transaction.
 
         Args:
-            settings: SQL that is sent with BEGIN, each statement after a semicolon.
+            settings: statements that are sent with BEGIN, at least one.
+            assign: assign the transaction's id, for `xid`. It takes no further round trip.
         """
         self._open = transaction = self.connection.transaction()
-        self.connection.send_with_next(ending_when_idle(idle) + settings)
-        await transaction.start()
+        if assign:
+            connection: Connection = self.connection._con
+            connection._top_xact = transaction
+            transaction._state = TransactionState.STARTED
+            self._assigned = await connection.begin_assigned(settings)
+        else:
+            self.connection.send_with_next("; ".join(settings))
+            await transaction.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is open."""
+        inner = self.connection._con  # None if it was closed, and has left its pool
+        return inner is not None and not inner.is_closed()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the connection is open and the server is in a transaction on it, also after a statement has failed."""
+        return self.connected and bool(self.connection.is_in_transaction())
 
     async def commit(self) -> None:
         """Commit the transaction. After an error that is not from the server, it is unknown whether it was
@@ -237,6 +379,21 @@ class Hold:
         transaction, self._open = self._open, None
         await transaction.commit()
 
+    async def run_and_commit(self, last: str, timeout: float) -> None:
+        """Run SQL without arguments as the last statement, and commit, in one round trip. If the statement fails, nothing
+        is committed.
+
+        The server gets both as one message. It stops at the first error, and it never waits for the COMMIT while the
+        statement holds locks. After an error that is not from the server, it is unknown whether it was committed.
+        """
+        transaction, connection = self._open, self.connection._con
+        assert transaction is not None
+        if connection is None:  # it was closed, and has left its pool
+            raise asyncpg.InterfaceError("the connection is closed")
+        await connection.commit_after(last, timeout)
+        self._open = connection._top_xact = None
+        transaction._state = TransactionState.COMMITTED  # type: ignore[attr-defined]
+
     def break_off(self) -> None:
         """Close the connection at once. The server rolls back what is open on it."""
         self._open = None
@@ -244,20 +401,34 @@ class Hold:
             self.connection.terminate()
 
     async def end(self) -> None:
-        """Roll back what is not committed, and return the connection to its pool.
-
-        It never stays spare: user code that still has it, such as a task that a handler has left behind, could write
-        into the transaction of another one. The pool makes what that code has useless.
-        """
+        """Roll back what is not committed. Closes the connection if that fails."""
+        transaction, self._open = self._open, None
+        if transaction is None:
+            return
         try:
-            if self._open is not None:
-                transaction, self._open = self._open, None
-                with anyio.fail_after(ROLLBACK_TIMEOUT, shield=True):
-                    await transaction.rollback()
+            with anyio.fail_after(ROLLBACK_TIMEOUT, shield=True):
+                await transaction.rollback()
         except Exception:  # the connection is unusable, and closing it ends what was open on it
             self.break_off()
-        finally:
-            await release(self._pool, self.connection)
+
+
+def renewed(connection: Any) -> Any:
+    """The same connection in a new proxy, for another user. The old proxy becomes useless, as well as the cursors and
+    prepared statements that user code has made with it. A task that a handler has left behind could otherwise write into
+    the transaction of another one.
+
+    asyncpg's pool does the same when a connection is returned and taken again, with a task and several timers each time.
+
+    Args:
+        connection: the connection, as the pool gave it. One that has to go through the pool is returned as it is.
+    """
+    if not _is_reusable(connection):
+        return connection
+    inner, holder = connection._con, connection._holder
+    inner._on_release()
+    connection._detach()
+    holder._proxy = fresh = PoolConnectionProxy(holder, inner)
+    return fresh
 
 
 class SpareConnections:

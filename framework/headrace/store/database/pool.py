@@ -35,6 +35,7 @@ from headrace.store.database.connection import (
     SpareConnections,
     ending_when_idle,
     release,
+    renewed,
 )
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
@@ -103,8 +104,8 @@ _OURS = {
 
 # How a transaction of user code gets the setting that the session would have without `_OURS`.
 _YOURS = {
-    "default_transaction_isolation": "; set transaction isolation level {}",
-    "standard_conforming_strings": "; set local standard_conforming_strings = {}",
+    "default_transaction_isolation": "set transaction isolation level {}",
+    "standard_conforming_strings": "set local standard_conforming_strings = {}",
 }
 
 
@@ -155,7 +156,7 @@ class Database:
         self._counters = PoolCounters()
         self._addresses = Addresses(dsn)
         self._settings: dict[str, str] = {}  # settings of sessions, once it is known that the server accepts them
-        self._yours = ""  # SQL that gives a transaction of user code the settings that the user has chosen
+        self._yours: tuple[str, ...] = ()  # give a transaction of user code the settings that the user has chosen
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
@@ -170,7 +171,7 @@ class Database:
         """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""
         if self._pool is not None:
             return
-        self._settings, self._yours = {}, ""
+        self._settings, self._yours = {}, ()
         with translated(self.dsn), readable(self.dsn):
             probe = await self.connect(statement_cache_size=0)
             try:
@@ -242,7 +243,7 @@ class Database:
         self.pooled = self._detector.pooled = backend != probe.get_server_pid()
         if not self.pooled:
             yours = {name: await probe.fetchval("select pg_catalog.current_setting($1)", name) for name in _YOURS}
-            self._yours = "".join(_YOURS[name].format(value) for name, value in yours.items() if value != _OURS[name])
+            self._yours = tuple(_YOURS[name].format(value) for name, value in yours.items() if value != _OURS[name])
             self._settings = _OURS | await _effective_settings(probe)
 
     async def close(self) -> None:
@@ -361,12 +362,15 @@ class Database:
 
     # --- long transactions
 
-    async def begin(self, idle: float) -> Hold:
+    async def begin(self, idle: float, *, assign: bool = False) -> Hold:
         """Begin a transaction for user code. The caller may commit it, and returns it with `end`.
 
         Args:
             idle: seconds after which the server ends an idle transaction, for example of a frozen process
                 or of code that waits for something else.
+            assign: assign the transaction's id at its beginning, so that `Hold.xid` is known. Until its end it holds
+                back the server's cleaning of dead rows, as does a transaction that has written something. The id is not
+                assigned behind a pooler, nor if the user has chosen an isolation level whose snapshot it would take.
 
         Raises:
             StoreUnavailable: also if all `holds` were in use for too long.
@@ -379,7 +383,9 @@ class Database:
                 self._hold_semaphore.release()
                 raise
             try:
-                await hold.begin(idle, self._yours)
+                await hold.begin(
+                    (ending_when_idle(idle), *self._yours), assign=assign and not self.pooled and not self._yours
+                )
             except BaseException:
                 await self.end(hold)
                 raise
@@ -390,8 +396,10 @@ class Database:
         try:
             await hold.end()
         finally:
-            self._in_use -= 1
-            self._hold_semaphore.release()
+            try:
+                await self._release(hold.pool, renewed(hold.connection))
+            finally:
+                self._hold_semaphore.release()
 
     async def _acquire_hold(self) -> None:
         try:

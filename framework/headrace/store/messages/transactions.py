@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID, uuid4
 
 from headrace.model.errors import LeaseLost
 from headrace.store.database.errors import first_line, sqlstate
 from headrace.store.database.pool import Executor
+
+if TYPE_CHECKING:
+    from headrace.store.database.connection import Hold
 
 Status = Literal["committed", "aborted", "in progress", "unknown"]
 
@@ -23,7 +26,7 @@ async def ack(
 ) -> int:  # fmt: skip
     """Ack messages in the transaction of `executor`, as its last statement before the COMMIT. The lists are parallel.
 
-    From here until the COMMIT the server waits 5 seconds at most. Acking does not end a lease. Once all its
+    From here until the COMMIT the server waits 2 seconds at most. Acking does not end a lease. Once all its
     messages are done, the lease is settled like any other, and messages that were acked here may be acked
     again there.
 
@@ -54,6 +57,45 @@ class Acks(NamedTuple):
     consumer: int
     leases: list[int]
     seqs: list[int]
+
+
+async def ack_and_commit(
+    hold: Hold, acks: Acks, *, timeout: float, now: datetime | None = None, timeline: UUID | None = None
+) -> None:
+    """Ack messages in the transaction of `hold`, as its last statement, and commit it, in one round trip.
+
+    After an error that is not from the server, `transaction_status` of `Hold.xid` finds out whether it was committed.
+
+    Args:
+        hold: a transaction that got its id at its beginning.
+        timeout: the timeout for the answer in seconds.
+        now, timeline: see `ack`.
+
+    Raises:
+        LeaseLost: see `ack`.
+        TransactionEnded: the transaction is not the one that got the id. Nothing is committed.
+    """
+    # A simple query is one message. It is text and has no arguments, and these values are numbers, a UUID and a time. The
+    # division fails if the id is another one, and then the COMMIT is not run.
+    leases, seqs = ",".join(map(str, acks.leases)), ",".join(map(str, acks.seqs))
+    at = "pg_catalog.clock_timestamp()" if now is None else f"'{now.isoformat()}'::timestamptz"
+    given_in = "null" if timeline is None else f"'{timeline}'"
+    try:
+        await hold.run_and_commit(
+            f"select 1/(headrace.ack({acks.consumer}::int,'{{{leases}}}'::bigint[],'{{{seqs}}}'::bigint[],{at},{given_in}::uuid)"
+            f"::text='{hold.xid}')::int",
+            timeout,
+        )
+    except Exception as error:
+        if sqlstate(error) == "HR007":
+            raise LeaseLost(first_line(error)) from error
+        if sqlstate(error) == "22012" and hold.in_transaction:
+            raise TransactionEnded from error
+        raise
+
+
+class TransactionEnded(Exception):
+    """User code has ended its transaction, and begun another one on the connection."""
 
 
 class Witness(NamedTuple):
