@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def install() -> None:
     """Count every statement from now on."""
     watched = Connection._watched
 
-    async def counted(self: Connection, statement: str, answer: Awaitable[Any]) -> Any:
+    async def counted(self: Connection, statement: str, answer: Coroutine[Any, Any, Any]) -> Any:
         began = time.perf_counter()
         try:
             return await watched(self, statement, answer)
