@@ -165,6 +165,16 @@ def test_a_message_has_its_data_and_its_journey(open_page: OpenPage) -> None:
     page.settled("orders")
 
 
+def test_a_message_links_to_its_trace(open_page: OpenPage, world: World) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    seq = world.do(lambda app: app.publish("emails", "traced.1", {}, headers=headers))
+    page = open_page(f"streams/emails/messages/{seq}")
+    page.settled(f"Message {seq}")
+    link = page.tab.get_by_role("link", name=trace)
+    assert link.get_attribute("href") == f"https://traces.example/trace/{trace}"
+
+
 def test_webhooks_that_were_received_and_refused_are_seen(open_page: OpenPage, world: World) -> None:
     assert deliver(world.url, {"type": "paid"}) == 200
     assert deliver(world.url, {"type": "paid"}, secret="whsec_AAAA") == 401

@@ -162,6 +162,7 @@ class World:
         _declare(self.app)
         options = Options(
             push_allow=("loopback",), push_refresh_interval=0.5, proxy_user_header=PROXY_USER, proxy_from=("127.0.0.1",), proxy_token="people",
+            trace_url="https://traces.example/trace/{trace_id}",
         )  # fmt: skip
         server = Server(self.app, options)
         self._runner = ServerRunner(

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from headrace import store
+from headrace.model.errors import ConfigurationError
+from headrace.model.records import StoredMessage
+from headrace.model.watching.journeys import Journey, Trace
+from headrace.server.options import Options
+from headrace.server.wire.inspection import MessageJourney
 from tests.conftest import Connect
 from tests.server.calling import Api
 from tests.support.serving import serving
@@ -43,7 +49,9 @@ async def test_the_journey_of_a_message_has_its_state_in_each_consumer(api: Api)
     found = answer.json()["data"]
     assert (found["seq"], found["gone"], found["erased"], found["next"]) == (1, None, None, None)
     assert found["message"]["stream_id"] == stream["id"]
-    assert found["message"]["trace"] == {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
+    assert found["message"]["trace"] == {
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7", "url": None,
+    }  # fmt: skip
     audit, ship = found["consumers"]
     assert (audit["consumer"], audit["state"]) == ("audit", "filtered")
     assert (ship["state"], ship["attempt"], ship["owner"]) == ("in_flight", 1, None)
@@ -166,3 +174,22 @@ async def test_an_export_that_fails_on_the_way_says_so_in_its_last_line(
     answer = await api.answer("GET", f"{_CONSUMER}/dead_letters/export")
     assert json.loads(answer.text.splitlines()[-1])["code"] == "store_unavailable"
     assert len(answer.text.splitlines()) == 3
+
+
+async def test_a_trace_is_linked_where_the_tracing_system_shows_it() -> None:
+    journey = Journey(
+        seq=1, message=StoredMessage(seq=1, key="a", data=1, headers={}, created_at=datetime.now(UTC)), trace=Trace(trace_id="4b" * 16, span_id="00" * 8), gone=None, erased=None,
+        consumers=[], next=None,
+    )  # fmt: skip
+    found = MessageJourney.of(journey, "s", "https://traces.example/trace/{trace_id}?x=1").message
+    assert found is not None
+    assert found.trace is not None
+    assert found.trace.url == f"https://traces.example/trace/{'4b' * 16}?x=1"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://traces.example/", "javascript:alert('{trace_id}')", "//x/{trace_id}", "https:// {trace_id}"]
+)
+async def test_a_trace_url_that_leads_nowhere_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="trace_url"):
+        Options(trace_url=url)

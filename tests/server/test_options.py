@@ -30,7 +30,7 @@ OTHERS: dict[str, Any] = {
     "push_allow": ("10.0.0.0/8", "loopback"), "allowed_hosts": ("shop.example", "127.0.0.1"), "transforms": ("shop.capture",),
     "database_references": ("env:EU_DATABASE", "file:/run/secrets/*"), "data_connections": 4, "max_data_connections": 8,
     "capture": False, "session_lifetime": 600.0, "proxy_user_header": "X-Forwarded-User", "proxy_from": ("10.0.0.0/8", "::1"),
-    "proxy_token": "people", "max_requests": 7, "max_requests_per_token": 3, "max_pipelined": 5, "max_managed": 2, "max_managed_waiting": 1,
+    "proxy_token": "people", "trace_url": "https://traces.example/{trace_id}", "max_requests": 7, "max_requests_per_token": 3, "max_pipelined": 5, "max_managed": 2, "max_managed_waiting": 1,
     "managed_timeout": 0.25, "max_judging": 2, "max_body": 20_000, "max_managed_body": 10_000, "max_held": 30_000,
     "max_cached": 1, "max_head": 4096, "max_headers": 50, "max_connections": 60, "head_timeout": 2.5, "body_timeout": 1e-05,
     "min_body_rate": 9, "idle_timeout": 86400.0, "write_timeout": 3.0,

@@ -79,6 +79,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         "The name of the access token with whose scopes the users of the proxies act.", otherwise="none",
     )] = None  # fmt: skip
 
+    trace_url: Annotated[str | None, Setting(
+        "Where your tracing system shows a trace, with {trace_id} in place of its id, such as"
+        " https://traces.example/trace/{trace_id}. The console links to it.", otherwise="no links",
+    )] = None  # fmt: skip
+
     # --- requests
 
     max_requests: Annotated[int, Setting(
@@ -173,6 +178,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 )
         check(self, _OWNER)
         self._check_proxies()
+        self._check_trace_url()
         for reference in self.database_references:
             if not is_reference(reference.removesuffix("*")):
                 raise ConfigurationError(
@@ -223,6 +229,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                     " 127.0.0.1 or 10.0.0.0/8.",
                     field="proxy_from",
                 ) from error
+
+    def _check_trace_url(self) -> None:
+        url = self.trace_url
+        if url is not None and ("{trace_id}" not in url or not re.fullmatch(r"https?://[^\s/]\S*", url)):
+            raise ConfigurationError(
+                f"`trace_url` of {_OWNER} is {url!r:.80}, which is no http or https URL with {{trace_id}} in it. Give one such as"
+                " https://traces.example/trace/{trace_id}.",
+                field="trace_url",
+            )
 
     @property
     def requests_per_token(self) -> int:

@@ -15,7 +15,7 @@ log = Log("headrace")
 
 _BEHAVIOR = (
     "push_allow", "allowed_hosts", "transforms", "database_references", "capture", "session_lifetime", "proxy_user_header",
-    "proxy_from", "proxy_token",
+    "proxy_from", "proxy_token", "trace_url",
 )  # fmt: skip
 
 

@@ -12,10 +12,18 @@ from headrace.model.watching.operations import PushStatus, SearchStep
 from headrace.server.wire.messages import Message
 
 
+class LinkedTrace(Struct, kw_only=True):
+    """The trace in which a message was published."""
+
+    trace_id: str
+    span_id: str
+    url: Annotated[str | None, Meta(description="Where to see it, if the server has the option `trace_url`.")]
+
+
 class TracedMessage(Message, kw_only=True):
     """A message, with the trace in which it was published."""
 
-    trace: Annotated[Trace | None, Meta(description="From the header `traceparent`.")]
+    trace: Annotated[LinkedTrace | None, Meta(description="From the header `traceparent`.")]
 
 
 class MessageJourney(Struct, kw_only=True):
@@ -37,15 +45,21 @@ class MessageJourney(Struct, kw_only=True):
     next: Annotated[str | None, Meta(description="Given if there are more consumers: send it as `after`.")]
 
     @classmethod
-    def of(cls, journey: Journey, stream_id: str) -> MessageJourney:
-        """Convert a journey whose message is undecoded."""
+    def of(cls, journey: Journey, stream_id: str, trace_url: str | None = None) -> MessageJourney:
+        """Convert a journey whose message is undecoded. `trace_url`: the option of the server."""
         message = None
         if journey.message is not None:
-            message = TracedMessage(**structs.asdict(Message.of(journey.message, stream_id)), trace=journey.trace)
+            trace = None if journey.trace is None else _linked(journey.trace, trace_url)
+            message = TracedMessage(**structs.asdict(Message.of(journey.message, stream_id)), trace=trace)
         return cls(
             seq=journey.seq, message=message, gone=journey.gone, erased=journey.erased, consumers=journey.consumers,
             next=journey.next,
         )  # fmt: skip
+
+
+def _linked(trace: Trace, trace_url: str | None) -> LinkedTrace:
+    url = None if trace_url is None else trace_url.replace("{trace_id}", trace.trace_id)
+    return LinkedTrace(trace_id=trace.trace_id, span_id=trace.span_id, url=url)
 
 
 class JourneyAnswer(Struct):

@@ -62,7 +62,7 @@ async def read_journey(
             f"The stream {cached.name!r} has no message {seq}. Retention or a newer message of its key has removed it, its"
             " transaction was rolled back or has not committed, or it was not published yet.",
         )
-    return JourneyAnswer(MessageJourney.of(found, cached.id))
+    return JourneyAnswer(MessageJourney.of(found, cached.id, context.options.trace_url))
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (search_messages, read_journey)

@@ -55,7 +55,7 @@ export default function Message({ names: [stream, seq] }) {
       ["Key", html`<code class="key">${message.key}</code>`],
       ["Published", html`<${Time} at=${message.inserted_at ?? message.created_at} />`],
       message.expires_at ? ["Expires", html`<${Time} at=${message.expires_at} ago=${true} />`] : null,
-      message.trace ? ["Trace", html`<code>${message.trace.trace_id}</code> <${Copy} text=${message.trace.trace_id}>Copy<//>`] : null,
+      message.trace ? ["Trace", html`${message.trace.url ? html`<a href=${message.trace.url} target="_blank" rel="noopener noreferrer"><code>${message.trace.trace_id}</code></a>` : html`<code>${message.trace.trace_id}</code>`} <${Copy} text=${message.trace.trace_id}>Copy<//>`] : null,
     ]} />
     <${Section} title="Journey" id="journey" acts=${html`<${Copies} target=${target} command=${cli("stream view", [stream], { from: seq, first: 1 })} />`}>
       ${consumers.length
