@@ -23,7 +23,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "415",
     ),
     "Invalid": ("The request is invalid. `validation_errors` names the fields.", "422"),
-    "TooManyWaiting": ("The consumer's `max_waiting` is reached.", "429"),
+    "TooManyWaiting": ("The consumer's `max_waiting` is reached, or too many attempts to sign in have failed.", "429"),
     "HeadTooLarge": ("The path, the query and the headers together are too large.", "431"),
     "Unavailable": ("The database is unavailable, or the server is at a limit. Try again after `Retry-After`.", "503"),
 }

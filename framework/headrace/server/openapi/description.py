@@ -205,14 +205,14 @@ def _may_answer(status: str, path: str, method: str, *, has_body: bool, has_para
     if status in _ERRORS_OF_A_BODY:
         return has_body or (status == "422" and has_parameters)
     if status == "404":
-        return "{" in path or has_body
+        return "{" in path or has_body or path == "/v1/jobs"  # of a stream, which may not exist
     if status == "431":  # a path or a query may be as long as that
         return has_parameters
     if status == "409":
         # A consumer that is named without its stream may be ambiguous.
         return method != "get" or "http" in path or ("/consumers/" in path and "/streams/" not in path)
     if status == "429":
-        return path.endswith(("/receive", "/next", "/messages"))
+        return path.endswith(("/receive", "/next", "/messages")) or (method, path) == ("post", "/v1/session")
     return True
 
 
