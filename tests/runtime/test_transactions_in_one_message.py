@@ -270,7 +270,7 @@ async def test_a_deferred_trigger_that_misses_a_table_fails_the_attempt(app: App
 
 async def test_a_serialization_failure_at_the_commit_is_handled_again(app: App, database: store.Database) -> None:
     """Two handlers read the sum that both change, so that only one of them can commit at a time."""
-    both, seen = Gate(), Seen()
+    both, written, seen = Gate(), Gate(), Seen()
 
     @app.consumer("orders", transactional=True, backoff=0, concurrency=2)
     async def ship(number: int, message: Message, tx: Transaction) -> None:
@@ -280,12 +280,16 @@ async def test_a_serialization_failure_at_the_commit_is_handled_again(app: App, 
             await both.wait()
         await tx.execute("insert into effects values ($1)", total)
         seen.note((number, message.attempt))
+        if number and message.attempt == 1:
+            await written.wait()  # neither commits before the other has written, which could fail then
 
     async with running(app):
         await warm_up(app, seen)
         await app.publish_many("orders", [("a", 1), ("b", 2)])
         await both.until(2)
         both.open()
+        await written.until(2)
+        written.open()
         await app.idle()
     assert len(seen.notes) == 4
     assert await effects(app) == [0, 1, 2], "each has read what the other has written"
