@@ -15,12 +15,12 @@ import anyio.abc
 
 from headrace import store
 from headrace.app.periodic.schedule import Schedule
-from headrace.model.errors import HeadraceError, StoreError, StoreUnavailable, StreamFull
+from headrace.model.errors import HeadraceError, StoreUnavailable, StreamFull
 from headrace.model.log import Log
 from headrace.runtime.execution.failure_handler import failed_inside
 from headrace.runtime.pipeline.shared import Shared
 from headrace.store import PolledSchedule, ScheduleRun
-from headrace.store.database.retry import DatabaseRetry, run_with_retry
+from headrace.store.database.retry import DatabaseRetry, is_outage, run_with_retry
 
 log = Log("headrace")
 
@@ -267,7 +267,7 @@ class Periodic:
 
 
 def _is_outage(error: BaseException) -> bool:
-    return isinstance(error, StoreUnavailable) and not isinstance(error, (StoreError, StreamFull))
+    return is_outage(error) and not isinstance(error, StreamFull)
 
 
 def due_now(schedule: Schedule, polled: PolledSchedule) -> list[datetime]:
