@@ -6,8 +6,10 @@ import asyncio
 import importlib.util
 import shutil
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from http.client import HTTPResponse
 
 import msgspec
 
@@ -62,57 +64,89 @@ class Asked:
         self.took: list[float] = []
 
 
-async def light(port: int, asked: Asked, stop: asyncio.Event, offset: float, paths: Sequence[str]) -> None:
-    """Ask every path once a second over one connection, with the ETag of the last answer, until `stop`."""
-    await asyncio.sleep(offset)
+async def first_token(port: int) -> str:
+    """Create the first token, with which all browsers sign in."""
+    answer = await asyncio.to_thread(_post, port, "tokens", {"name": "console", "scopes": ["admin"]})
+    return str(msgspec.json.decode(answer.read())["token"])
+
+
+async def sign_in(port: int, token: str) -> str:
+    """Sign in as the page does, and return the cookie of the new session as `name=value`."""
+    answer = await asyncio.to_thread(_post, port, "session", {"token": token})
+    return str(answer.headers["set-cookie"]).partition(";")[0]
+
+
+def _post(port: int, path: str, body: object) -> HTTPResponse:
+    url = f"http://127.0.0.1:{port}"
+    headers = {"content-type": "application/json", "x-headrace-console": "1", "origin": url}
+    request = urllib.request.Request(f"{url}/v1/{path}", msgspec.json.encode(body), headers)
+    answer: HTTPResponse = urllib.request.urlopen(request, timeout=10)
+    return answer
+
+
+class _Browser:
+    """Asks as the page does: over one connection, signed in, with the ETag of the last answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cookie: str) -> None:
+        self._reader, self._writer = reader, writer
+        self._cookie = cookie
+        self._etags: dict[str, str] = {}
+
+    async def ask(self, path: str, asked: Asked) -> None:
+        lines = [f"GET {path} HTTP/1.1", "host: localhost", f"cookie: {self._cookie}", "x-headrace-console: poll"]
+        if path in self._etags:
+            lines.append(f"if-none-match: {self._etags[path]}")
+        began = time.monotonic()
+        self._writer.write("\r\n".join([*lines, "", ""]).encode())
+        status, *found = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in found)}
+        await self._reader.readexactly(int(headers.get("content-length", 0)))
+        asked.took.append(time.monotonic() - began)
+        asked.requests += 1
+        code = int(status.split()[1])
+        if code == 304:
+            asked.unchanged += 1
+        elif code == 429:
+            asked.later += 1  # many views were asked for, so that this one is refreshed later
+        elif code != 200:
+            raise CheckFailed(f"GET {path} was answered with {status}.")
+        if "etag" in headers:
+            self._etags[path] = headers["etag"]
+
+
+@asynccontextmanager
+async def _browser(port: int, cookie: str) -> AsyncIterator[_Browser]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    etags: dict[str, str] = {}
     try:
+        yield _Browser(reader, writer, cookie)
+    finally:
+        writer.close()
+
+
+async def light(port: int, cookie: str, paths: Sequence[str], asked: Asked, stop: asyncio.Event, offset: float) -> None:
+    """Ask every path once a second, from `offset` seconds on, until `stop`."""
+    await asyncio.sleep(offset)
+    async with _browser(port, cookie) as browser:
         while not stop.is_set():
             began = time.monotonic()
             for path in paths:
-                await _ask(reader, writer, path, etags, asked)
+                await browser.ask(path, asked)
             left = began + INTERVAL - time.monotonic()
             try:
                 await asyncio.wait_for(stop.wait(), max(left, 0.001))
             except TimeoutError:
                 continue
-    finally:
-        writer.close()
 
 
-async def once(port: int) -> None:
+async def once(port: int, cookie: str) -> None:
     """Ask every path once, so that the server has made what it makes at its first request."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for path in (*PATHS, "/console/", "/v1/me"):
-        await _ask(reader, writer, path, {}, Asked())
-    writer.close()
-
-
-async def _ask(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, etags: dict[str, str], asked: Asked
-) -> None:
-    known = f"if-none-match: {etags[path]}\r\n" if path in etags else ""
-    began = time.monotonic()
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nx-headrace-console: poll\r\n{known}\r\n".encode())
-    status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    await reader.readexactly(int(headers.get("content-length", 0)))
-    asked.took.append(time.monotonic() - began)
-    asked.requests += 1
-    code = int(status.split()[1])
-    if code == 304:
-        asked.unchanged += 1
-    elif code == 429:
-        asked.later += 1  # many views were asked for, so that this one is refreshed later
-    elif code != 200:
-        raise CheckFailed(f"GET {path} was answered with {status}.")
-    if "etag" in headers:
-        etags[path] = headers["etag"]
+    async with _browser(port, cookie) as browser:
+        for path in (*PATHS, "/console/", "/v1/me"):
+            await browser.ask(path, Asked())
 
 
 @asynccontextmanager
-async def real(port: int) -> AsyncIterator[FirstPage | None]:
+async def real(port: int, cookie: str) -> AsyncIterator[FirstPage | None]:
     """Keep a real browser at the console. Yields what its first page took, or None if this machine has no browser."""
     program = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if program is None or importlib.util.find_spec("playwright") is None:
@@ -123,6 +157,8 @@ async def real(port: int) -> AsyncIterator[FirstPage | None]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
         page = await browser.new_page()
+        name, _, value = cookie.partition("=")
+        await page.context.add_cookies([{"name": name, "value": value, "url": f"http://127.0.0.1:{port}"}])
         await page.goto("about:blank")  # the browser itself is up
         await page.add_init_script(SHOWN)
         await page.goto(f"http://127.0.0.1:{port}/console/", wait_until="commit")

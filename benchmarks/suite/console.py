@@ -15,7 +15,7 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from benchmarks import checks
-from benchmarks.browsers import INTERVAL, PATHS, VIEWS, Asked, light, once, percentile, real
+from benchmarks.browsers import INTERVAL, PATHS, VIEWS, Asked, first_token, light, once, percentile, real, sign_in
 from benchmarks.checks import CheckFailed
 from benchmarks.console_server import FILE, Tally
 from benchmarks.harness import Bench, Options, bench
@@ -44,7 +44,7 @@ SERVER = ["-m", "benchmarks.console_server", "serve", "--host", "127.0.0.1", "--
 
 
 async def console(options: Options) -> Result:
-    """Look on with 0, 1 and 20 browsers at a server of 1,000 streams and 10,000 consumers, one of them a real browser."""
+    """Look on with 0, 1 and 20 signed-in browsers, one of them a real one, at a server of 1,000 streams and 10,000 consumers."""
     streams = 10 if options.quick else 1000
     seconds = options.duration(20, 4)
     async with bench(options) as place, AsyncExitStack() as stack:
@@ -54,9 +54,10 @@ async def console(options: Options) -> Result:
         rate = options.messages or (1_000 if options.quick else RATE)
         await stack.enter_async_context(_load(place, min(BUSY, streams), rate))
         server = await stack.enter_async_context(serving(SERVER, "--database", place.dsn))
-        await once(server.port)
+        token = await first_token(server.port)
+        await once(server.port, await sign_in(server.port, token))
         postgres = postmaster(await place.database.fetchval("select pg_backend_pid()"))
-        looked = Looking(place, server.port, server.pid, postgres, tally)
+        looked = Looking(place, server.port, server.pid, postgres, tally, token)
         phases = {count: await looked.on(count, seconds) for count in BROWSERS}
     idle = phases[0].pop("statements")
     costs = {}
@@ -134,26 +135,30 @@ class Looking(msgspec.Struct):
     pid: int
     postgres: int | None
     tally: Path
+    token: str
 
     async def on(self, browsers: int, seconds: float) -> dict[str, Any]:
         """Look on with so many browsers, of which one is real, and return what it takes."""
         asked, detailed, stop = Asked(), Asked(), asyncio.Event()
         async with AsyncExitStack() as stack:
-            first = await stack.enter_async_context(real(self.port)) if browsers else None
+            first = await stack.enter_async_context(real(self.port, await self._session())) if browsers else None
             lights = browsers - (first is not None)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for number in range(lights):
                 view = VIEWS[number % len(VIEWS)].format(number=number % BUSY)
                 offset = number * INTERVAL / lights
-                group.create_task(light(self.port, asked, stop, offset, PATHS))
-                group.create_task(light(self.port, detailed, stop, offset, (view,)))
+                cookie = await self._session()
+                group.create_task(light(self.port, cookie, PATHS, asked, stop, offset))
+                group.create_task(light(self.port, cookie, (view,), detailed, stop, offset))
             try:
                 await asyncio.sleep(WARM_UP)
                 before, transactions = await self._tallies(), await _transactions(self.place)
+                published = await _published(self.place)
                 meter, asked.took = Meter(server=self.pid, postgres=self.postgres), []
                 await asyncio.sleep(seconds)
                 used, after = meter.read(), await self._tallies()
                 transactions = await _transactions(self.place) - transactions
+                published = await _published(self.place) - published
             finally:
                 stop.set()
         statements = {
@@ -170,6 +175,7 @@ class Looking(msgspec.Struct):
             "real": 0 if first is None else 1,
             "first_page": None if first is None else msgspec.structs.asdict(first),
             "queries_of_server_per_second": sum(one["per_second"] for one in statements.values()),
+            "published_per_second": published / used["wall"],
             "transactions_of_all_per_second": transactions / used["wall"],
             "cores_of_server": used.get("server", 0.0) / used["wall"],
             "cores_of_postgres": used.get("postgres", 0.0) / used["wall"],
@@ -183,6 +189,9 @@ class Looking(msgspec.Struct):
             "statements": statements,
         }
 
+    async def _session(self) -> str:
+        return await sign_in(self.port, self.token)
+
     async def _tallies(self) -> dict[str, Tally]:
         """The server's counts of its statements."""
         self.tally.unlink(missing_ok=True)
@@ -190,6 +199,11 @@ class Looking(msgspec.Struct):
         while not self.tally.exists():  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.01)
         return msgspec.json.decode(self.tally.read_bytes(), type=dict[str, Tally])
+
+
+async def _published(place: Bench) -> int:
+    """The messages that the load has published so far."""
+    return sum((await store.live_figures(place.database)).drawn.values())
 
 
 async def _transactions(place: Bench) -> int:

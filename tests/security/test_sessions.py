@@ -360,3 +360,28 @@ async def test_one_statement_reads_all_sessions_that_are_in_use() -> None:
     now = 20.0
     assert await sessions.find(secrets[0], "/") is not None
     assert asked[-1] == 1
+
+
+async def test_a_request_of_a_session_reads_its_token_with_one_statement(
+    api: Api, signed_in: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether there are tokens at all is read along with the token that was used lately."""
+    now, sent = 1000.0, []
+    monkeypatch.setattr(api.server.access._cache, "_clock", lambda: now)
+    read = store.tokens_of
+
+    async def counted(*args: Any) -> Any:
+        sent.append("tokens")
+        return await read(*args)
+
+    async def unexpected(*_: Any) -> bool:
+        raise AssertionError("the table of tokens is asked for nothing else")
+
+    for _ in range(2):  # the second one uses what the first one has read
+        assert (await api.client.get("/v1/me", headers=signed_in)).status_code == 200
+    monkeypatch.setattr(store, "tokens_of", counted)
+    monkeypatch.setattr(store, "any_token", unexpected)
+    for count in range(1, 4):
+        now += 1.5
+        assert (await api.client.get("/v1/me", headers=signed_in)).status_code == 200
+        assert sent == ["tokens"] * count

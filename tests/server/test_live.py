@@ -185,12 +185,47 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
 
 
 async def test_without_any_snapshot_an_outage_is_an_error(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(_: Reading, __: store.Database) -> None:
-        raise StoreUnavailable("The database is away.")
-
-    monkeypatch.setattr(Reading, "read", away)
+    monkeypatch.setattr(Reading, "read", _away)
     with pytest.raises(StoreUnavailable, match="The database is away"):
         await LiveState(engine).snapshot()
+
+
+async def test_a_page_that_is_opened_gets_the_snapshot_of_the_last_minute_at_once(
+    api: Api, hands: Hands, queries: list[str]
+) -> None:
+    await api.stream()
+    at = (await api.get("/live"))["data"]["at"]
+    hands.now += 59.0
+    queries.clear()
+    found = await api.client.get("/v1/live", headers={"x-headrace-console": "first"})
+    assert (found.json()["data"]["at"], [one for one in queries if "live_" in one]) == (at, [])
+    assert (await api.get("/live"))["data"]["at"] > at  # others get what is so now
+
+
+@pytest.mark.parametrize("reason", ["old", "changed", "away"])
+async def test_a_page_that_is_opened_gets_no_snapshot_that_says_what_is_known_to_be_wrong(
+    api: Api, hands: Hands, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    first = {"x-headrace-console": "first"}
+    await api.stream()
+    await api.get("/live")
+    if reason == "away":
+        monkeypatch.setattr(Reading, "read", _away)
+        hands.now += 2.0
+        await api.get("/live")
+    elif reason == "changed":
+        await api.stream("bills")
+        hands.now += 2.0
+    else:
+        await api.server.app.admin.create_stream("bills")
+        hands.now += 61.0
+    data = (await api.client.get("/v1/live", headers=first)).json()["data"]
+    assert data["database"]["reachable"] == (reason != "away")
+    assert data["totals"]["streams"] == (1 if reason == "away" else 2)
+
+
+async def _away(_: Reading, __: store.Database) -> None:
+    raise StoreUnavailable("The database is away.")
 
 
 async def test_a_caller_sees_its_own_streams_only(api: Api) -> None:

@@ -152,7 +152,7 @@ class TokenCache:
             raise StoreUnavailable(read.failure)
 
     async def _run(self, read: _SharedRead) -> None:
-        if read.ids:
+        if read.ids or self._any:  # whoever asks whether there are tokens asks for one of them next
             others = (one for one in self._used if one in self._tokens and one not in read.ids)
             read.ids |= set(islice(others, max(0, self._max_tokens - len(read.ids))))
             self._used.clear()

@@ -47,8 +47,8 @@ _SHELL = """\
 <title>Headrace</title>
 <base href="{base}">
 <link rel="icon" href="{files}icon.svg">
-<link rel="stylesheet" href="{files}style.css">
 <script src="{files}theme.js"></script>
+<link rel="stylesheet" href="{files}style.css">
 {preloads}
 <script type="module" src="{files}shell.js"></script>
 </head>

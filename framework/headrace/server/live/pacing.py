@@ -31,12 +31,18 @@ MAX_KEPT = 1_000
 
 
 _POLL = (b"x-headrace-console", b"poll")
+_FIRST = (b"x-headrace-console", b"first")
 _FROM_SNAPSHOT = re.compile("/(?:v1|api)/live(?:/|$)")
 
 
 def is_poll(headers: Iterable[tuple[bytes, bytes]], path: str) -> bool:
     """Return whether a screen asks again for what it shows, beside the snapshot."""
     return _FROM_SNAPSHOT.match(path) is None and any((name, value) == _POLL for name, value in headers)
+
+
+def is_first(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a page that is being opened asks, before its modules are there."""
+    return _FIRST in headers
 
 
 class Pace:

@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from headrace import store
 from headrace.flow.observed import Samples, SeqTimes
+from headrace.server.live.together import together
 from headrace.store import CatalogConsumer, CatalogStream, LiveCounts, LiveFigures, LiveSize
 
 MAX_COUNTED = 2_000
@@ -134,38 +135,61 @@ class Reading:
 
         All of these are due at first and after a change. In between, about three statements are due in a second.
         """
-        figures = await store.live_figures(database)
-        if self._catalog_is_old(figures):
-            self.catalog_streams, self.catalog_consumers = await store.live_catalog(database)
-            self._catalog_at = monotonic()
+        figures: LiveFigures
+
+        async def read_figures() -> None:
+            nonlocal figures
+            figures = await store.live_figures(database)
+
+        await together(
+            read_figures, lambda: self._read_catalog(database, CATALOG_EVERY), lambda: self._read_facts(database)
+        )
+        if self._catalog_misses(figures):
+            await self._read_catalog(database)
         moved = await self._note(figures)
+        await together(lambda: self._read_counts(database, moved), lambda: self._read_sizes(database))
+        if monotonic() >= self._times_at + TIMES_EVERY and await self._look_up_times(database):
+            self._times_at = monotonic()
+        await self._sample(figures.at)
+
+    async def _read_catalog(self, database: store.Database, every: float = 0.0) -> None:
+        if monotonic() < self._catalog_at + every:
+            return
+        self.catalog_streams, self.catalog_consumers = await store.live_catalog(database)
+        self._catalog_at = monotonic()
+
+    async def _read_facts(self, database: store.Database) -> None:
+        if monotonic() < self._facts_at + FACTS_EVERY:
+            return
+        self.facts = await store.server_facts(database)
+        self._facts_at = monotonic()
+
+    async def _read_counts(self, database: store.Database, moved: list[int]) -> None:
         counted = self._to_count(moved)
         if counted:
             for number, counts in (await store.live_counts(database, counted)).items():
                 self.consumers[number].counts = counts
-        sized = self._to_size() if monotonic() >= self._sizes_at + SIZES_EVERY else []
+
+    async def _read_sizes(self, database: store.Database) -> None:
+        if monotonic() < self._sizes_at + SIZES_EVERY:
+            return
+        sized = self._to_size()
         if sized:
             self._sizes_at = monotonic()
             for number, size in (await store.live_sizes(database, sized)).items():
                 self.streams[number].size = size
-        if monotonic() >= self._times_at + TIMES_EVERY and await self._look_up_times(database):
-            self._times_at = monotonic()
-        await self._sample(figures.at)
-        if monotonic() >= self._facts_at + FACTS_EVERY:
-            self.facts = await store.server_facts(database)
-            self._facts_at = monotonic()
 
     def changed(self) -> None:
         """Read names, pauses and the counts that are not 0 with the next reading, since somebody changed something."""
         self._catalog_at = self._sizes_at = self._times_at = float("-inf")
         self._recount = True
 
-    def _catalog_is_old(self, figures: LiveFigures) -> bool:
+    def _catalog_misses(self, figures: LiveFigures) -> bool:
+        """Return whether streams or consumers have appeared or disappeared since the catalog was read."""
         return (
-            monotonic() >= self._catalog_at + CATALOG_EVERY
-            or figures.drawn.keys() != self.streams.keys()
-            or figures.positions.keys() != self.consumers.keys()
-        )
+            figures.drawn.keys() != {one.number for one in self.catalog_streams}
+            or figures.positions.keys() != {one.number for one in self.catalog_consumers}
+        )  # fmt: skip
 
     async def _note(self, figures: LiveFigures) -> list[int]:
         """Note the figures. Returns the consumers that have moved."""

@@ -19,6 +19,7 @@ from headrace.server.engine import Engine
 from headrace.server.live.pacing import KeptReads, Pace
 from headrace.server.live.reading import Reading
 from headrace.server.live.snapshot import Part, Snapshot
+from headrace.server.live.together import together
 from headrace.server.merging import read_all
 
 INTERVAL = 1.0
@@ -33,6 +34,10 @@ MAX_INTERVAL = 30.0
 TIMEOUT = 5.0
 """Seconds that a database has to answer. Then it counts as unreachable, and the last snapshot stays."""
 
+KEPT = 60.0
+"""Seconds for which a snapshot is good enough for a page that is being opened. To take one with thousands of consumers takes some
+tenths of a second, and the page says of when it is."""
+
 SOURCES_EVERY = 2.0
 """Seconds between two readings of the sources of a database, and of the running processes."""
 
@@ -45,6 +50,7 @@ class _Database:
         self.sources: tuple[list[SourceInfo], list[BackfillInfo]] = ([], [])
         self.workers: list[WorkerInfo] = []
         self.sources_at = self.workers_at = float("-inf")
+        self.sources_read = False  # in this reading, so that their samples are due
         self.captured: dict[str, Samples] = {}
 
 
@@ -74,7 +80,7 @@ class LiveState:
         self._lock = anyio.Lock()
         self._snapshot: Snapshot | None = None
         self._number = 0
-        self._due = float("-inf")
+        self._due = self._kept_until = float("-inf")
         self._databases: dict[str | None, _Database] = {}
         self._began = clock()
         self.id = uuid4().hex[:8]
@@ -97,16 +103,23 @@ class LiveState:
     def changed(self) -> None:
         """Read more with the next snapshot, since somebody changed something."""
         self.kept.forget()
+        self._kept_until = float("-inf")
         for one in self._databases.values():
             one.reading.changed()
             one.sources_at = one.workers_at = float("-inf")
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self, *, first: bool = False) -> Snapshot:
         """Return a snapshot that is at most about a second old, or the last one while the database doesn't answer.
+
+        Args:
+            first: whether it is for a page that is being opened, which asks again at once. Then one of the last
+                `KEPT` seconds is good enough, unless somebody has changed something since.
 
         Raises:
             StoreUnavailable: there is none yet.
         """
+        if first and self._snapshot is not None and self._clock() < self._kept_until:
+            return self._snapshot
         if self._clock() >= self._due or self._snapshot is None:
             async with self._lock:
                 if self._clock() >= self._due or self._snapshot is None:
@@ -122,8 +135,10 @@ class LiveState:
                 parts, self.away = await read_all(self._engine, self._read)
             await self._merge(parts)
             self.error = None
+            self._kept_until = began + KEPT
         except (HeadraceError, TimeoutError) as error:
             self.error = str(error) or f"The database did not answer within {TIMEOUT:g} s."
+            self._kept_until = float("-inf")
             if self._snapshot is not None:  # another state than before, so that clients learn of the outage
                 self._number += 1
                 self._snapshot.number = self._number
@@ -144,18 +159,15 @@ class LiveState:
     async def _read(self, engine: Engine) -> Part:
         name = None if engine.names is None else engine.names.database
         known, database = self._of(name), engine.app.database
-        await known.reading.read(database)
-        if self._clock() >= known.workers_at + SOURCES_EVERY:
-            sent = datetime.now(UTC)
-            at, known.workers = await store.workers(database)
-            known.workers_at = self._clock()
-            if name is None:
-                self.clock_offset = (at - sent).total_seconds()
-        if self._clock() >= known.sources_at + SOURCES_EVERY:
-            known.sources = await store.sources_at_work(database)
-            known.sources_at = self._clock()
+        await together(
+            lambda: known.reading.read(database),
+            lambda: self._read_workers(known, database, own=name is None),
+            lambda: self._read_sources(known, database),
+        )
+        at = known.reading.at or datetime.now(UTC)
+        if known.sources_read:
+            known.sources_read = False
             before, known.captured = known.captured, {}
-            at = known.reading.at or datetime.now(UTC)
             for source in known.sources[0]:
                 samples = known.captured[source.id] = before.get(source.id) or Samples()
                 samples.add(at, 0 if source.capture is None else source.capture.captured)
@@ -164,6 +176,22 @@ class LiveState:
             reachable = await engine.names.reachable("stream", {one.name for one in known.reading.catalog_streams})
         sources, backfills = known.sources
         return Part(name, known.reading, known.workers, sources, backfills, known.captured, reachable)
+
+    async def _read_workers(self, known: _Database, database: store.Database, *, own: bool) -> None:
+        if self._clock() < known.workers_at + SOURCES_EVERY:
+            return
+        sent = datetime.now(UTC)
+        at, known.workers = await store.workers(database)
+        known.workers_at = self._clock()
+        if own:
+            self.clock_offset = (at - sent).total_seconds()
+
+    async def _read_sources(self, known: _Database, database: store.Database) -> None:
+        if self._clock() < known.sources_at + SOURCES_EVERY:
+            return
+        known.sources = await store.sources_at_work(database)
+        known.sources_at = self._clock()
+        known.sources_read = True
 
     def _of(self, name: str | None) -> _Database:
         return self._databases.setdefault(name, _Database())

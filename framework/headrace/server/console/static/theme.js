@@ -6,10 +6,11 @@
   if (remembered === "dark" || remembered === "light") document.documentElement.dataset.theme = remembered;
 }
 
-// Asks what every page asks first, while the modules are loaded. `shared/api.js` takes the answers.
+// Asks what every page asks first, while the modules are loaded. `shared/api.js` takes the answers. That of the live state may be
+// of the last minute: the page is there at once, and asks again soon.
 globalThis.headraceEarly = Object.fromEntries(
   ["me", "live"].map((target) => {
-    const headers = { accept: "application/json", "x-headrace-console": "1" };
+    const headers = { accept: "application/json", "x-headrace-console": "first" };
     const answer = fetch(new URL(`../v1/${target}`, document.baseURI), { headers, cache: "no-store" });
     answer.catch(() => {});
     return [target, answer];

@@ -17,6 +17,7 @@ from headrace.flow.observed import ConsumerState
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.server.live.attention import Attention, attention
+from headrace.server.live.pacing import is_first
 from headrace.server.live.refreshing import LiveState
 from headrace.server.live.rows import (
     ConsumerRow,
@@ -175,7 +176,7 @@ class LiveConsumerAnswer(Struct):
 async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
     visible = await _visible(context, request)
     state = context.live
-    snapshot = await state.snapshot()
+    snapshot = await state.snapshot(first=is_first(request.scope["headers"]))
     return _answer(request, state, snapshot, visible, lambda: LiveAnswer(_summary(state, snapshot, visible)))
 
 
