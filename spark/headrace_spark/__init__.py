@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace_spark.pipelines.aggregate import aggregate
     from headrace_spark.pipelines.archive import archive
     from headrace_spark.pipelines.backfill import backfill
+    from headrace_spark.pipelines.history import history
     from headrace_spark.pipelines.replay import replay
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "archive",
     "backfill",
     "each_key",
+    "history",
     "register",
     "replay",
     "session",
@@ -44,6 +46,7 @@ _LAZY = {
     "archive": "headrace_spark.pipelines.archive",
     "backfill": "headrace_spark.pipelines.backfill",
     "each_key": "headrace_spark.frames.keys",
+    "history": "headrace_spark.pipelines.history",
     "replay": "headrace_spark.pipelines.replay",
     "spark_consumer": "headrace_spark.handlers.consumer",
 }

@@ -152,6 +152,10 @@ def archive(
     ] = 1_000_000,
     partitions: PartitionsOption = None,
     compression: Annotated[str, Parameter(help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
+    delta: Annotated[
+        bool,
+        Parameter(negative=(), help="Also keep a Delta log, in which each batch is a version. Needs headrace[delta]."),
+    ] = False,
     ignore_data_loss: LossOption = False,
     database: DatabaseOption = None,
     json: JsonOption = False,
@@ -169,7 +173,7 @@ def archive(
         lambda: work(
             stream, path, database=database, once=not continuous, every=every, consumer=consumer, filter=filter or ">",
             where=where, start=start, rows_per_file=rows_per_file, partitions=partitions, compression=compression,
-            fail_on_data_loss=not ignore_data_loss, **_without_none(max_rows=max_rows),
+            fail_on_data_loss=not ignore_data_loss, delta=delta, **_without_none(max_rows=max_rows),
         ),
         json,
     )  # fmt: skip

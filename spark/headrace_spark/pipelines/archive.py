@@ -18,6 +18,7 @@ from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
 from headrace_spark.pipelines.database import Database, open_database
+from headrace_spark.pipelines.delta import check_delta, commit_to_delta
 from headrace_spark.pipelines.files import files_at
 from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
@@ -51,6 +52,7 @@ def archive(
     partitions: int | None = None,
     compression: str = "zstd",
     fail_on_data_loss: bool = True,
+    delta: bool = False,
 ) -> Report:
     """Archive a stream, continuing where the archive ends.
 
@@ -78,6 +80,7 @@ def archive(
         compression: compression of the files: zstd, snappy, gzip, lz4 or none.
         fail_on_data_loss: whether to raise an error if messages were removed from the stream before
             they were archived.
+        delta: also keep a Delta log, in which each batch is a version. Needs `headrace[delta]`.
 
     Returns:
         A report of what was done.
@@ -101,6 +104,8 @@ def archive(
     with timed(report), open_database(database) as database_connection:
         database_connection.stream(stream)
         layout = Layout(files_at(path, spark))
+        if delta:
+            check_delta(layout.files.root)
         archive_id = layout.open(
             Identity(stream=stream, filters=_identity_filters(selection.filters), where=selection.where)
         )
@@ -108,7 +113,11 @@ def archive(
             if not locked:
                 raise layout.in_use_error()
             layout.recover()
-            batch_writer = _BatchWriter(layout.files.root, rows_per_file, compression)
+            if delta:
+                commit_to_delta(layout, archive_id)
+            batch_writer = _BatchWriter(
+                layout.files.root, rows_per_file, compression, delta=archive_id if delta else None
+            )
             _run(spark, database_connection, selection, layout, batch_writer, report, once=once, every=every)
     return report
 
@@ -134,8 +143,9 @@ def _run(
 class _BatchWriter:
     """Writes a batch. It holds only plain values, since Spark Connect sends it to the server."""
 
-    def __init__(self, root: str, rows_per_file: int, compression: str) -> None:
+    def __init__(self, root: str, rows_per_file: int, compression: str, *, delta: str | None) -> None:
         self._root = root
+        self._delta = delta  # the archive's id, if it has a Delta log
         self._rows_per_file = rows_per_file
         self._compression = compression
 
@@ -144,7 +154,12 @@ class _BatchWriter:
         layout = Layout(files_at(self._root, spark))
         if (manifest := layout.manifest(number)) is not None:  # committed before the previous run was killed
             layout.finish(manifest)
-            return
+        else:
+            self._write_and_commit(batch, number, layout)
+        if self._delta is not None:
+            commit_to_delta(layout, self._delta)
+
+    def _write_and_commit(self, batch: DataFrame, number: int, layout: Layout) -> None:
         written = layout.begin(number)
         rows, first, last = self._write(batch, f"{layout.files.root}/{written}")
         if rows:

@@ -1,0 +1,189 @@
+"""The whole history of a stream: its archive and what the stream has beyond it, as one DataFrame."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.model.errors import InvalidInput, UnknownStream
+from headrace_spark.pipelines.files import files_at
+from headrace_spark.pipelines.layout import CHECKPOINT, Identity, Layout, Manifest
+from headrace_spark.pipelines.streams import Selection, prepare
+from headrace_spark.session import session
+from headrace_spark.source.marks import Marks
+from headrace_spark.source.options import Edge, Options
+from headrace_spark.source.ranges import Ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("key", "seq", "headers", "created_at", "data")
+
+
+def history(
+    stream: str,
+    path: str | os.PathLike[str],
+    *,
+    spark: SparkSession | None = None,
+    database: str | None = None,
+    start: str | int | datetime = "earliest",
+    end: str | int | datetime = "latest",
+) -> DataFrame:
+    """Read an archive and the stream behind it, without a gap or a double where they meet.
+
+    The DataFrame holds what exists now, also if the archive goes on meanwhile, and has the filter and the condition of the
+    archive. An archive that is being written is read up to its last complete batch, and the rest from the stream.
+
+    Args:
+        stream: the name of the stream.
+        path: the archive of this stream.
+        spark: a session. None uses the process's own.
+        database: a Postgres URL. None uses the settings.
+        start: the first message: "earliest", a seq or a time.
+        end: the last message: "latest", a seq, or a time, before which the last one was published.
+
+    Returns:
+        A DataFrame of `key`, `seq`, `headers`, `created_at` and `data`.
+
+    Raises:
+        UnknownStream: there is no such stream, or the archive is of a deleted one of this name.
+        InvalidInput: the path holds no archive of this stream.
+        ConfigurationError: `start` or `end` is no position.
+        StoreUnavailable: the database can't be reached.
+    """
+    spark = spark or session()
+    prepare(spark)
+    layout = Layout(files_at(path, spark))
+    identity = layout.identity()
+    if identity is None or identity.stream != stream:
+        held = "no archive" if identity is None else f"an archive of {identity}"
+        raise InvalidInput(f"{layout.files.root!r} holds {held}, and not one of the stream {stream!r}.")
+    edges = Options.of({"stream": stream, "start": _text(start), "end": _text(end)} | _given(database))
+    first, last = edges.start, edges.end
+    batches = _complete_batches(layout)
+    drawn = _drawn(layout, edges)  # after these, since the archive may go on meanwhile
+    seam = batches[-1].last if batches else 0
+    if seam > drawn:
+        raise InvalidInput(
+            f"The archive in {layout.files.root!r} has messages up to seq {seam}, and the last one of the stream {stream!r} is {drawn}. The"
+            " database is older than the archive, as after a restore. Read the archive alone."
+        )
+    parts = [
+        part
+        for part in (
+            _archived(spark, layout, batches, first, last),
+            _live(spark, edges.database, identity, seam, first, last) if drawn > seam else None,
+        )
+        if part is not None
+    ]
+    if not parts:  # the range ends before the first message
+        parts = [_rows(spark, edges.database, identity, "latest", "latest").limit(0)]
+    return _within(parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1]), first, last)
+
+
+def _text(edge: str | int | datetime) -> str:
+    if isinstance(edge, datetime):
+        return (edge if edge.tzinfo else edge.replace(tzinfo=UTC)).isoformat()
+    return str(edge)
+
+
+def _given(database: str | None) -> dict[str, str]:
+    return {} if database is None else {"database": database}
+
+
+def _drawn(layout: Layout, options: Options) -> int:
+    """Return the last seq that the stream has drawn. By the last offset in the archive's checkpoint, check that the stream is
+    the one that was archived."""
+    ranges = Ranges(options, patience=options.settle_timeout)
+    try:
+        uid, drawn = ranges.uid(), ranges.mark(Marks())
+    finally:
+        ranges.close()
+    numbers = [int(name) for name in layout.files.names(f"{CHECKPOINT}/offsets") if name.isdecimal()]
+    text = layout.files.read(f"{CHECKPOINT}/offsets/{max(numbers)}") if numbers else None
+    if text is not None and msgspec.json.decode(text.strip().rpartition(b"\n")[2])["stream"] != uid:
+        raise UnknownStream(
+            f"The archive in {layout.files.root!r} is of a stream {options.stream!r} that was deleted. The stream of this name was created"
+            " later."
+        )
+    return drawn
+
+
+def _complete_batches(layout: Layout) -> list[Manifest]:
+    """The committed batches whose files are in their places. Those of the last one may still be moved: then the stream has
+    its messages, too."""
+    batches = list(layout.manifests())
+    if batches:
+        places = set(batches[-1].files.values())
+        there = {
+            f"{day}/{name}"
+            for day in {place.rpartition("/")[0] for place in places}
+            for name in layout.files.names(day)
+        }
+        if not places <= there:
+            batches.pop()
+    return batches
+
+
+def _archived(
+    spark: SparkSession, layout: Layout, batches: list[Manifest], first: Edge, last: Edge
+) -> DataFrame | None:
+    """The archive's rows, of the files that may have some in the range."""
+    paths = [
+        f"{layout.files.root}/{place}"
+        for batch in batches
+        if not (isinstance(first, int) and batch.last < first) and not (isinstance(last, int) and batch.first > last)
+        for place in batch.files.values()
+        if _may_be_within(place, first, last)
+    ]
+    if not paths:
+        return None
+    return spark.read.parquet(*paths).select(*COLUMNS)
+
+
+def _may_be_within(place: str, first: Edge, last: Edge) -> bool:
+    """Return whether a file of a day may have messages in a range of times."""
+    day = datetime.fromisoformat(place.partition("/")[0].removeprefix("day=")).replace(tzinfo=UTC)
+    return not (isinstance(first, datetime) and day + timedelta(days=1) <= first) and not (
+        isinstance(last, datetime) and day >= last
+    )
+
+
+def _live(
+    spark: SparkSession, database: str, identity: Identity, seam: int, first: Edge, last: Edge
+) -> DataFrame | None:
+    """The stream's rows from behind the archive on."""
+    start = max(seam + 1, first) if isinstance(first, int) else seam + 1
+    if isinstance(last, int) and last < start:
+        return None
+    return _rows(spark, database, identity, "earliest" if start == 1 else start, last)
+
+
+def _rows(spark: SparkSession, database: str, identity: Identity, start: str | int, end: Edge) -> DataFrame:
+    selection = Selection(
+        stream=identity.stream, filters=identity.filters or (">",), where=identity.where, start=str(start)
+    )
+    options = selection.options(database)
+    if end != "latest" and not (
+        isinstance(end, datetime) and end >= datetime.now(UTC)
+    ):  # all there is lies before that
+        options["end"] = _text(end)
+    return spark.read.format("headrace").options(**options).load().select(*COLUMNS)
+
+
+def _within(rows: DataFrame, first: Edge, last: Edge) -> DataFrame:
+    from pyspark.sql import functions as sql
+
+    time, seq = sql.col("created_at"), sql.col("seq")
+    if isinstance(first, datetime):
+        rows = rows.where(time >= sql.lit(first))
+    if isinstance(last, datetime):
+        rows = rows.where(time < sql.lit(last))
+    if isinstance(first, int):
+        rows = rows.where(seq >= first)
+    if isinstance(last, int):
+        rows = rows.where(seq <= last)
+    return rows

@@ -1,0 +1,153 @@
+"""The Delta log of an archive: each batch is in the table once, and is a version of it."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import pyarrow.dataset
+import pytest
+from deltalake import DeltaTable
+
+from headrace import store
+from headrace.model.errors import ConfigurationError
+from headrace_spark.pipelines import archive as archives
+from headrace_spark.pipelines import delta
+from headrace_spark.pipelines.archive import archive
+from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
+from headrace_spark.pipelines.layout import Layout
+from tests.spark.filling import archived, fill, publish
+from tests.spark.test_archive import Killed, kill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def run(spark: SparkSession, dsn: str, path: Path) -> Any:
+    """Archive the stream `orders` with a Delta log, outside of the event loop."""
+
+    async def run(**options: Any) -> None:
+        options = {"delta": True, **options}
+        await anyio.to_thread.run_sync(lambda: archive("orders", path, spark=spark, database=dsn, **options))
+
+    return run
+
+
+def seqs(path: Path, version: int | None = None) -> list[int]:
+    """The seqs of a version of the table, each as often as it is there."""
+    found = DeltaTable(path, version=version).to_pyarrow_table()["seq"].to_pylist()
+    return sorted(found)
+
+
+async def test_each_batch_is_a_version_and_the_plain_files_are_as_without_a_log(
+    run: Any, database: store.Database, path: Path
+) -> None:
+    await fill(database, "orders", 60, days=2)
+    await run(max_rows=20)
+    await publish(database, "orders", 60, 70)
+    await run()
+    newest = DeltaTable(path).version()
+    assert [len(seqs(path, version)) for version in range(newest + 1)] == [0, 20, 40, 60, 70]
+    assert seqs(path) == archived(path)["seq"].to_pylist() == list(range(1, 71))
+    table = DeltaTable(path).to_pyarrow_table()
+    assert set(table.column_names) == {"key", "seq", "headers", "created_at", "data", "day"}
+    assert str(table["created_at"].type) == "timestamp[us, tz=UTC]"
+
+
+async def test_readers_leave_files_out_by_day_and_seq(run: Any, database: store.Database, path: Path) -> None:
+    await fill(database, "orders", 40, days=2)
+    await run(max_rows=10)
+    (first,) = [Path(one) for one in DeltaTable(path).file_uris() if "seq-0000000000000000001-" in one]
+    first.write_bytes(b"not read")
+    table = DeltaTable(path).to_pyarrow_dataset()
+    late, second_day = pyarrow.dataset.field("seq") > 30, pyarrow.dataset.field("day") == date(2030, 1, 2)
+    assert sorted(table.to_table(filter=late)["seq"].to_pylist()) == list(range(31, 41))
+    assert sorted(table.to_table(filter=second_day)["seq"].to_pylist()) == list(range(21, 41))
+
+
+@pytest.mark.parametrize(
+    "at",
+    [pytest.param("after the manifest", marks=pytest.mark.long), "between the moves", "before the log"],
+)
+async def test_a_batch_is_in_the_log_once_whenever_a_run_is_killed(
+    at: str, run: Any, database: store.Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(database, "orders", 50, days=2)
+    with monkeypatch.context() as patched:
+        if at == "before the log":
+            commit, calls = delta.commit_to_delta, []
+
+            def killed(layout: Layout, archive_id: str) -> int | None:
+                calls.append(archive_id)
+                if len(calls) > 1:  # the first call is that of the start
+                    raise Killed
+                return commit(layout, archive_id)
+
+            patched.setattr(archives, "commit_to_delta", killed)
+        else:
+            kill(patched, at)
+        with pytest.raises(Exception, match="Killed"):
+            await run()
+    await publish(database, "orders", 50, 60)
+    await run()
+    assert seqs(path) == list(range(1, 61))
+
+
+async def test_an_archive_gets_its_log_later(run: Any, database: store.Database, path: Path) -> None:
+    await fill(database, "orders", 40)
+    await run(delta=False, max_rows=10)
+    assert not DeltaTable.is_deltatable(str(path))
+    await run()
+    assert (seqs(path), DeltaTable(path).version()) == (list(range(1, 41)), 1)
+    await publish(database, "orders", 40, 50)
+    await run(delta=False)
+    assert seqs(path) == list(range(1, 41))
+    await run()
+    assert seqs(path) == list(range(1, 51))
+
+
+async def test_of_two_processes_that_commit_a_batch_one_fails(
+    run: Any, database: store.Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(database, "orders", 10)
+    await run(delta=False)
+    layout = Layout(LocalFiles(str(path)))
+    archive_id = layout.open(_identity(layout))
+    actions = delta._actions
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(delta, "_actions", actions)
+        delta.commit_to_delta(layout, archive_id)  # another process is faster
+        return actions(*arguments)
+
+    monkeypatch.setattr(delta, "_actions", slow)
+    with pytest.raises(CantKeepFiles, match="Concurrent"):
+        delta.commit_to_delta(layout, archive_id)
+    assert seqs(path) == list(range(1, 11))
+
+
+def _identity(layout: Layout) -> Any:
+    found = layout.identity()
+    assert found is not None
+    return found
+
+
+async def test_what_can_have_no_log_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigurationError, match="can't be written to 'hdfs://"):
+        delta.check_delta("hdfs://host/archive")
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'headrace\[spark,delta\]'"):
+        delta.check_delta("file:///archive")
