@@ -37,6 +37,10 @@ class PlainLog:
         await _store_large_values_as_streams_do(connection)
         return cls(connection)
 
+    async def another(self, database: Database) -> PlainLog:
+        """The same table over a connection of its own."""
+        return PlainLog(await database.connect())
+
     async def close(self) -> None:
         await self._connection.close()
 

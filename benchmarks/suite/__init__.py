@@ -16,6 +16,7 @@ from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
 from benchmarks.suite.governor import governor
 from benchmarks.suite.grants import grants
+from benchmarks.suite.growth import growth
 from benchmarks.suite.hotkeys import hotkeys
 from benchmarks.suite.http import http
 from benchmarks.suite.jit import jit
@@ -55,6 +56,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         compaction,
         pinned,
         standstill,
+        growth,
         crowd,
         multitude,
         memory,

@@ -27,6 +27,7 @@ PUBLISHERS = 8
 BATCH = 10
 LEAD = 5000
 MAX_ACK_PENDING = 10_000
+MAX_WAITING = 20
 WAIT_FOR = "60s"
 STALLED = 30.0
 """Seconds without an answer after which the benchmark fails."""
@@ -72,27 +73,44 @@ async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dic
     """The rates with messages of one size, their CPU cost, and what was proven of them."""
     measured, costs, proven = Measured(), dict[str, Any](), list[str]()
     for _ in range(options.times(3, 1)):
-        async with bench(options) as place:
-            for name in RECEIVERS:
-                spec = ConsumerSpec(stream=STREAM, name=name, max_ack_pending=MAX_ACK_PENDING)
-                await store.declare_consumer(place.database, spec)
-            await place.rest(MESSAGES)
-            async with serving(HEADRACE, "--database", place.dsn) as server:
-                rate, costs, board = await _run(server, count, note, await _postgres(place))
-            measured.samples.append(rate)
-            proven = await _proven(place, board)
+        rate, costs, proven = await _ours(options, count, note, RECEIVERS)
+        measured.samples.append(rate)
         async with serving(BARE, "--batch", str(BATCH), "--note", str(note)) as server:
-            measured.limit_samples.append((await _run(server, count, note, None))[0])
+            measured.limit_samples.append((await _run(server, count, note, None, RECEIVERS))[0])
     return measured, costs, proven
 
 
-async def _run(server: Server, count: int, note: int, postgres: int | None) -> tuple[float, dict[str, Any], Board]:
+async def receiving_rate(options: Options, count: int, receivers: int) -> float:
+    """The messages per second with so many receivers, shared by three consumers, and small payloads."""
+    third = dict.fromkeys(RECEIVERS, receivers // len(RECEIVERS))
+    return (await _ours(options, count, SMALL_NOTE, third))[0]
+
+
+async def _ours(
+    options: Options, count: int, note: int, receivers: dict[str, int]
+) -> tuple[float, dict[str, Any], list[str]]:
+    """The rate, the CPU cost and what was proven, of a server of ours. `receivers`: how many each consumer has."""
+    async with bench(options) as place:
+        for name, size in receivers.items():
+            spec = ConsumerSpec(
+                stream=STREAM, name=name, max_ack_pending=MAX_ACK_PENDING, max_waiting=max(size, MAX_WAITING)
+            )
+            await store.declare_consumer(place.database, spec)
+        await place.rest(MESSAGES)
+        async with serving(HEADRACE, "--database", place.dsn) as server:
+            rate, costs, board = await _run(server, count, note, await _postgres(place), receivers)
+        return rate, costs, await _proven(place, board)
+
+
+async def _run(
+    server: Server, count: int, note: int, postgres: int | None, receivers: dict[str, int]
+) -> tuple[float, dict[str, Any], Board]:
     """Publish and receive `count` messages. Returns messages per second, and the CPU time by process."""
     loop = asyncio.get_running_loop()
-    board = Board(count, list(RECEIVERS), LEAD)
+    board = Board(count, list(receivers), LEAD)
     messages = Messages(KEYS, note)
     clients: list[Connection] = [
-        Receiver(board, STREAM, name, BATCH, WAIT_FOR, note) for name, size in RECEIVERS.items() for _ in range(size)
+        Receiver(board, STREAM, name, BATCH, WAIT_FOR, note) for name, size in receivers.items() for _ in range(size)
     ]
     clients += [Publisher(board, STREAM, messages, iter(mine)) for mine in deal_batches(KEYS, count, PUBLISHERS, BATCH)]
     for client in clients:
