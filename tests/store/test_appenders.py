@@ -104,6 +104,36 @@ async def test_a_role_with_rights_given_by_hand_publishes_where_functions_are_no
         await database.fetch(f"drop role {role}")
 
 
+async def test_a_role_that_may_not_call_them_directly_publishes_all_the_same(
+    dsn: str, database: store.Database, declare: Declare
+) -> None:
+    await declare()
+    role = f"hand_{await database.fetchval('select oid from pg_database where datname = current_database()')}"
+    await database.fetch(f"create role {role}")
+    try:
+        for statement in (
+            'revoke execute on function headrace_streams."orders.publish", headrace_streams."orders.publish_one" from public',
+            f"grant usage, create on schema headrace, headrace_internal, headrace_streams to {role}",
+            f"grant select on all tables in schema headrace_internal to {role}",
+            f"grant execute on all functions in schema headrace, headrace_internal to {role}",
+            f"grant select, insert on all tables in schema headrace_streams to {role}",
+            f"grant usage on all sequences in schema headrace_streams to {role}",
+        ):
+            await database.fetch(statement)
+        theirs = store.Database(f"{dsn}{'&' if '?' in dsn else '?'}role={role}")
+        await theirs.open()
+        try:
+            assert theirs.owns
+            for seq in (1, 2, 3):
+                assert await store.publish(theirs, "orders", "a", "1") == seq
+                assert await store.publish_many(theirs, "orders", [], []) == 0
+        finally:
+            await theirs.close()
+    finally:
+        await database.fetch(f"drop owned by {role}")
+        await database.fetch(f"drop role {role}")
+
+
 @pytest.mark.parametrize("count", [2, 40])
 async def test_checks_of_messages_hold_in_appenders(database: store.Database, declare: Declare, count: int) -> None:
     await declare()

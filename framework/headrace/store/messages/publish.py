@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from headrace.model.errors import StoreError
+from headrace.model.errors import HeadraceError
 from headrace.model.payloads import UniqueWhile, check_unique
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Database, Executor
@@ -138,14 +138,14 @@ async def publish_many(
 
 async def _directly(database: Database, stream: str, many: bool, *arguments: Any) -> Any:
     """Call the stream's own function if it was published to before. If that is missing, as after a restore of an older
-    schema, or if the stream was deleted, nothing was done, and the function for all streams decides.
+    schema or the deletion of the stream, or may not be called, nothing was done, and the function for all streams decides.
     """
     direct = database.direct_statements
     if (statements := direct.get(stream)) is not None:
         try:
             return await database.fetchval(statements[many], *arguments)
-        except StoreError as error:
-            if not isinstance(error.__cause__, asyncpg.UndefinedFunctionError):
+        except HeadraceError as error:
+            if not isinstance(error.__cause__, (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)):
                 raise
             direct.pop(stream, None)
             return await database.fetchval(_PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN, stream, *arguments)
