@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from headrace import App, Message, Transaction, store
 from headrace.runtime.handlers import transactional
-from headrace.store.database.connection import Hold
+from headrace.store.database.connection import Hold, ending_when_idle
 from tests.conftest import Connect
 from tests.runtime.running import Gate, Seen, consumer, dead_letters, eventually, running, seek
 from tests.support.commits import Break, CommitProxy, commit_proxy
@@ -342,14 +342,17 @@ async def test_a_statement_that_failed_and_was_swallowed_is_not_committed(app: A
     assert await effects(app) == [0]
 
 
-async def test_a_batch_is_acked_and_committed_in_one_message(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [10, 400], ids=["prepared", "text"])
+async def test_a_batch_is_acked_and_committed_in_one_message(
+    app: App, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     seen, sent, run_and_commit = Seen(), Seen(), Hold.run_and_commit
 
-    async def noted(hold: Hold, last: str, timeout: float) -> None:
+    async def noted(hold: Hold, *last: Any) -> None:
         sent.note(last)
-        await run_and_commit(hold, last, timeout)
+        await run_and_commit(hold, *last)
 
-    @app.consumer("orders", transactional=True, batch=10, concurrency=1)
+    @app.consumer("orders", transactional=True, batch=size, concurrency=1)
     async def ship(numbers: list[int], tx: Transaction) -> None:
         await tx.executemany("insert into effects values ($1)", [(number,) for number in numbers])
         seen.note(tuple(numbers))
@@ -357,9 +360,9 @@ async def test_a_batch_is_acked_and_committed_in_one_message(app: App, monkeypat
     monkeypatch.setattr(Hold, "run_and_commit", noted)
     async with running(app):
         await warm_up(app, seen)
-        await app.publish_many("orders", [(f"k{number}", number) for number in range(1, 31)])
+        await app.publish_many("orders", [(f"k{number}", number) for number in range(1, 3 * size + 1)])
         await app.idle()
-    assert await effects(app) == list(range(31))
+    assert await effects(app) == list(range(3 * size + 1))
     assert len(sent.notes) == len(seen.notes) - 1, "all but the first, whose transaction got no id at its beginning"
     await nothing_is_left(app)
 
@@ -534,14 +537,14 @@ async def test_a_begin_that_fails_leaves_no_transaction_open(database: store.Dat
 
 async def test_a_connection_that_refuses_to_begin_is_closed(database: store.Database) -> None:
     """A part of the message was sent then. Nothing may be sent after it."""
-    hold = await database.begin(30, assign=True)  # prepares the query
+    hold = await database.begin(30, assign=True)  # prepares the statements
     await database.end(hold)
     pool, connection = await database._acquire()
     left_behind = asyncio.get_running_loop().create_task(connection.execute("select pg_sleep(60)"))
     await asyncio.sleep(0)
     hold = Hold(pool, connection)
     with pytest.raises(asyncpg.InterfaceError):
-        await hold.begin(("set local work_mem = '1MB'",), assign=True)
+        await hold.begin((ending_when_idle(30),), assign=True)
     assert not hold.connected
     await hold.end()
     with pytest.raises((asyncpg.InterfaceError, asyncpg.PostgresConnectionError)):

@@ -174,3 +174,92 @@ async def test_a_rate_limit_does_not_wait_for_a_publisher_in_flight(
     await publish(connection, "b")
     assert (await reader.lease()).due_in is None
     await transaction.rollback()
+
+
+async def version_written(database: store.Database) -> int:
+    return (await cursor(database))["version"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 30])
+async def test_few_messages_of_a_backlog_are_leased_in_their_order(
+    database: store.Database, declare: Declare, limit: int
+) -> None:
+    """From one segment into the next as well."""
+    reader = await declare()
+    upper = await database.fetchval("select upper from headrace_internal.segments order by lower limit 1")
+    await database.fetchval("""select setval('headrace_streams."orders.seq"', $1)""", upper - 51)
+    await reader.seek(upper - 51)
+    await publish(database, *(f"k.{number}" for number in range(100)))
+    seqs: list[int] = []
+    while len(seqs) < 100:
+        batch = await reader.lease("ann", limit)
+        assert len(batch.seqs) <= limit
+        assert batch.seqs or batch.more
+        assert batch.keys == [f"k.{seq - upper + 50}" for seq in batch.seqs]
+        assert batch.more or len(seqs) + len(batch.seqs) == 100
+        seqs += batch.seqs
+    assert seqs == list(range(upper - 50, upper + 50))
+    assert (await reader.lease("ann", limit)).seqs == []
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_seq_that_is_missing_in_a_backlog_is_a_hole(
+    database: store.Database, declare: Declare, connect: Connect, limit: int
+) -> None:
+    reader = await declare()
+    connection = await connect()
+    transaction = connection.transaction()
+    await publish(database, *(f"k.{number}" for number in range(40)))
+    await transaction.start()
+    await publish(connection, "late")
+    await publish(database, *(f"m.{number}" for number in range(40)))
+    early = await reader.drain("ann", limit)
+    assert early == [*range(1, 41), *range(42, 82)]
+    await transaction.commit()
+    assert (await reader.lease("ann", limit)).seqs == [41]
+
+
+async def test_one_message_waits_for_its_key(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *"aab")
+    first = await reader.lease("ann", 1)
+    assert first.seqs == [1]
+    assert (await reader.lease("bob", 1)).seqs == [3]
+    await reader.nack(first, delay=10)
+    await publish(database, *"ac")
+    assert (await reader.lease("bob", 1)).seqs == [5]
+    assert (await reader.lease("ann", 1)).seqs == []
+    reader.clock.advance(10)
+    assert await reader.drain("ann", 1) == [1, 2, 4]
+
+
+async def test_one_message_is_left_out_if_it_is_cached(database: store.Database, declare: Declare) -> None:
+    first, second = await declare(name="one"), await declare(name="two")
+    await publish(database, *"ab")
+    history = (await first.lease()).history
+    batches = [await second.lease("ann", 1, known=[(1, 1)], history=history) for _ in range(2)]
+    assert [(batch.seqs, batch.keys) for batch in batches] == [([1], [None]), ([2], ["b"])]
+    assert [batch.data[0] is None for batch in batches] == [True, False]
+
+
+async def test_one_message_that_has_expired_is_passed_over(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await store.publish(database, "orders", "a", "1", '{"headrace-expires-in": 1}')
+    await publish(database, "b")
+    reader.clock.advance(60)
+    assert (await reader.drain("ann", 1)) == [2]
+
+
+@pytest.mark.parametrize("shares", [None, [1]])
+async def test_one_message_is_leased_and_settled(
+    database: store.Database, declare: Declare, shares: list[int] | None
+) -> None:
+    reader = await declare()
+    for number in range(1, 4):
+        await store.publish(database, "orders", "a", str(number), '{"n": "x"}')
+        before = await version_written(database)
+        batch = await reader.lease("ann", 1, shares=shares)
+        assert (batch.seqs, batch.keys, batch.data, batch.headers) == ([number], ["a"], [str(number)], ['{"n": "x"}'])
+        assert (batch.attempts, batch.looked_at, batch.more) == (None, 1, True)
+        assert await version_written(database) == before + 1
+        assert await reader.ack_all(batch) == []

@@ -36,7 +36,11 @@ class CommitProxy(Proxy):
                 answers = asyncio.get_running_loop().create_task(link.pump(theirs, writer))
                 try:
                     while data := await reader.read(65_536):
-                        if self.breaks is not None and b"headrace.ack(" in data and b"; commit\0" in data:
+                        if self.breaks is not None and _acks(data):
+                            while not data.endswith(b"S\0\0\0\4"):  # the server answers only after a Sync
+                                more = await reader.read(65_536)
+                                assert more, "the client has closed the connection before its Sync"
+                                data += more
                             answers.cancel()
                             await asyncio.wait([answers])
                             await self._break(data, theirs, ours, writer)
@@ -62,6 +66,20 @@ class CommitProxy(Proxy):
             await self.let_through.wait()
             ours.write(data)
             await theirs.read(65_536)
+
+
+def _acks(data: bytes) -> bool:
+    """Whether a client binds the arguments of an ack that a COMMIT follows: six, as texts. asyncpg sends binary ones."""
+    place = 0
+    while data[place : place + 1] in (b"B", b"E"):
+        length = int.from_bytes(data[place + 1 : place + 5], "big")
+        if data[place : place + 1] == b"B":
+            statement = data.index(b"\0", place + 5) + 1
+            formats = data.index(b"\0", statement) + 1
+            if data[formats : formats + 4] == b"\0\0\0\6":
+                return True
+        place += 1 + length
+    return False
 
 
 @asynccontextmanager

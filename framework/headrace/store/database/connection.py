@@ -8,7 +8,7 @@ import asyncio
 import functools
 import math
 import re
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,10 @@ this connection is closed, and the server notices it.
 
 MAX_QUERIES = 50_000
 """The number of statements after which the pool replaces a connection. The server's memory for it grows slowly."""
+
+
+ONE_PACKET = 1000
+"""The number of characters of arguments that are sent with prepared statements in one packet, with room for the rest."""
 
 
 SPARE_TIME = 1.0
@@ -184,25 +188,45 @@ class Connection(Plain):
             settings: statements that follow the BEGIN. They return no rows.
         """
         statements = ("begin", *settings)
-        xid = await self._watched(_ASSIGN, self._fetchval_after(statements, _ASSIGN))
-        self._assigned = assigned = AssignedId(xid, statements, self._protocol.queries_count)
+        rows = await self._watched(_ASSIGN, self._fetch_after([(one, ()) for one in statements], _ASSIGN))
+        self._assigned = assigned = AssignedId(rows[0][0], statements, self._protocol.queries_count)
         return assigned
 
-    def commit_after(self, last: str, timeout: float) -> Awaitable[str]:
-        """Run SQL without arguments and COMMIT, in one round trip. The text of `last` may be another one each time, so the
-        failure detector gets none of it.
-        """
-        return self._watched("commit", super().execute(f"{last}; commit", timeout=timeout))
+    def run_and_commit(self, query: str, arguments: Sequence[str | None], timeout: float) -> Awaitable[Any]:
+        """Run a query that returns no rows, and COMMIT, in one round trip. The connection must keep prepared statements.
 
-    async def _fetchval_after(self, statements: tuple[str, ...], query: str) -> Any:
-        """asyncpg has no pipeline. But it takes the answers of messages that were written before its own, up to the next
-        ReadyForQuery. So the statements are written without a Sync, right before the query that asyncpg sends.
+        The server must not get the query without the COMMIT, because it would keep the locks of the query while it waits. If
+        both fit in one packet, they are prepared statements. Otherwise they are one message, a text without arguments.
+
+        Args:
+            query: its parameters are `$1` to `$9`.
+            arguments: in Postgres's text format, None for NULL.
+            timeout: in seconds.
+        """
+        query = for_grants(query) if self.granted else query
+        if sum(len(text) for text in arguments if text is not None) > ONE_PACKET:
+            literals = ["null" if text is None else "'" + text.replace("'", "''") + "'" for text in arguments]
+            query = re.sub(r"\$([1-9])", lambda found: literals[int(found[1]) - 1], query)
+            return self._watched("commit", super().execute(f"{query}; commit", timeout=timeout))
+        # An empty query follows, since asyncpg has to send one. It is written last, and by itself.
+        return self._watched("commit", self._fetch_after([(query, arguments), ("commit", ())], "", timeout))
+
+    async def _fetch_after(
+        self, before: Sequence[tuple[str, Sequence[str | None]]], query: str, timeout: float | None = None
+    ) -> Any:
+        """Run statements that return no rows, and then a query, in one round trip. Returns the rows of the query.
+
+        asyncpg has no pipeline. But it takes the answers of messages that were written before its own, up to the next
+        ReadyForQuery. So one write has the statements, without a Sync, right before the query that asyncpg sends.
+
+        Args:
+            before: each statement with its arguments, in Postgres's text format.
         """
         protocol = self._protocol
 
         async def execute(prepared: Any, timeout: float | None) -> Any:
             sent = protocol.queries_count
-            self._transport.write(_without_sync(statements))  # type: ignore[attr-defined]
+            self._transport.write(messages)  # type: ignore[attr-defined]
             try:
                 return await protocol.bind_execute(
                     state=prepared, args=(), portal_name="", limit=0, return_extra=False, timeout=timeout
@@ -212,8 +236,11 @@ class Connection(Plain):
                     self.terminate()
 
         with self._stmt_exclusive_section:  # type: ignore[attr-defined]
-            rows, _ = await self._do_execute(query, execute, protocol._get_timeout(None))  # type: ignore[attr-defined]
-        return rows[0][0]
+            messages = b"".join(
+                [_bound((await self._get_statement(text, timeout)).name, given) for text, given in before]  # type: ignore[attr-defined]
+            )
+            rows, _ = await self._do_execute(query, execute, protocol._get_timeout(timeout))  # type: ignore[attr-defined]
+        return rows
 
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
         with_next, self._with_next = self._with_next, ""
@@ -305,19 +332,15 @@ class Connection(Plain):
             self.terminate()
 
 
-@functools.lru_cache(maxsize=100)
-def _without_sync(statements: tuple[str, ...]) -> bytes:
-    """Parse, Bind and Execute for each statement, without a name, arguments or a Sync."""
+def _bound(statement: str, arguments: Sequence[str | None]) -> bytes:
+    """Bind and Execute for a prepared statement, without a Sync."""
+    values = [b"\xff\xff\xff\xff" if text is None else _with_length(text.encode()) for text in arguments]
+    body = b"\0%s\0\0\0%s%s\0\0" % (statement.encode(), len(values).to_bytes(2, "big"), b"".join(values))
+    return b"B%s%sE\0\0\0\t\0\0\0\0\0" % ((len(body) + 4).to_bytes(4, "big"), body)
 
-    def message(kind: bytes, body: bytes) -> bytes:
-        return kind + (len(body) + 4).to_bytes(4, "big") + body
 
-    return b"".join(
-        message(b"P", b"\0" + statement.encode() + b"\0\0\0")
-        + message(b"B", b"\0\0\0\0\0\0\0\0")
-        + message(b"E", b"\0\0\0\0\0")
-        for statement in statements
-    )
+def _with_length(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "big") + value
 
 
 class Hold:
@@ -379,18 +402,22 @@ class Hold:
         transaction, self._open = self._open, None
         await transaction.commit()
 
-    async def run_and_commit(self, last: str, timeout: float) -> None:
-        """Run SQL without arguments as the last statement, and commit, in one round trip. If the statement fails, nothing
-        is committed.
+    async def run_and_commit(self, last: str, arguments: Sequence[str | None], timeout: float) -> None:
+        """Run a query that returns no rows as the last statement, and commit, in one round trip. If the statement fails,
+        nothing is committed.
 
-        The server gets both as one message. It stops at the first error, and it never waits for the COMMIT while the
-        statement holds locks. After an error that is not from the server, it is unknown whether it was committed.
+        The server gets both at the same time. It skips the COMMIT after an error, and it never waits for the COMMIT while
+        the statement holds locks. After an error that is not from the server, it is unknown whether it was committed.
+
+        Args:
+            arguments: in Postgres's text format, None for NULL.
+            timeout: in seconds.
         """
         transaction, connection = self._open, self.connection._con
         assert transaction is not None
         if connection is None:  # it was closed, and has left its pool
             raise asyncpg.InterfaceError("the connection is closed")
-        await connection.commit_after(last, timeout)
+        await connection.run_and_commit(last, arguments, timeout)
         self._open = connection._top_xact = None
         transaction._state = TransactionState.COMMITTED  # type: ignore[attr-defined]
 

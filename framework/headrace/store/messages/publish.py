@@ -7,6 +7,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
+import asyncpg
+
+from headrace.model.errors import HeadraceError
 from headrace.model.payloads import UniqueWhile, check_unique
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Database, Executor
@@ -25,6 +28,14 @@ _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::
 # The public functions choose by the rights of the caller. A database of the owner calls directly what they would choose.
 _PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json, null, null)"
 _PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
+
+# These in turn call the functions of the stream, by a text that the server plans for each call. For a few streams that a
+# process publishes to often, their own functions are called. See `create_appenders` in `sql/functions/publish.sql`.
+_OF_STREAM = "select headrace_streams.{}($1, $2::text::json, $3::text::json)"
+_OF_STREAM_MANY = "select headrace_streams.{}($1, $2::text[]::json[], $3::text[]::json[])"
+
+MAX_DIRECT = 32
+"""The number of streams whose functions a process calls directly. Each connection prepares statements for each of them."""
 
 _PUBLISH_UNIQUE = """select headrace.publish_unique(
     $1::text, $2::text, $3::text::json, $4::text, $5::text::json, $6::timestamptz, $7::text)"""
@@ -65,8 +76,9 @@ async def publish(
             _PUBLISH_UNIQUE, stream, key, data, unique_key, headers, deliver_at, unique_while
         )
     if message_id is None and deliver_at is None:
-        query = _PUBLISH_PLAIN if _owns(executor) else f"{_PUBLISH})"
-        return await executor.fetchval(query, stream, key, data, headers)  # type: ignore[no-any-return]
+        if isinstance(executor, Database) and executor.owns:
+            return await _directly(executor, stream, False, key, data, headers)  # type: ignore[no-any-return]
+        return await executor.fetchval(f"{_PUBLISH})", stream, key, data, headers)  # type: ignore[no-any-return]
     return await executor.fetchval(  # type: ignore[no-any-return]
         f"{_PUBLISH}, $5::text, $6::timestamptz)", stream, key, data, headers, message_id, deliver_at
     )
@@ -112,24 +124,43 @@ async def publish_many(
             )
         return published
     careful = message_ids is not None or deliver_at is not None
-    if careful:
-        query = f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])"
-    else:
-        query = _PUBLISH_MANY_PLAIN if _owns(executor) else f"{_PUBLISH_MANY})"
+    database = executor if isinstance(executor, Database) and executor.owns and not careful else None
+    query = f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])" if careful else f"{_PUBLISH_MANY})"
     for start, end in chunks(data):
-        published += await executor.fetchval(
-            query,
-            stream,
-            keys[start:end],
-            data[start:end],
-            _some(headers, start, end),
-            *((_some(message_ids, start, end), _some(deliver_at, start, end)) if careful else ()),
-        )
+        arguments = (keys[start:end], data[start:end], _some(headers, start, end))
+        if database is not None:
+            published += await _directly(database, stream, True, *arguments)
+        else:
+            more = (_some(message_ids, start, end), _some(deliver_at, start, end)) if careful else ()
+            published += await executor.fetchval(query, stream, *arguments, *more)
     return published
 
 
-def _owns(executor: Executor) -> bool:
-    return isinstance(executor, Database) and executor.owns
+async def _directly(database: Database, stream: str, many: bool, *arguments: Any) -> Any:
+    """Call the stream's own function if it was published to before. If that is missing, as after a restore of an older
+    schema or the deletion of the stream, or may not be called, nothing was done, and the function for all streams decides.
+    """
+    direct = database.direct_statements
+    if (statements := direct.get(stream)) is not None:
+        try:
+            return await database.fetchval(statements[many], *arguments)
+        except HeadraceError as error:
+            if not isinstance(error.__cause__, (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)):
+                raise
+            direct.pop(stream, None)
+            return await database.fetchval(_PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN, stream, *arguments)
+    result = await database.fetchval(_PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN, stream, *arguments)
+    if len(direct) >= MAX_DIRECT:
+        direct.clear()  # when they go round more streams than that, hardly any is found here
+    direct[stream] = (
+        _OF_STREAM.format(_quoted(f"{stream}.publish_one")),
+        _OF_STREAM_MANY.format(_quoted(f"{stream}.publish")),
+    )
+    return result
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:

@@ -51,6 +51,12 @@ async def ack(
     return xid
 
 
+# In a transaction that got its id at its beginning. It returns no rows.
+_ACK_AT_COMMIT = (
+    "select where headrace_internal.ack_at_commit($1, $2, $3, coalesce($4, clock_timestamp()), $5, $6) is null"
+)
+
+
 class Acks(NamedTuple):
     """The messages that a transaction acked. The lists are parallel."""
 
@@ -75,21 +81,17 @@ async def ack_and_commit(
         LeaseLost: see `ack`.
         TransactionEnded: the transaction is not the one that got the id. Nothing is committed.
     """
-    # A simple query is one message. It is text and has no arguments, and these values are numbers, a UUID and a time. The
-    # division fails if the id is another one, and then the COMMIT is not run.
     leases, seqs = ",".join(map(str, acks.leases)), ",".join(map(str, acks.seqs))
-    at = "pg_catalog.clock_timestamp()" if now is None else f"'{now.isoformat()}'::timestamptz"
-    given_in = "null" if timeline is None else f"'{timeline}'"
+    arguments = (
+        str(acks.consumer), f"{{{leases}}}", f"{{{seqs}}}", None if now is None else now.isoformat(),
+        None if timeline is None else str(timeline), str(hold.xid),
+    )  # fmt: skip
     try:
-        await hold.run_and_commit(
-            f"select 1/(headrace.ack({acks.consumer}::int,'{{{leases}}}'::bigint[],'{{{seqs}}}'::bigint[],{at},{given_in}::uuid)"
-            f"::text='{hold.xid}')::int",
-            timeout,
-        )
+        await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout)
     except Exception as error:
         if sqlstate(error) == "HR007":
             raise LeaseLost(first_line(error)) from error
-        if sqlstate(error) == "22012" and hold.in_transaction:
+        if sqlstate(error) == "25000" and hold.in_transaction:
             raise TransactionEnded from error
         raise
 

@@ -249,8 +249,8 @@ begin
         perform headrace_internal.require_sequence_ahead(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
     end if;
 
-    -- Mostly a consumer is up to date, and nothing is in its way.
-    if v_last_drawn - v_cursor.position < headrace_internal.few_messages()
+    -- Mostly a consumer is up to date, or the caller wants few messages, and nothing is in its way.
+    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_limit <= headrace_internal.few_messages())
        and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
        and v_consumer.rate_limit is null

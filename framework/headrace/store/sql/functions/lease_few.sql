@@ -1,4 +1,5 @@
--- lease_few: lease the few messages that were published since the last call, to a consumer that is up to date.
+-- lease_few: lease a few messages: those that were published since the last call, to a consumer that is up to date, or as
+-- few as the caller wants. A single message is read by a statement of its own, since that is the usual case of all.
 --
 -- It does what headrace_internal.lease does, in fewer steps, and it is tried first. It leases only if nothing is in the way:
 -- no hole, no message that is parked or blocks its key, no lease that has expired, no seq that is missing, no key that
@@ -41,8 +42,10 @@ declare
     c_lag     constant bigint := 1000;      -- seqs by which the floors may lag behind, and a tenth of it in leases
     v_state   record;
     v_busy    bigint[];
+    v_hashes  bigint[];
     v_room    int;
     v_rows    headrace_internal.stored_message[];
+    v_one     record;
     v_found   record;
     v_batch   headrace_internal.batch;
 begin
@@ -56,7 +59,8 @@ begin
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor) as l
         left join (
             select relation from headrace_internal.segments
-            where stream_id = p_stream and lower <= p_cursor.position + 1 and coalesce(upper > p_last_drawn, true)
+            where stream_id = p_stream and lower <= p_cursor.position + 1
+              and coalesce(upper > least(p_last_drawn, p_cursor.position + c_few), true)
             order by lower desc limit 1) as s on true;
     if v_state.parked is not null or v_state.due_in <= 0 then
         return null;
@@ -86,40 +90,67 @@ begin
         end if;
     end if;
 
-    -- This statement is planned at each call, so it is kept small. Large payloads are left out, so that it reads none.
-    execute format('select array(select row(seq, key, case when pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= $3 then data end,
-                                            case when pg_column_size(headers) <= $3 then headers end, created_at)::headrace_internal.stored_message
-                                 from %s where seq > $1 order by seq limit $2)', v_state.relation)
-        into v_rows using p_cursor.position, least(v_room, c_few), c_page;
-    if cardinality(v_rows) = 0 then   -- the seqs were drawn by transactions that have not committed
-        return headrace_internal.empty_batch(p_consumer.version, v_state.due_in);
-    end if;
-    select array_agg(seq) as seqs, array_agg(hashtextextended(key, 0)) as hashes, array_agg(case when known then null else key end) as keys,
-           array_agg(case when whole then data end) as data, array_agg(case when whole then headers end) as headers,
-           array_agg(case when known then null else created_at end) as created_at,
-           bool_and(whole or known) and max(seq) - p_cursor.position = count(*) as complete
-        into v_found
-        from (
-            select *, not known and data is not null and pg_column_compression(data) is null and pg_column_compression(headers) is null as whole
-            from (select *, coalesce(seq <@ p_cached, false) as known from unnest(v_rows)) as m) as m;
-    if not v_found.complete or headrace_internal.may_expire(v_found.headers) then
-        return null;
-    end if;
-    if v_found.hashes && v_busy
-       or p_shares is not null and p_consumer.ordered and (select count(*) > count(distinct hash) from unnest(v_found.hashes) as hash) then
-        return null;
-    end if;
+    -- These statements are planned at each call, so they are kept small. Large payloads are left out, so that it reads none.
+    if least(v_room, p_last_drawn - p_cursor.position) = 1 then
+        execute format('select key, data, headers, created_at, hashtextextended(key, 0) as hash from %s where seq = $1', v_state.relation)
+            into v_one using p_cursor.position + 1;
+        if v_one.key is null then
+            -- A seq that was drawn by a transaction that has not committed: it becomes a hole if further ones were drawn.
+            return case when p_last_drawn = p_cursor.position + 1 then headrace_internal.empty_batch(p_consumer.version, v_state.due_in) end;
+        elsif pg_column_size(v_one.data) > c_page or pg_column_compression(v_one.data) is not null or v_one.hash = any (v_busy) then
+            return null;
+        end if;
+        if v_one.headers is not null then
+            if pg_column_size(v_one.headers) > c_page or pg_column_compression(v_one.headers) is not null
+               or headrace_internal.may_expire(array[v_one.headers]) then
+                return null;
+            end if;
+        end if;
+        v_hashes := array[v_one.hash];
+        if p_cursor.position + 1 <@ p_cached then
+            v_one.key := null;
+            v_one.data := null;
+            v_one.headers := null;
+            v_one.created_at := null;
+        end if;
+        v_batch := row(null, array[p_cursor.position + 1], null, array[v_one.key], array[v_one.data], array[v_one.headers], array[v_one.created_at], 1,
+                       v_room = 1, v_state.due_in, p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
+    else
+        execute format('select array(select row(seq, key, case when pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= $3 then data end,
+                                                case when pg_column_size(headers) <= $3 then headers end, created_at)::headrace_internal.stored_message
+                                     from %s where seq > $1 order by seq limit $2)', v_state.relation)
+            into v_rows using p_cursor.position, least(v_room, c_few), c_page;
+        if cardinality(v_rows) = 0 then   -- the seqs were drawn by transactions that have not committed
+            return headrace_internal.empty_batch(p_consumer.version, v_state.due_in);
+        end if;
+        select array_agg(seq) as seqs, array_agg(hashtextextended(key, 0)) as hashes, array_agg(case when known then null else key end) as keys,
+               array_agg(case when whole then data end) as data, array_agg(case when whole then headers end) as headers,
+               array_agg(case when known then null else created_at end) as created_at,
+               bool_and(whole or known) and max(seq) - p_cursor.position = count(*) as complete
+            into v_found
+            from (
+                select *, not known and data is not null and pg_column_compression(data) is null and pg_column_compression(headers) is null as whole
+                from (select *, coalesce(seq <@ p_cached, false) as known from unnest(v_rows)) as m) as m;
+        if not v_found.complete or headrace_internal.may_expire(v_found.headers) then
+            return null;
+        end if;
+        if v_found.hashes && v_busy
+           or p_shares is not null and p_consumer.ordered and (select count(*) > count(distinct hash) from unnest(v_found.hashes) as hash) then
+            return null;
+        end if;
 
-    v_batch := row(null, v_found.seqs, null, v_found.keys, v_found.data, v_found.headers, v_found.created_at, cardinality(v_found.seqs),
-                   cardinality(v_found.seqs) >= least(v_room, c_few),
-                   headrace_internal.seconds_until_more(v_state.due_in, cardinality(v_found.seqs) < least(v_room, c_few, p_last_drawn - p_cursor.position)), p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
+        v_batch := row(null, v_found.seqs, null, v_found.keys, v_found.data, v_found.headers, v_found.created_at, cardinality(v_found.seqs),
+                       cardinality(v_found.seqs) >= least(v_room, c_few),
+                       headrace_internal.seconds_until_more(v_state.due_in, cardinality(v_found.seqs) < least(v_room, c_few, p_last_drawn - p_cursor.position)), p_consumer.version, null, null, null, null, null)::headrace_internal.batch;
+        v_hashes := v_found.hashes;
+    end if;
     if p_shares is null then
         v_batch.lease_id := headrace_internal.new_lease_id();
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes)
             values (p_consumer.id, v_batch.lease_id, p_owner, p_now, p_now + p_consumer.ack_wait, v_batch.looked_at,
-                    v_batch.seqs[1], v_batch.seqs, v_found.hashes);
+                    v_batch.seqs[1], v_batch.seqs, v_hashes);
     else
-        v_batch.lease_ids := headrace_internal.lease_shares(p_consumer.id, v_batch.seqs, v_found.hashes, null, null, p_shares, v_batch.seqs[1],
+        v_batch.lease_ids := headrace_internal.lease_shares(p_consumer.id, v_batch.seqs, v_hashes, null, null, p_shares, v_batch.seqs[1],
                                                    p_now, p_now + p_consumer.ack_wait);
         v_batch.lease_id := (select min(id) from unnest(v_batch.lease_ids) as id);
     end if;

@@ -7,51 +7,97 @@
 -- holes.sql.
 
 -- An INSERT is planned anew each time that it is executed as a text, which costs as much as forty of its rows. A
--- function has its plans at hand. So each stream of segments has two functions of its own, NAME.append for arrays and
--- NAME.append_one for a message. A stream without them, as after a restore of its table alone, is appended to by a text.
--- The plans take 44 kB of each connection for each stream that it publishes to, beside 60 kB that the tables take there.
+-- function has its plans at hand. So each stream has two functions of its own that publish: NAME.publish for arrays and
+-- NAME.publish_one for a message. Processes of the owner call them directly, see store/messages/publish.py. All others call
+-- headrace.publish, which calls them by a text. A stream without them, as after a restore of its table alone, is published
+-- to by headrace_internal.publish_messages itself.
+--
+-- They find the stream by its name and lock nothing, so they are right whatever becomes of it. Their plans take 70 kB each of
+-- each connection for each stream that it publishes to, beside 60 kB that the tables take there. So what they have in
+-- common is in functions for all streams.
+--
+-- Streams that were created before revision 19 have NAME.append and NAME.append_one, too. Only a publish that began before
+-- the upgrade still calls those.
 
--- Create or replace the functions that append to a stream, unless they are as they should be. They belong to the owner of
--- the schema, like the table.
+-- Create or replace the functions that publish to a stream, unless they are as they should be. They belong to the owner of
+-- the schema, like the table. They are called from outside, so they have a search path of their own.
 create or replace function headrace_internal.create_appenders(p_stream headrace_internal.streams) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_appender  record;
 begin
     for v_appender in
-        select format('headrace_streams.%I', p_stream.name || a.suffix) as name, a.arguments, format(a.body, p_stream.relation) as body
+        select format('headrace_streams.%I', p_stream.name || a.suffix) as name, a.arguments,
+               format(a.body, p_stream.name, p_stream.relation) as body
         from (values
-            ('.append', 'p_keys text[], p_data json[], p_headers json[]',
-             'declare v_count bigint; v_together boolean; begin '
-             'v_together := headrace_internal.check_together(p_keys, p_data, p_headers); '
-             'insert into %s (key, data, headers) '
-             'select pg_catalog.unnest(p_keys), pg_catalog.unnest(p_data), pg_catalog.unnest(p_headers); '
-             'get diagnostics v_count = row_count; '
-             'if v_together then v_together := headrace_internal.end_checked(); end if; '
-             'return v_count; end'),
-            ('.append_one', 'p_key text, p_data json, p_headers json',
-             'declare v_seq bigint; begin '
-             'insert into %s (key, data, headers) values (p_key, p_data, p_headers) returning seq into v_seq; '
-             'return v_seq; end')) as a(suffix, arguments, body)
-        where not p_stream.one_message_per_key
+            (false, '.publish', 'p_keys text[], p_data json[], p_headers json[]', $body$
+declare
+    v_stream   int;
+    v_checked  boolean;
+    v_count    bigint;
+begin
+    v_stream := headrace_internal.begin_publish(%1$L, p_headers);
+    v_checked := headrace_internal.begin_checked(p_keys, p_data, p_headers);
+    insert into %2$s (key, data, headers)
+        select key, data, headers
+        from (select unnest(p_keys) as key, unnest(p_data) as data, unnest(p_headers) as headers) as m
+        where case when octet_length(key) <= 1024 and strpos(data::text, E'\\u0000') = 0 or not v_checked then true
+                   else headrace_streams.is_message(key, data, headers) end;
+    get diagnostics v_count = row_count;
+    return headrace_internal.end_publish(v_stream, v_checked, v_count);
+end $body$),
+            (false, '.publish_one', 'p_key text, p_data json, p_headers json', $body$
+declare
+    v_stream  int;
+    v_seq     bigint;
+begin
+    v_stream := headrace_internal.begin_publish(%1$L, case when p_headers is not null then array[p_headers] end);
+    insert into %2$s (key, data, headers) values (p_key, p_data, p_headers) returning seq into v_seq;
+    if (select until from headrace_internal.waits where stream_id = v_stream order by until desc limit 1) > clock_timestamp() then
+        perform headrace_internal.notify_stream(v_stream);
+    end if;
+    return v_seq;
+end $body$),
+            (true, '.publish', 'p_keys text[], p_data json[], p_headers json[]', $body$
+declare
+    v_stream  int := headrace_internal.begin_publish(%1$L, p_headers);
+    v_count   bigint;
+begin
+    v_count := cardinality(headrace_internal.upsert_messages(headrace_internal.require_stream(%1$L), p_keys, p_data, p_headers));
+    return headrace_internal.end_publish(v_stream, false, v_count);
+end $body$),
+            (true, '.publish_one', 'p_key text, p_data json, p_headers json', $body$
+declare
+    v_stream  int := headrace_internal.begin_publish(%1$L, case when p_headers is not null then array[p_headers] end);
+    v_seq     bigint;
+begin
+    v_seq := (headrace_internal.upsert_messages(headrace_internal.require_stream(%1$L), array[p_key], array[p_data], array[p_headers]))[1];
+    if v_seq is null then       -- unchanged
+        select seq into v_seq from %2$s where key = p_key;
+    end if;
+    return headrace_internal.end_publish(v_stream, false, v_seq);
+end $body$)) as a(one_message_per_key, suffix, arguments, body)
+        where a.one_message_per_key = p_stream.one_message_per_key
     loop
         if (select prosrc from pg_proc where oid = to_regproc(v_appender.name)) is distinct from v_appender.body then
-            execute format('create or replace function %s(%s) returns bigint language plpgsql as %L',
+            execute format('create or replace function %s(%s) returns bigint language plpgsql set search_path = pg_catalog, pg_temp as %L',
                            v_appender.name, v_appender.arguments, v_appender.body);
         end if;
     end loop;
 end $$;
 
--- Drop the functions that append to a stream.
+-- Drop the functions that publish to a stream.
 create or replace function headrace_internal.drop_appenders(p_stream headrace_internal.streams) returns void
 language plpgsql as $$
 begin
+    execute format('drop function if exists headrace_streams.%I(text[], json[], json[])', p_stream.name || '.publish');
+    execute format('drop function if exists headrace_streams.%I(text, json, json)', p_stream.name || '.publish_one');
     execute format('drop function if exists headrace_streams.%I(text[], json[], json[])', p_stream.name || '.append');
     execute format('drop function if exists headrace_streams.%I(text, json, json)', p_stream.name || '.append_one');
 end $$;
 
--- The function that appends to a stream. Null if there is none, or if the caller may not execute it. p_suffix: `.append` or
--- `.append_one`. It is inlined where it is called.
+-- The function that publishes to a stream. Null if there is none, or if the caller may not execute it. p_suffix: `.publish`
+-- or `.publish_one`. It is inlined where it is called.
 create or replace function headrace_internal.appender(p_stream text, p_suffix text) returns text
 language sql volatile as $$
     select case when has_function_privilege(to_regproc(format('headrace_streams.%I', p_stream || p_suffix))::oid, 'execute')
@@ -64,6 +110,51 @@ begin
     perform headrace_internal.create_appenders(s) from headrace_internal.streams as s;
 end $$;
 
+-- Begin to publish: check that the stream exists, has room and can be written to, and what expires, and assign the
+-- transaction's id. Returns the id of the stream.
+create or replace function headrace_internal.begin_publish(p_stream text, p_headers json[]) returns int
+language plpgsql as $$
+declare
+    v_id        int;
+    v_sequence  text;
+    v_drawn     bigint;
+    v_full      boolean;
+    v_xid       xid8;           -- assigning it is cheaper than PERFORM, which starts a statement
+begin
+    select id, sequence, drawn, full_until is not null into v_id, v_sequence, v_drawn, v_full
+        from headrace_internal.streams where name = p_stream;
+    if v_id is null or v_full then
+        perform headrace_internal.require_stream_with_room(p_stream);
+    end if;
+    if v_drawn > 0 then         -- an IF of its own, because each transaction prepares the expressions that it evaluates
+        if headrace_internal.seems_behind(v_sequence, v_drawn) then
+            perform headrace_internal.require_sequence_ahead(headrace_internal.require_stream(p_stream), v_drawn);
+        end if;
+    end if;
+    if p_headers is not null then
+        if headrace_internal.may_expire(p_headers) then
+            perform headrace_internal.check_expiry(p_headers);
+        end if;
+    end if;
+    v_xid := pg_current_xact_id();
+    return v_id;
+end $$;
+
+-- End to publish: check each row again from here on, and notify waiting consumers. p_checked: of begin_checked. Returns
+-- p_result.
+create or replace function headrace_internal.end_publish(p_stream int, p_checked boolean, p_result bigint) returns bigint
+language plpgsql as $$
+begin
+    if p_checked then
+        p_checked := headrace_internal.end_checked();
+    end if;
+    -- Read last, because a standby can't read an unlogged table, and its refusal to publish must come first.
+    if (select until from headrace_internal.waits where stream_id = p_stream order by until desc limit 1) > clock_timestamp() then
+        perform headrace_internal.notify_stream(p_stream);
+    end if;
+    return p_result;
+end $$;
+
 -- Publish or schedule many messages. The arrays run in parallel.
 -- p_message_ids: ids for deduplication, see headrace_internal.publish_or_schedule. p_deliver_at: when to publish a message, if
 -- that is later.
@@ -74,49 +165,31 @@ create or replace function headrace_internal.publish_messages(
 ) returns bigint
 language plpgsql as $$
 declare
-    v_id         int;
-    v_relation   text;
-    v_sequence   text;
-    v_drawn      bigint;
-    v_full       boolean;
-    v_per_key    boolean;
-    v_xid        xid8;          -- assigning it is cheaper than PERFORM, which starts a statement
-    v_appender   text;
-    v_count      bigint;
+    v_appender  text;
+    v_id        int;
+    v_stream    headrace_internal.streams;
+    v_count     bigint;
 begin
-    select id, relation, sequence, drawn, full_until is not null, one_message_per_key
-        into v_id, v_relation, v_sequence, v_drawn, v_full, v_per_key
-        from headrace_internal.streams where name = p_stream;
-    if v_id is null or v_full then
-        perform headrace_internal.require_stream_with_room(p_stream);
-    end if;
-    if v_drawn > 0 and headrace_internal.seems_behind(v_sequence, v_drawn) then
-        perform headrace_internal.require_sequence_ahead(headrace_internal.require_stream(p_stream), v_drawn);
-    end if;
-    if headrace_internal.may_expire(p_headers) then
-        perform headrace_internal.check_expiry(p_headers);
-    end if;
-    v_xid := pg_current_xact_id();
-    if p_message_ids is not null or p_deliver_at is not null then
-        select c.count into v_count from headrace_internal.publish_or_schedule(
-            headrace_internal.require_stream(p_stream), p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
-    elsif v_per_key then
-        v_count := cardinality(headrace_internal.upsert_messages(headrace_internal.require_stream(p_stream), p_keys, p_data, p_headers));
-    else
-        v_appender := headrace_internal.appender(p_stream, '.append');
+    if p_message_ids is null and p_deliver_at is null then
+        v_appender := headrace_internal.appender(p_stream, '.publish');
         if v_appender is not null then
             execute 'select ' || v_appender || '($1, $2, $3)' into v_count using p_keys, p_data, p_headers;
-        else
-            execute format('insert into %s (key, data, headers) select * from unnest($1, $2, $3)', v_relation)
-                using p_keys, p_data, p_headers;
-            get diagnostics v_count = row_count;
+            return v_count;
         end if;
     end if;
-    -- Read last, because a standby can't read an unlogged table, and its refusal to publish must come first.
-    if (select until from headrace_internal.waits where stream_id = v_id order by until desc limit 1) > clock_timestamp() then
-        perform headrace_internal.notify_stream(v_id);
+    v_id := headrace_internal.begin_publish(p_stream, p_headers);
+    v_stream := headrace_internal.require_stream(p_stream);
+    if p_message_ids is not null or p_deliver_at is not null then
+        select c.count into v_count from headrace_internal.publish_or_schedule(
+            v_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
+    elsif v_stream.one_message_per_key then
+        v_count := cardinality(headrace_internal.upsert_messages(v_stream, p_keys, p_data, p_headers));
+    else
+        execute format('insert into %s (key, data, headers) select * from unnest($1, $2, $3)', v_stream.relation)
+            using p_keys, p_data, p_headers;
+        get diagnostics v_count = row_count;
     end if;
-    return v_count;
+    return headrace_internal.end_publish(v_id, false, v_count);
 end $$;
 
 -- Publish one message. Returns its seq. If the message id was published before, returns the seq of that message.
@@ -126,54 +199,36 @@ create or replace function headrace_internal.publish_message(
 ) returns bigint
 language plpgsql as $$
 declare
-    v_id         int;
-    v_relation   text;
-    v_sequence   text;
-    v_drawn      bigint;
-    v_full       boolean;
-    v_per_key    boolean;
-    v_xid        xid8;          -- assigning it is cheaper than PERFORM, which starts a statement
-    v_appender   text;
-    v_seq        bigint;
+    v_appender  text;
+    v_id        int;
+    v_stream    headrace_internal.streams;
+    v_seq       bigint;
 begin
-    select id, relation, sequence, drawn, full_until is not null, one_message_per_key
-        into v_id, v_relation, v_sequence, v_drawn, v_full, v_per_key
-        from headrace_internal.streams where name = p_stream;
-    if v_id is null or v_full then
-        perform headrace_internal.require_stream_with_room(p_stream);
+    if p_message_id is null and p_deliver_at is null then
+        v_appender := headrace_internal.appender(p_stream, '.publish_one');
+        if v_appender is not null then
+            execute 'select ' || v_appender || '($1, $2, $3)' into v_seq using p_key, p_data, p_headers;
+            return v_seq;
+        end if;
     end if;
-    if v_drawn > 0 and headrace_internal.seems_behind(v_sequence, v_drawn) then
-        perform headrace_internal.require_sequence_ahead(headrace_internal.require_stream(p_stream), v_drawn);
-    end if;
-    if headrace_internal.may_expire(array[p_headers]) then
-        perform headrace_internal.check_expiry(array[p_headers]);
-    end if;
-    v_xid := pg_current_xact_id();
+    v_id := headrace_internal.begin_publish(p_stream, array[p_headers]);
+    v_stream := headrace_internal.require_stream(p_stream);
     if p_message_id is not null or p_deliver_at is not null then
         select c.seqs[1] into v_seq from headrace_internal.publish_or_schedule(
-            headrace_internal.require_stream(p_stream), array[p_key], array[p_data], array[p_headers], array[p_message_id],
-            array[p_deliver_at]) as c;
+            v_stream, array[p_key], array[p_data], array[p_headers], array[p_message_id], array[p_deliver_at]) as c;
         if v_seq is null then
             select seq into v_seq from headrace_internal.message_ids where stream_id = v_id and message_id = p_message_id;
         end if;
-    elsif v_per_key then
-        v_seq := (headrace_internal.upsert_messages(headrace_internal.require_stream(p_stream), array[p_key], array[p_data], array[p_headers]))[1];
+    elsif v_stream.one_message_per_key then
+        v_seq := (headrace_internal.upsert_messages(v_stream, array[p_key], array[p_data], array[p_headers]))[1];
         if v_seq is null then       -- unchanged
-            execute format('select seq from %s where key = $1', v_relation) into v_seq using p_key;
+            execute format('select seq from %s where key = $1', v_stream.relation) into v_seq using p_key;
         end if;
     else
-        v_appender := headrace_internal.appender(p_stream, '.append_one');
-        if v_appender is not null then
-            execute 'select ' || v_appender || '($1, $2, $3)' into v_seq using p_key, p_data, p_headers;
-        else
-            execute format('insert into %s (key, data, headers) values ($1, $2, $3) returning seq', v_relation)
-                into v_seq using p_key, p_data, p_headers;
-        end if;
+        execute format('insert into %s (key, data, headers) values ($1, $2, $3) returning seq', v_stream.relation)
+            into v_seq using p_key, p_data, p_headers;
     end if;
-    if (select until from headrace_internal.waits where stream_id = v_id order by until desc limit 1) > clock_timestamp() then
-        perform headrace_internal.notify_stream(v_id);
-    end if;
-    return v_seq;
+    return headrace_internal.end_publish(v_id, false, v_seq);
 end $$;
 
 create or replace function headrace_internal.require_stream_with_room(p_name text) returns headrace_internal.streams

@@ -96,11 +96,6 @@ create or replace function headrace_internal.scan_usual(
 language plpgsql as $$
 declare
     c_page      constant bigint := 8192;    -- a message that fits a page is not moved to the TOAST table
-    c_headers   constant text := 'case when headers is null or pg_column_compression(headers) is null and pg_column_size(headers) <= 8192
-                                       then headers end';
-    c_data      constant text := 'case when pg_column_compression(data) is null and pg_column_size(data) <= 8192
-                                            and (headers is null or pg_column_compression(headers) is null and pg_column_size(headers) <= 8192)
-                                       then data end';
     v_columns   constant text := case when p_cached is null then 'array_agg(key), array_agg(%s), array_agg(%s), array_agg(created_at)' else
                     'array_agg(case when seq <@ $4 then null else key end), array_agg(case when seq <@ $4 then null else %s end),
                      array_agg(case when seq <@ $4 then null else %s end), array_agg(case when seq <@ $4 then null else created_at end)' end;
@@ -109,7 +104,8 @@ declare
     v_result    headrace_internal.scanned;
 begin
     if p_limit * c_page < p_bytes and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = p_relation::regclass) then
-        execute format('%s, false, %s from (%s) as m', v_found, format(v_columns, c_data, c_headers), p_fresh)
+        execute format('%s, false, %s from (%s) as m', v_found,
+                       format(v_columns, 'case when small then data end', 'case when small then headers end'), p_fresh)
             into v_result.seqs, v_result.hashes, v_result.snapshot, v_result.holes_searched, v_result.full_up,
                  v_result.keys, v_result.data, v_result.headers, v_result.created_at
             using p_position, p_limit, p_bytes, p_cached, p_holes;
@@ -239,6 +235,8 @@ declare
     v_bound     text := '';                 -- ... and a bound for the read
     v_segment   headrace_internal.segments;
     v_next      bigint;
+    v_columns   constant text := 'seq, key, data, headers, created_at';
+    v_from      text;
     v_fresh     text;
     v_usual     boolean := p_consumer.condition = 'true' and p_until is null;
     v_may_wait  boolean := p_consumer.ordered and (p_busy is not null or p_parked or p_blocked) or p_distinct_keys;
@@ -261,9 +259,10 @@ begin
     end if;
 
     loop
-        v_fresh := format('select seq, key, data, headers, created_at, (%s) as wanted from %s where seq > $1 %s order by seq limit $2',
-                          p_consumer.condition, v_relation, v_bound);
+        v_from := format('from %s where seq > $1 %s order by seq limit $2', v_relation, v_bound);
         if v_usual then
+            v_fresh := format('select %s, pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= 8192 and pg_column_compression(data) is null
+                                          and pg_column_compression(headers) is null as small %s', v_columns, v_from);
             v_result := headrace_internal.scan_usual(
                 v_fresh, v_relation, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(p_stream, p_cursor.holes, 'seq', '$5', '1') end,
                 p_cursor.position, p_cursor.holes, p_limit, p_bytes, p_cached);
@@ -278,6 +277,7 @@ begin
             end if;
         end if;
         if not v_usual or v_result.position is null then
+            v_fresh := format('select %s, (%s) as wanted %s', v_columns, p_consumer.condition, v_from);
             v_result := headrace_internal.scan_general(
                 v_fresh, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(
                     p_stream, p_cursor.holes, format('seq, key, data, headers, created_at, (%s) as wanted', p_consumer.condition), '$7', '$2') end,

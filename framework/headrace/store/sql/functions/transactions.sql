@@ -24,32 +24,56 @@ create or replace function headrace_internal.ack_messages(
 ) returns xid8
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_leases  bigint[];
-    v_lost    bigint;
+    v_lost  bigint;
 begin
     -- A process that freezes between its ack and its COMMIT would keep the lease forever.
     perform set_config('idle_in_transaction_session_timeout', '2s', true);
+    v_lost := headrace_internal.ack_at_commit(p_consumer, p_leases, p_seqs, p_now, p_timeline, null);
+    return pg_current_xact_id();
+end $$;
+
+-- Ack messages as headrace_internal.ack_messages does, in a transaction whose COMMIT the server has got already.
+-- p_xid: the transaction's id. In another transaction, which user code has begun, this raises. Null skips that check.
+-- Returns 1. The statement that calls it must return no rows.
+create or replace function headrace_internal.ack_at_commit(
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid, p_xid bigint
+) returns int
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+    if p_xid is not null and pg_current_xact_id_if_assigned() is distinct from p_xid::text::xid8 then
+        raise exception using errcode = 'invalid_transaction_state', message = format('The transaction %s has ended.', p_xid);
+    elsif cardinality(p_seqs) <> 1 then
+        perform headrace_internal.ack_several(p_consumer, p_leases, p_seqs, p_now, p_timeline);
+        return 1;
+    end if;
+    -- Handlers of single messages call this once for each message. So the other acks of the lease are not read here, and it
+    -- is one statement. The unique index refuses a message that was acked before by itself.
+    insert into headrace_internal.acks (consumer_id, lease_id, seqs)
+        select p_consumer, p_leases[1], p_seqs from headrace_internal.leases
+        where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
+          and (p_timeline is null or p_timeline = (
+              select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1))
+          and not exists (select from headrace_internal.acks
+                          where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs))
+        for key share
+        on conflict do nothing;
+    if not found then
+        perform headrace_internal.raise_lease_lost(p_seqs[1]);
+    end if;
+    return 1;
+end $$;
+
+create or replace function headrace_internal.ack_several(
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid
+) returns void
+language plpgsql as $$
+declare
+    v_leases  bigint[];
+    v_lost    bigint;
+begin
     if p_timeline is not null and p_timeline is distinct from (
         select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
         perform headrace_internal.raise_lease_lost(p_seqs[1]);
-    end if;
-    if cardinality(p_seqs) = 1 then
-        -- Handlers of single messages call this once for each message. So the other acks of the lease are not read
-        -- here.
-        perform from headrace_internal.leases
-            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
-            for key share;
-        if not found or exists (
-            select from headrace_internal.acks
-            where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs))
-        then
-            perform headrace_internal.raise_lease_lost(p_seqs[1]);
-        end if;
-        insert into headrace_internal.acks (consumer_id, lease_id, seqs) values (p_consumer, p_leases[1], p_seqs) on conflict do nothing;
-        if not found then
-            perform headrace_internal.raise_lease_lost(p_seqs[1]);
-        end if;
-        return pg_current_xact_id();
     end if;
     v_leases := array(
         select lease_id from headrace_internal.leases
@@ -68,7 +92,6 @@ begin
     end if;
     insert into headrace_internal.acks (consumer_id, lease_id, seqs)
         select p_consumer, lease_id, array_agg(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq) group by lease_id;
-    return pg_current_xact_id();
 end $$;
 
 create or replace function headrace_internal.raise_lease_lost(p_seq bigint) returns void

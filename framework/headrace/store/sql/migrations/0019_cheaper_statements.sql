@@ -1,0 +1,2 @@
+-- The functions that append to a stream have become functions that publish to it, which processes call directly: see
+-- publish.sql. Only functions change.
