@@ -40,6 +40,7 @@ RUN_BY = {
     ("docs/http.md", "bash"): "tests/server/test_http_page.py",
     ("docs/privileges.md", "sh sql"): "tests/docs/test_privileges_page.py",
     ("docs/spark.md", "sh sql python"): "tests/spark/test_spark_page.py",
+    ("docs/spark-cluster.md", "sh python"): "tests/spark/test_cluster_page.py",
     ("docs/sql.md", "sql"): "tests/docs/test_sql_page.py",
     ("docs/testing.md", "python"): "tests/testing/test_docs.py",
     ("docs/tutorial.md", "python sh bash sql toml json"): "tests/docs/test_tutorial.py",

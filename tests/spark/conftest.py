@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace_spark.session import SparkSettings, session, stop
+from tests.spark.cluster import Cluster, running_cluster
 from tests.spark.processes import QUICK
 
 if TYPE_CHECKING:
@@ -26,3 +27,10 @@ def spark() -> Iterator[SparkSession]:
     }
     yield session(SparkSettings(master="local[2]", app_name="headrace tests", conf=conf))
     stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A standalone cluster that all tests of this process share. A test that ends its workers makes its own."""
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster

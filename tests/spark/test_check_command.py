@@ -18,7 +18,7 @@ import pytest
 
 from headrace.cli.main import call
 from headrace_spark.session import check as checks
-from headrace_spark.session import java
+from headrace_spark.session import fitness, java
 from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(checks, "session", lambda given: pytest.fail("a session was started"))
+    monkeypatch.setattr(checks, "obtain", lambda *given: pytest.fail("a session was started"))
 
     def ran(*words: str) -> tuple[int, str, str]:
         code = call(["spark", "check", *words])
@@ -157,10 +157,10 @@ def test_secrets_among_the_settings_are_not_shown(ran: Ran, monkeypatch: pytest.
     monkeypatch.setenv("HEADRACE_SPARK_REMOTE", "sc://nohost.invalid:1/;token=hunter2")
     monkeypatch.setenv("HEADRACE_SPARK_CONF", "spark.hadoop.fs.s3a.secret.key=hunter2,spark.sql.ansi.enabled=false")
 
-    def failing(given: Any) -> None:
+    def failing(*given: Any) -> None:
         raise java.SparkUnavailable("no")
 
-    monkeypatch.setattr(checks, "session", failing)
+    monkeypatch.setattr(checks, "obtain", failing)
     code, out, err = ran()
     assert code == 69
     assert "hunter2" not in out + err
@@ -194,7 +194,15 @@ def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch:
     [
         (
             "ModuleNotFoundError: No module named 'headrace_spark'",
-            "The executors' Python lacks headrace_spark. Install",
+            "The executors' Python lacks headrace_spark. Ship it (--ship headrace",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'service.parts'",
+            "The executors' Python lacks service. Ship it: --ship service, or HEADRACE_SPARK_SHIP=service. Or install",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'pyarrow'",
+            "The executors' Python lacks pyarrow, which Spark needs there",
         ),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "The executors' Python is not 3.11"),
         (
@@ -204,8 +212,8 @@ def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch:
         ("An exception was thrown:\n  File x\nValueError: no good\n", "The job failed: ValueError: no good."),
     ],
 )
-def test_the_cause_of_a_failed_job_is_reported_in_a_sentence(spark: SparkSession, raised: str, reason: str) -> None:
-    output = checks._problem(RuntimeError(raised), spark).replace(
+def test_the_cause_of_a_failed_job_is_reported_in_a_sentence(raised: str, reason: str) -> None:
+    output = fitness.reason_of(RuntimeError(raised), "The executors'").replace(
         f"not {sys.version_info[0]}.{sys.version_info[1]}", "not 3.11"
     )
     assert output.startswith(reason)

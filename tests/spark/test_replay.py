@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -17,9 +19,10 @@ import pytest
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.archive import archive
-from headrace_spark.pipelines.files import CantKeepFiles
+from headrace_spark.pipelines.database import open_database
+from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
 from headrace_spark.pipelines.functions import NoFunction, load_function
-from headrace_spark.pipelines.replay import replay
+from headrace_spark.pipelines.replay import Identity, replay
 from headrace_spark.pipelines.running import PipelineFailed, Report
 from tests.spark.filling import fill, publish, read
 
@@ -80,6 +83,26 @@ async def test_the_order_of_each_key_is_kept_over_batches_and_what_was_published
     assert sorted(n for ns in by_key(await read(database, "copies")).values() for n in ns) == sorted(
         [*range(1, 65)] * 2
     )
+
+
+async def test_one_process_at_a_time_runs_a_replay(
+    run: Any, database: store.Database, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace_spark.pipelines.database.LOCK_TIMEOUT", 0.2)
+    await fill(database, "orders", 3)
+    await store.create_stream(database, "copies")
+    files = LocalFiles(str(tmp_path / "replay"))
+    files.create("replay.json", msgspec.json.encode(Identity(id="one", source="stream:orders", into="copies")))
+
+    def begin() -> AbstractContextManager[None]:
+        with open_database(dsn) as database_connection:
+            return database_connection.sole_use("replay", "one", files.root)
+
+    with await anyio.to_thread.run_sync(begin):
+        with pytest.raises(CantKeepFiles, match=r"Another process runs this replay, .*\. Run one at a time"):
+            await run(lambda rows: rows)
+        assert await read(database, "copies") == []
+    assert (await run(lambda rows: rows)).rows == 3
 
 
 @pytest.mark.long

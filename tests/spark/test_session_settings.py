@@ -60,9 +60,20 @@ def test_a_comma_may_be_part_of_a_value(tmp_path: Path) -> None:
     assert found.settings.conf == {"spark.jars": "a.jar,b.jar", "spark.x.y": "1=2"}
 
 
+def test_what_is_shipped_is_a_list_or_a_variable_with_commas(tmp_path: Path) -> None:
+    found = _read(tmp_path, ship=" service.py, prices ,")
+    assert found.settings.ship == ("service.py", "prices")
+    found = _read(tmp_path, "[tool.headrace.spark]\nship = ['src', './src', '/opt/a.py']")
+    assert found.settings.ship == ("src", f"{tmp_path}/src", "/opt/a.py"), "a path begins at the file"
+    assert found.places == {"ship": f"[tool.headrace.spark] of {tmp_path}/pyproject.toml"}
+    assert _read(tmp_path, given=SparkSettings(ship=(".",)), ship="x").settings.ship == (".",)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("[tool.headrace.spark]\nship = '.'", "'ship' is '.' in .*, and must be a list of modules"),
+        ("[tool.headrace.spark]\nship = [5]", r"'ship' is \[5\] in .*, and must be a list of modules"),
         ("[tool.headrace]\nspark = 5", "is not a table"),
         (
             "[tool.headrace.spark]\nmastr = 'local'",

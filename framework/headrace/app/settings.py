@@ -41,7 +41,9 @@ SERVE_PREFIX = "HEADRACE_SERVE_"
 _CLIENT_VARIABLES = frozenset(
     ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE", SAFE_DIRECTORY)
 )  # read by commands that talk to a server, and by the search for the project
-_SPARK_VARIABLES = tuple(f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "CONF"))
+_SPARK_VARIABLES = tuple(
+    f"HEADRACE_SPARK_{name}" for name in ("MASTER", "REMOTE", "APP_NAME", "PYTHON", "SHIP", "CONF")
+)
 _SPARK_TABLE = "spark"  # [tool.headrace.spark]: the Spark side, which may not be installed, reads and checks it
 
 

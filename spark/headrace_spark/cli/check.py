@@ -70,6 +70,8 @@ def _pairs(report: Report) -> Iterator[tuple[str, str]]:
         yield setting.name, f"{setting.value}, by {setting.place}"
     if report.spark is not None:
         yield "session", f"Spark {report.spark}, started in {report.started_in:.1f} s"
+    if report.shipped:
+        yield "shipped", ", ".join(report.shipped)
     for worker in report.workers:
         yield "worker", f"Python {worker.python}, {worker.executable}, headrace {worker.headrace}"
     if report.ran_in is not None:

@@ -15,6 +15,17 @@ JsonOption = Annotated[
 ]
 
 
+ShipOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--ship",
+        negative="",
+        show_default=False,
+        help="A module, a package or a path that a cluster's executors need, such as . or service.py. Headrace's own code is sent with it. May be repeated. Without it: HEADRACE_SPARK_SHIP.",
+    ),
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
@@ -45,6 +56,7 @@ class Where:
             help="Spark's own configuration, such as spark.driver.memory=4g; may be given several times.",
         ),
     ] = None
+    ship: ShipOption = None
 
     def settings(self) -> SparkSettings:
         """The options as settings of the session. Raises `ConfigurationError`."""
@@ -54,4 +66,5 @@ class Where:
                 raise ConfigurationError(
                     f"--conf {key!r} has no value. Write a key and a value, such as spark.driver.memory=4g."
                 )
-        return SparkSettings(master=self.master, remote=self.remote, conf={key: value for key, _, value in pairs})
+        conf = {key: value for key, _, value in pairs}
+        return SparkSettings(master=self.master, remote=self.remote, ship=tuple(self.ship or ()), conf=conf)

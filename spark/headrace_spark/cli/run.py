@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import runpy
 import sys
 import traceback
@@ -20,6 +21,7 @@ from headrace.cli.options.common import DatabaseOption, JsonOption, flag
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_logging
 from headrace.model.errors import HeadraceError
+from headrace_spark.cli.options import ShipOption
 from headrace_spark.cli.stopping import Stopped, until_stopped
 from headrace_spark.pipelines.functions import load_function, pickle_by_value
 from headrace_spark.pipelines.running import PipelineFailed, Report, translate
@@ -67,6 +69,7 @@ def program(
     /,
     *arguments: Annotated[str, Parameter(help="The program's sys.argv. Write -- before them.")],
     database: DatabaseOption = None,
+    ship: ShipOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -77,7 +80,7 @@ def program(
     `database`, it gets the database's URL. If it returns a streaming query, the command waits for
     it.
     """
-    set_up(log_level, log_format)
+    set_up(log_level, log_format, ship)
     sys.argv = [target, *arguments]
     if ":" not in target and target.endswith(".py"):
         if not Path(target).is_file():
@@ -159,6 +162,7 @@ def archive(
     ignore_data_loss: LossOption = False,
     database: DatabaseOption = None,
     json: JsonOption = False,
+    ship: ShipOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -168,7 +172,7 @@ def archive(
     """
     from headrace_spark import archive as work
 
-    set_up(log_level, log_format)
+    set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
             stream, path, database=database, once=not continuous, every=every, consumer=consumer, filter=filter or ">",
@@ -198,6 +202,7 @@ def replay(
     ignore_data_loss: LossOption = False,
     database: DatabaseOption = None,
     json: JsonOption = False,
+    ship: ShipOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -207,7 +212,7 @@ def replay(
     """
     from headrace_spark import replay as work
 
-    set_up(log_level, log_format)
+    set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
             function, into, stream=stream, path=path, checkpoint=checkpoint, database=database, filter=filter or ">",
@@ -242,6 +247,7 @@ def backfill(
     ] = None,
     database: DatabaseOption = None,
     json: JsonOption = False,
+    ship: ShipOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -251,7 +257,7 @@ def backfill(
     """
     from headrace_spark import backfill as work
 
-    set_up(log_level, log_format)
+    set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
             table, stream, database=database, source=source, columns=column, where=where, key=key,
@@ -307,6 +313,7 @@ def aggregate(
     ignore_data_loss: LossOption = False,
     database: DatabaseOption = None,
     json: JsonOption = False,
+    ship: ShipOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -316,7 +323,7 @@ def aggregate(
     """
     from headrace_spark import aggregate as work
 
-    set_up(log_level, log_format)
+    set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
             stream, into, window=window, aggregates=aggregates, checkpoint=checkpoint, slide=slide, by=by or ("key",),
@@ -332,8 +339,10 @@ for _pipeline in (archive, replay, backfill, aggregate):
     run.command(_pipeline)
 
 
-def set_up(log_level: Any, log_format: Any) -> None:
-    """Set up logging from the settings."""
+def set_up(log_level: Any, log_format: Any, ship: list[str] | None = None) -> None:
+    """Set up logging from the settings, and what the session ships, wherever the session is made."""
+    if ship:
+        os.environ["HEADRACE_SPARK_SHIP"] = ",".join(ship)
     found = settings.read({"log_level": log_level, "log_format": log_format})
     set_up_logging(found.log_level, found.log_format)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import Batch
 from headrace.model.errors import HeadraceError
-from headrace_spark.session import SparkUnavailable, is_connect
+from headrace_spark.session import SparkUnavailable, is_connect, lacking
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +41,8 @@ def classified(error: Exception, spark: SparkSession | None) -> Exception:
 
     if isinstance(error, AnalysisException):  # Spark analyzes a plan before it runs anything
         return BatchFailed(f"Spark can't plan the handler's query: {_first_line(_message(error))}")
+    if isinstance(error, (PySparkException, Py4JError)) and (reason := lacking(str(error))) is not None:
+        return BatchFailed(reason)
     if isinstance(error, PySparkException):
         return SparkFailed(_python_error(_message(error)))
     if isinstance(error, Py4JError):

@@ -19,6 +19,7 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
+from headrace_spark.pipelines.callbacks import BatchCallback
 from headrace_spark.pipelines.claims import claim
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import Files, files_at
@@ -120,6 +121,7 @@ def aggregate(
         UnknownStream: the stream to read or to publish to does not exist.
         InvalidInput: an expression, a column or a schema is invalid, or the checkpoint is of
             another aggregate.
+        CantKeepFiles: another process runs this aggregate, with the same checkpoint.
         ConfigurationError: a setting is invalid.
     """
     if mode not in get_args(Mode):
@@ -158,7 +160,7 @@ def aggregate(
         # Spark lets a data source in Python write only in append mode. `foreachBatch` works for
         # both modes.
         writer = results.writeStream.queryName(f"aggregate_{stream}").outputMode(mode)
-        writer = writer.foreachBatch(_Publishing(database_connection.url, identity))
+        writer = writer.foreachBatch(BatchCallback(_Publishing(database_connection.url, identity)))
         writer = writer.option("checkpointLocation", f"{files.root}/checkpoint")
 
         def on_progress(progress: Progress) -> None:
@@ -167,7 +169,8 @@ def aggregate(
                 one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]
             )
 
-        follow(triggered(writer, once=once, every=every), on_progress)
+        with database_connection.sole_use("aggregate", identity.id, files.root):
+            follow(triggered(writer, once=once, every=every), on_progress)
         if is_connect(spark):
             report.clear_counts()
     return report

@@ -17,6 +17,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
+from headrace_spark.pipelines.callbacks import BatchCallback
 from headrace_spark.pipelines.database import Database, open_database
 from headrace_spark.pipelines.delta import check_delta, commit_to_delta
 from headrace_spark.pipelines.files import files_at
@@ -130,7 +131,7 @@ def _run(
         _ensure_consumer(database_connection, selection, selection.consumer)
     before = max(layout.batches(), default=-1)
     rows = stream_of(spark, database_connection.url, selection)
-    writer = rows.writeStream.queryName(f"archive_{selection.stream}").foreachBatch(batch_writer)
+    writer = rows.writeStream.queryName(f"archive_{selection.stream}").foreachBatch(BatchCallback(batch_writer))
     writer = triggered(writer.option("checkpointLocation", layout.checkpoint), once=once, every=every)
     try:
         follow(writer, lambda progress: None)

@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from headrace import App
 from headrace.model.records import StreamInfo
 from headrace.model.specs import ConsumerSpec
+from headrace_spark.pipelines.files import CantKeepFiles
 from headrace_spark.source.connection import connect, fetch
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Database:
         """Hold a lock in the database, so that only one process at a time does the work, on any machine.
 
         Args:
-            what: the name of the lock. Work that must not run at the same time uses the same name.
+            lock_name: the name of the lock. Work that must not run at the same time uses the same name.
 
         Yields:
             Whether the lock was obtained.
@@ -74,6 +75,22 @@ class Database:
             while not (locked := self._try_lock(connection, lock_name)) and time.monotonic() < deadline:
                 time.sleep(0.1)
             yield locked
+
+    @contextmanager
+    def sole_use(self, purpose: str, id: str, root: str) -> Iterator[None]:  # noqa: A002
+        """Hold the lock of a pipeline's directory. Raises `CantKeepFiles` if another process holds it.
+
+        Args:
+            purpose: the name of the pipeline.
+            id: the directory's id.
+            root: the directory, for the message.
+        """
+        with self.exclusive_lock(f"headrace {purpose} {id}") as locked:
+            if not locked:
+                raise CantKeepFiles(
+                    f"Another process runs this {purpose}, with the checkpoint {root!r}. Run one at a time."
+                )
+            yield
 
     def _try_lock(self, connection: Connection, lock_name: str) -> bool:
         found = fetch(

@@ -17,6 +17,7 @@ import msgspec
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
 from headrace_spark.frames.outgoing import check
+from headrace_spark.pipelines.callbacks import BatchCallback
 from headrace_spark.pipelines.claims import claim
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import Files, files_at
@@ -99,6 +100,7 @@ def replay(
         InvalidInput: the checkpoint is of another replay, or the function's result can't become
             messages.
         NoFunction: there is no such function.
+        CantKeepFiles: another process runs this replay, with the same checkpoint.
         ConfigurationError: neither or both of `stream` and `path` are given, or the stream would be
             replayed into itself.
         PipelineFailed: the function raised.
@@ -125,11 +127,13 @@ def replay(
         if stream is not None:
             database_connection.stream(stream)
             identity = _identity(files, selection, f"stream:{stream}", into)
-            _replay_stream(spark, _Step(call, database_connection.url, identity), selection, files, report)
+            with database_connection.sole_use("replay", identity.id, files.root):
+                _replay_stream(spark, _Step(call, database_connection.url, identity), selection, files, report)
         else:
             source = files_at(path or "", spark)
             identity = _identity(files, selection, source.root, into)
-            _replay_files(spark, _Step(call, database_connection.url, identity), Layout(source), files, report)
+            with database_connection.sole_use("replay", identity.id, files.root):
+                _replay_files(spark, _Step(call, database_connection.url, identity), Layout(source), files, report)
     return report
 
 
@@ -146,7 +150,7 @@ def _identity(files: Files, selection: Selection, source: str, into: str) -> Ide
 
 def _replay_stream(spark: SparkSession, step: _Step, selection: Selection, files: Files, report: Report) -> None:
     rows = stream_of(spark, step.database, selection)
-    writer = rows.writeStream.queryName(f"replay_{selection.stream}").foreachBatch(step)
+    writer = rows.writeStream.queryName(f"replay_{selection.stream}").foreachBatch(BatchCallback(step))
     writer = triggered(writer.option("checkpointLocation", f"{files.root}/checkpoint"), once=True, every="1m")
 
     def on_progress(progress: Any) -> None:

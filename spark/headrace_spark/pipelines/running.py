@@ -14,7 +14,7 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.log import Log
-from headrace_spark.session import SparkUnavailable
+from headrace_spark.session import SparkUnavailable, lacking
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -188,7 +188,7 @@ def translate(error: BaseException) -> HeadraceError | None:
         return SparkUnavailable(
             "The connection to Spark was lost during the run. Run it again. It continues from what it has committed."
         )
-    return PipelineFailed(f"The pipeline failed: {_reason(text)}")
+    return PipelineFailed(lacking(text) or f"The pipeline failed: {_reason(text)}")
 
 
 def _error_classes() -> dict[str, type[HeadraceError]]:

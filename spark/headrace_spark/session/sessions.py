@@ -8,20 +8,23 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace_spark.session import configuration, reach
+from headrace.model.log import Log
+from headrace_spark.session import configuration, fitness, reach, shipping
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, extra
 from headrace_spark.session.gateway import Gateway, environment_variables, launch, stop_session
 from headrace_spark.session.java import find
-from headrace_spark.session.settings import Resolved, SparkSettings, read
+from headrace_spark.session.settings import Resolved, SparkSettings, is_local, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = Log("headrace.spark")
 
 _ACCEPT_TIMEOUT = 120.0  # seconds that a cluster has to accept an application
 _STOP_TIMEOUT = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
@@ -45,6 +48,7 @@ class _Current(msgspec.Struct):
     spark: SparkSession
     resolved: Resolved | None = None
     gateway: Gateway | None = None
+    shipped: list[str] = []
 
 
 _lock = threading.RLock()
@@ -64,17 +68,22 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
         conf: further Spark configuration, such as `**{"spark.driver.memory": "4g"}`.
 
     Raises:
-        SparkUnavailable: Spark isn't installed, there is no Java, or the cluster or the Connect
-            server can't be reached.
+        SparkUnavailable: Spark isn't installed, there is no Java, the cluster or the Connect server
+            can't be reached, or its executors lack what they need.
         SparkMisconfigured: a setting is invalid, or the session was made with other settings.
     """
+    return obtain(settings, conf, fitness.WAIT)
+
+
+def obtain(settings: SparkSettings | None, conf: dict[str, str], wait: float) -> SparkSession:
+    """Return the session, as `session` does. A cluster has `wait` seconds to provide an executor."""
     global _current
     with _lock:
         if _current is not None and not _alive(_current):
             stop()
         if _current is None:
             with extra():
-                _current = _existing_session() or _make(read(_merged(settings, conf)))
+                _current = _existing_session(settings, conf, wait) or _make(read(_merged(settings, conf)), wait)
                 _silence_python_loggers()
         elif (settings is not None or conf) and _current.resolved is not None:
             _check_same(_current.resolved, read(_merged(settings, conf)))
@@ -87,21 +96,41 @@ def started() -> bool:
         return _current is not None and _alive(_current)
 
 
+def shipped() -> list[str]:
+    """The names of the modules and packages that were sent to the session's executors."""
+    with _lock:
+        return [] if _current is None else _current.shipped
+
+
+def lacking(text: str) -> str | None:
+    """What the executors of a cluster lack, from Spark's message about a failed job, in a sentence.
+
+    None if something else failed, or workers run on this machine and import what this process can.
+    """
+    with _lock:
+        if _current is None or _is_local(_current.spark):
+            return None
+        return fitness.failed_start(text, whose(_current.spark))
+
+
 def stop() -> None:
     """Stop the session and its Java process. The next call of `session` makes another one."""
     global _current
     with _lock:
         current, _current = _current, None
-        if current is None or current.resolved is None:  # the session was made elsewhere
-            return
-        if current.gateway is not None:
-            with current.gateway.kill_after(_STOP_TIMEOUT):
-                stop_session(current.spark)
-            current.gateway.end()
-        else:
+        if current is not None and current.resolved is not None:  # otherwise the session was made elsewhere
+            _end(current)
+
+
+def _end(current: _Current) -> None:
+    if current.gateway is not None:
+        with current.gateway.kill_after(_STOP_TIMEOUT):
             stop_session(current.spark)
-            os.environ.pop(_CONNECT_MODE, None)
-        shutil.rmtree(configuration.scratch(), ignore_errors=True)
+        current.gateway.end()
+    else:
+        stop_session(current.spark)
+        os.environ.pop(_CONNECT_MODE, None)
+    shutil.rmtree(configuration.scratch(), ignore_errors=True)
 
 
 def register(spark: SparkSession) -> None:
@@ -138,8 +167,8 @@ def _alive(current: _Current) -> bool:
     return current.spark.sparkContext._jsc is not None
 
 
-def _existing_session() -> _Current | None:
-    """The session that the process already has, or None."""
+def _existing_session(settings: SparkSettings | None, conf: dict[str, str], wait: float) -> _Current | None:
+    """The session that the process already has, or None. Code is sent to its executors if that is set."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -152,18 +181,69 @@ def _existing_session() -> _Current | None:
         found = SparkSession.builder.getOrCreate()
     if found is None:
         return None
+    ship = read(_merged(settings, conf)).settings.ship
+    names = _equip(found, ship, wait) if ship and not _is_local(found) else []
     register(found)
-    return _Current(found)
+    return _Current(found, shipped=names)
 
 
-def _make(resolved: Resolved) -> _Current:
+def _is_local(spark: SparkSession) -> bool:
+    return not is_connect(spark) and is_local(str(spark.sparkContext.master))
+
+
+def _make(resolved: Resolved, wait: float) -> _Current:
+    if not resolved.local:
+        shipping.gather(resolved.settings.ship)  # an entry that is wrong is reported before anything starts
     made = (
         _master_session(resolved)
         if resolved.settings.remote is None
         else _connect_session(resolved, resolved.settings.remote)
     )
-    register(made.spark)
+    try:
+        if not resolved.local:
+            made.shipped = _equip(made.spark, resolved.settings.ship, wait)
+        register(made.spark)
+    except BaseException:
+        _end(made)
+        raise
     return made
+
+
+def _equip(spark: SparkSession, ship: Sequence[str], wait: float) -> list[str]:
+    """Check that the executors fit this process, and send them code if `ship` names some.
+
+    Returns:
+        The names of what was sent.
+
+    Raises:
+        SparkUnavailable: something does not fit. The message says what would be right.
+    """
+    owner = whose(spark)
+    connect = is_connect(spark)
+    pythons = [] if connect else [("that plans here", fitness.of_planner(spark.sparkContext.pythonExec))]
+    where = "on the Connect server" if connect else "on an executor"
+    try:
+        pythons += [(where, found) for found in fitness.of_executors(spark, wait)]
+    except SparkUnavailable:
+        raise
+    except Exception as error:
+        raise SparkUnavailable(fitness.reason_of(error, owner)) from error
+    for where, found in pythons:
+        if (problem := fitness.misfit(found, where=where, shipped=bool(ship))) is not None:
+            raise SparkUnavailable(problem)
+    if not ship:
+        return []
+    same_kind = all(found.tag == fitness.here().tag for _, found in pythons)
+    shipment = shipping.gather(ship, packages=same_kind)
+    size = shipping.send(spark, shipment, configuration.scratch() / "shipped")
+    names = sorted(name for name in shipment.parts if name.isidentifier())
+    log.info("code shipped", modules=",".join(names), bytes=size)
+    return names
+
+
+def whose(spark: SparkSession) -> str:
+    """Whose Python runs functions, for messages."""
+    return "The Connect server's" if is_connect(spark) else "The executors'"
 
 
 def _connect_session(resolved: Resolved, remote: str) -> _Current:

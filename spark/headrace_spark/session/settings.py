@@ -23,7 +23,7 @@ MASTER = "local[*]"
 APP_NAME = "headrace"
 
 _TEXTS = ("master", "remote", "app_name", "python")
-_NAMES = (*_TEXTS, "conf")
+_NAMES = (*_TEXTS, "ship", "conf")
 _TABLE = "[tool.headrace.spark]"
 # Keys that have a setting of their own. As configuration they are refused, since it would be
 # unclear which value wins.
@@ -50,8 +50,11 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
         remote: a Spark Connect server, such as `sc://host:15002`, instead of a master.
         app_name: the application name in Spark.
         conf: Spark's own configuration, such as `{"spark.driver.memory": "4g"}`.
-        python: the Python of a cluster's executors, a path or a command there. By default workers
-            of a local master run the Python of this process.
+        python: the Python of a cluster's executors, a path or a command there and on this machine.
+            By default workers of a local master run the Python of this process.
+        ship: modules and packages that are sent to a cluster's executors, by their names or as
+            paths, and Headrace's own code with them. Workers of a local master need none, since
+            they import what this process can import.
     """
 
     master: str | None = None
@@ -59,6 +62,7 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     app_name: str | None = None
     conf: dict[str, str] = {}
     python: str | None = None
+    ship: tuple[str, ...] = ()
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +79,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def local(self) -> bool:
         """Whether the workers run on this machine, as children of this process."""
-        return self.settings.remote is None and _LOCAL.fullmatch(self.master) is not None
+        return self.settings.remote is None and is_local(self.master)
 
 
 def read(
@@ -85,14 +89,15 @@ def read(
 
     Args:
         given: settings from code.
-        environment: the variables HEADRACE_SPARK_MASTER, _REMOTE, _APP_NAME, _PYTHON and _CONF
-            (`key=value,key=value`).
+        environment: the variables HEADRACE_SPARK_MASTER, _REMOTE, _APP_NAME, _PYTHON, _SHIP (names
+            and paths, separated by commas) and _CONF (`key=value,key=value`).
         directory: where to look for pyproject.toml, upwards. None for the working directory.
 
     Raises:
         SparkMisconfigured: a value is invalid, or a key in the table does not exist.
     """
     found: dict[str, str] = {}
+    ship: tuple[str, ...] = ()
     conf: dict[str, str] = {}
     places: dict[str, str] = {}
     for place, level in _levels(given, environment, directory or Path.cwd()):
@@ -103,10 +108,12 @@ def read(
             alternatives = ("master", "remote") if name in ("master", "remote") else (name,)
             if level.get(name) and not any(other in found and places[other] != place for other in alternatives):
                 found[name], places[name] = level[name], place
+        if level.get("ship") and not ship:
+            ship, places["ship"] = tuple(level["ship"]), place
         for key, value in level.get("conf", {}).items():
             if key not in conf:
                 conf[key], places[f"conf.{key}"] = value, place
-    return Resolved(settings=SparkSettings(**found, conf=conf), places=places)
+    return Resolved(settings=SparkSettings(**found, ship=ship, conf=conf), places=places)
 
 
 def _levels(
@@ -115,6 +122,7 @@ def _levels(
     """The settings of each place, in order of precedence. All variables share the place of their prefix."""
     variables: dict[str, Any] = {name: environment.get(f"HEADRACE_SPARK_{name.upper()}") for name in _NAMES}
     variables["conf"] = _pairs(variables["conf"] or "")
+    variables["ship"] = [entry.strip() for entry in (variables["ship"] or "").split(",") if entry.strip()]
     return [
         ("an argument", msgspec.structs.asdict(given) if given else {}),
         ("the environment (HEADRACE_SPARK_…)", {name: value for name, value in variables.items() if value}),
@@ -149,7 +157,25 @@ def _file(directory: Path) -> list[tuple[str, dict[str, Any]]]:
     conf = table.get("conf", {})
     # `spark.driver.memory = "4g"` is nested tables in TOML, unless the key is quoted. Both forms
     # are accepted.
-    return [(place, {**table, "conf": _flat(conf) if isinstance(conf, dict) else conf})]
+    table = {**table, "conf": _flat(conf) if isinstance(conf, dict) else conf}
+    if isinstance(table.get("ship"), list):
+        table["ship"] = [_beside(file, entry) for entry in table["ship"]]
+    return [(place, table)]
+
+
+def is_local(master: str) -> bool:
+    """Whether a master's workers run on this machine, as children of this process."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def is_path(entry: str) -> bool:
+    """Whether an entry of `ship` is a path, and not the name of a module."""
+    return "/" in entry or entry.startswith(".") or entry.endswith(".py")
+
+
+def _beside(file: Path, entry: Any) -> Any:
+    """An entry of `ship` in a file. A relative path begins at the file."""
+    return str(file.parent / entry) if isinstance(entry, str) and is_path(entry) else entry
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -172,6 +198,11 @@ def _check(level: Mapping[str, Any], place: str) -> None:
             )
         if name in _TEXTS and value is not None and not isinstance(value, str):
             raise SparkMisconfigured(f"The Spark setting {name!r} is {value!r} in {place}, and must be a string.")
+    ship = level.get("ship") or ()
+    if not isinstance(ship, list | tuple) or not all(isinstance(entry, str) and entry for entry in ship):
+        raise SparkMisconfigured(
+            f"The Spark setting 'ship' is {ship!r} in {place}, and must be a list of modules, packages and paths."
+        )
     if level.get("master") and level.get("remote"):
         raise SparkMisconfigured(
             f"Both a Spark master and a Connect server are set by {place}. Leave out 'master' or 'remote'."

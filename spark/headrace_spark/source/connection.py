@@ -66,6 +66,10 @@ class Place(msgspec.Struct, frozen=True):
     url: str
     embedded: str | None = None
 
+    def __repr__(self) -> str:
+        """Without the password, since tracebacks and logs may show it."""
+        return f"Place(url={masked(self.url)!r}, embedded={self.embedded!r})"
+
 
 def find(database: str | None) -> Place:
     """Find the database: that of the URL, else that of this process's settings, else the embedded Postgres.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,14 @@ def run(
         Path | None,
         Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the process is ready."),
     ] = None,
+    ship: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--ship", negative="", show_default=False,
+            help="For Spark handlers on a cluster: a module, a package or a path that executors need, such as . or service.py."
+            " Repeat for several. Default: HEADRACE_SPARK_SHIP.",
+        ),
+    ] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:  # fmt: skip
@@ -72,6 +81,8 @@ def run(
     You can also set options in the environment, such as HEADRACE_LOG_FORMAT, or
     in [tool.headrace] of pyproject.toml.
     """
+    if ship:  # the session is made later, perhaps in processes that this one starts
+        os.environ["HEADRACE_SPARK_SHIP"] = ",".join(ship)
     child = child_info.from_environment()
     settings = read_settings(
         {"processes": processes, "ready_file": ready_file, "log_level": log_level, "log_format": log_format}

@@ -1,0 +1,187 @@
+"""A standalone cluster of Spark on this machine: a master, two workers, and executors that share nothing with the tests.
+
+Each executor is a process of its own, in a directory of its own. Its Python is an environment that has only what
+executors are documented to need: pyarrow and pandas. Headrace and the modules of a test are not in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+from pyspark.find_spark_home import _find_spark_home
+
+from headrace_spark.session.java import find
+from tests.spark.processes import PATIENCE, QUICK, environment
+
+ON_NODES = ("dateutil", "numpy", "pandas", "pyarrow", "pytz", "six", "tzdata")
+"""The packages that the Python of the nodes has."""
+
+_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_WEB = re.compile(r"MasterUI' on port (\d+)")
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+class Cluster:
+    """A running cluster.
+
+    Attributes:
+        directory: where all of its processes work and log.
+        python: the Python of its nodes.
+        url: the URL of the master. `web` is that of its page.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.python = python_of_nodes(directory / "python")
+        self._java = str(find().home)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._start("master", "master.Master", "--port", "0")
+        self.url = self.wait("master", _STARTED)
+        self.web = f"http://127.0.0.1:{self.wait('master', _WEB)}"
+        for name in ("worker-1", "worker-2"):
+            self.start_worker(name)
+        for name in ("worker-1", "worker-2"):
+            self.wait(name, re.compile("(Successfully registered)"))
+
+    def start_worker(self, name: str) -> None:
+        """Start a worker, which offers one core."""
+        place = self.directory / name
+        self._start(
+            name, "worker.Worker", "--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url
+        )
+
+    def kill_worker(self, name: str) -> None:
+        """Kill a worker. Its executors end by themselves."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def executors(self) -> list[psutil.Process]:
+        """Return the executors that are running."""
+        return [one for one in self._below() if _EXECUTOR in _command(one)]
+
+    def pythons(self) -> list[psutil.Process]:
+        """Return the Python processes of executors: their daemons, and the workers below them."""
+        found = [one for executor in self.executors() for one in _children(executor)]
+        return [one for one in found if "pyspark.daemon" in _command(one)]
+
+    def _below(self) -> Iterator[psutil.Process]:
+        for name, process in list(self._processes.items()):
+            if name.startswith("worker"):
+                yield from _children(psutil.Process(process.pid))
+
+    def log_of(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def wait(self, name: str, line: re.Pattern[str]) -> str:
+        """Wait until a process has logged this, and return its first group."""
+        end = time.monotonic() + PATIENCE
+        while (found := line.search(text := self.log_of(name).read_text(errors="replace"))) is None:
+            assert self._processes[name].poll() is None, text
+            assert time.monotonic() < end, text
+            time.sleep(0.05)
+        return found[1]
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """Return the environment of a driver. Its executors have one core and little memory each."""
+        conf = {
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": QUICK,
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+        }
+        return environment(
+            HEADRACE_SPARK_MASTER=self.url,
+            HEADRACE_SPARK_PYTHON=str(self.python),
+            HEADRACE_SPARK_CONF=",".join([*(f"{key}={value}" for key, value in conf.items()), *_pairs(more)]),
+            SPARK_LOCAL_IP="127.0.0.1",
+            **{name: value for name, value in more.items() if not name.startswith("spark.")},
+        )
+
+    def _start(self, name: str, program: str, *arguments: str) -> None:
+        home = _find_spark_home()
+        kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR") if key in os.environ}
+        variables = {
+            **kept,
+            "PATH": os.defpath,
+            "JAVA_HOME": self._java,
+            "SPARK_HOME": home,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.directory / "local"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dspark.master.rest.enabled=false -Dspark.worker.timeout=10",
+        }
+        program = f"org.apache.spark.deploy.{program}"
+        with self.log_of(name).open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [f"{home}/bin/spark-class", program, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+                cwd=self.directory, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Kill all of its processes."""
+        below = list(self._below())
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        for one in below:
+            try:
+                one.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(below, timeout=PATIENCE)
+
+
+def _pairs(more: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in more.items() if name.startswith("spark.")]
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+def python_of_nodes(directory: Path, packages: tuple[str, ...] = ON_NODES) -> Path:
+    """Make an environment with these packages alone, without copying them. Returns its Python."""
+    venv.create(directory, symlinks=True)
+    (place,) = directory.glob("lib/python*/site-packages")
+    for name in packages:
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:
+            found = Path(spec.origin)
+            source = found.parent if found.name == "__init__.py" else found
+            (place / source.name).symlink_to(source)
+            if (libraries := source.with_name(f"{name}.libs")).exists():
+                (place / libraries.name).symlink_to(libraries)
+    return directory / "bin/python"
+
+
+@contextmanager
+def running_cluster(directory: Path) -> Iterator[Cluster]:
+    """Run a cluster for the block."""
+    cluster = Cluster(directory)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
