@@ -102,13 +102,13 @@ class Cluster:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": "2",
         }
-        return environment(
-            HEADRACE_SPARK_MASTER=self.url,
-            HEADRACE_SPARK_PYTHON=str(self.python),
-            HEADRACE_SPARK_CONF=",".join([*(f"{key}={value}" for key, value in conf.items()), *_pairs(more)]),
-            SPARK_LOCAL_IP="127.0.0.1",
-            **{name: value for name, value in more.items() if not name.startswith("spark.")},
-        )
+        ours = {
+            "HEADRACE_SPARK_MASTER": self.url,
+            "HEADRACE_SPARK_PYTHON": str(self.python),
+            "HEADRACE_SPARK_CONF": ",".join([*(f"{key}={value}" for key, value in conf.items()), *_pairs(more)]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        return environment(**ours | {name: value for name, value in more.items() if not name.startswith("spark.")})
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
         home = _find_spark_home()

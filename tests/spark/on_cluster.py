@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,16 @@ def drive(cluster: Cluster, program: str, directory: Path, *arguments: str, **va
     return json.loads(out.splitlines()[-1])
 
 
+def fails(cluster: Cluster, directory: Path, **variables: str) -> tuple[int, str]:
+    """Run `headrace spark check`. Returns its exit code, and what it says."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=directory, stdin=subprocess.DEVNULL,
+        env=cluster.variables(PYTHONPATH=os.pathsep.join(sys.path), **variables), capture_output=True, text=True,
+        timeout=PATIENCE * 2, check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr
+
+
 def start(
     cluster: Cluster, program: str, directory: Path, *arguments: str, output: Any = subprocess.PIPE, **variables: str
 ) -> subprocess.Popen[str]:
@@ -106,7 +117,7 @@ def everyday(dsn: str, place: str) -> None:
     spark = session()
     orders = spark.read.format("headrace").options(database=dsn, stream="orders", partitions="2").load()
     seqs = sorted(row.seq for row in orders.select("seq").collect())
-    copies = spark.readStream.format("headrace").options(database=dsn, stream="orders", partitions="2", maxRows="15")
+    copies = spark.readStream.format("headrace").options(database=dsn, stream="orders", partitions="2")
     rows = (
         copies.load().select("key", "data").mapInArrow(service.Deadly(f"{place}/executor"), "key string, data string")
     )
@@ -121,6 +132,57 @@ def everyday(dsn: str, place: str) -> None:
     asyncio.run(work_off())
     stop()
     print(json.dumps({"report": report, "seqs": seqs}))
+
+
+def pipelines(dsn: str, place: str) -> None:
+    """Run every pipeline, in a session that the program has made itself."""
+    import replaying
+    from pyspark.sql import SparkSession
+
+    from headrace_spark import aggregate, archive, backfill, replay
+    from headrace_spark.session import java, settings
+
+    made = settings.read().settings
+    os.environ.update(PYSPARK_PYTHON=str(made.python), JAVA_HOME=str(java.find().home))
+    spark = SparkSession.builder.master(str(made.master)).config(map={**made.conf}).getOrCreate()
+    reports = [
+        archive("orders", f"{place}/archive", database=dsn, max_rows=15),
+        archive("orders", f"{place}/archive", database=dsn),
+        replay(
+            replaying.function, "replayed", stream="orders", checkpoint=f"{place}/replay", database=dsn, max_rows=15
+        ),
+        replay("replaying:function", "replayed", path=f"{place}/archive", checkpoint=f"{place}/again", database=dsn),
+        backfill("headrace_streams.orders", "filled", database=dsn, partitions=3),
+        aggregate(
+            "orders",
+            "counted",
+            window="1h",
+            aggregates={"n": "count(*)"},
+            checkpoint=f"{place}/aggregate",
+            database=dsn,
+        ),
+    ]
+    spark.stop()
+    print(json.dumps([(report.pipeline, report.rows) for report in reports]))
+
+
+REPLAYING = '''
+import names
+
+
+def renamed(batches):
+    """Runs on executors."""
+    import pyarrow as pa
+
+    for batch in batches:
+        rows = batch.to_pylist()
+        yield pa.RecordBatch.from_pylist([{**row, "key": names.rename(row["key"])} for row in rows], batch.schema)
+
+
+def function(messages):
+    found = messages.select("key", "seq", "data")
+    return found.mapInArrow(renamed, found.schema)
+'''
 
 
 def confide(dsn: str, wrong: str, place: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace import store
-from tests.spark.cluster import Cluster
-from tests.spark.filling import read
-from tests.spark.on_cluster import drive, write_service
+from tests.spark.cluster import Cluster, python_of_nodes
+from tests.spark.filling import archived, fill, read
+from tests.spark.on_cluster import REPLAYING, drive, fails, write_service
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,3 +42,55 @@ async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_n
     assert len(sums) == len(orders)
     totals = {key: json.loads(data)["total"] for _, key, data in sums}
     assert totals == {f"orders.{r}": 100 * sum(n for n in range(1, 21) if n % 7 == r) for r in range(7)}
+
+
+@pytest.mark.long
+async def test_every_pipeline_works_with_what_is_shipped(
+    cluster: Cluster, database: store.Database, dsn: str, tmp_path: Path
+) -> None:
+    (tmp_path / "replaying.py").write_text(REPLAYING)
+    (tmp_path / "names.py").write_text("def rename(key):\n    return key.replace('orders', 'renamed')\n")
+    await fill(database, "orders", 40, days=2)
+    for stream in ("replayed", "filled", "counted"):
+        await store.create_stream(database, stream)
+    reports = drive(cluster, "pipelines", tmp_path, dsn, str(tmp_path), HEADRACE_SPARK_SHIP="replaying,names.py")
+    assert reports == [
+        ["archive", 40],
+        ["archive", 0],
+        ["replay", 40],
+        ["replay", 40],
+        ["backfill", 40],
+        ["aggregate", 40],
+    ]
+    assert archived(tmp_path / "archive")["seq"].to_pylist() == list(range(1, 41))
+    orders = await read(database, "orders")
+    renamed = [(key.replace("orders", "renamed"), data) for _, key, data in orders]
+    assert sorted((key, data) for _, key, data in await read(database, "replayed")) == sorted(renamed * 2)
+    assert len({key for _, key, _ in await read(database, "filled")}) == 40
+    counted = [json.loads(data)["n"] for _, _, data in await read(database, "counted")]
+    assert (len(counted), sum(counted)) == (14, 40), "seven keys on two days"
+
+
+@pytest.mark.long
+async def test_what_does_not_fit_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
+    """Nothing is installed there; another version is; and its Python is not on this machine."""
+    code, said = fails(cluster, tmp_path)
+    assert (code, said.count("\n")) == (69, 1), said
+    assert f"The Python on an executor, {cluster.python}, lacks headrace." in said
+    assert "Ship it (--ship headrace, or HEADRACE_SPARK_SHIP=headrace), install headrace[spark]" in said
+
+    code, said = fails(cluster, tmp_path, HEADRACE_SPARK_PYTHON="/no/such/python")
+    assert (code, said.count("\n")) == (69, 1), said
+    assert "The executors' Python can't be run: /no/such/python. Set python to another one." in said
+
+    python = python_of_nodes(tmp_path / "python", ("dateutil", "numpy", "pandas", "pyarrow", "pytz", "msgspec"))
+    (place,) = (tmp_path / "python").glob("lib/python*/site-packages")
+    (place / "headrace").mkdir()
+    (place / "headrace/__init__.py").write_text("raise ImportError('the wrong version was imported')\n")
+    (place / "headrace-0.0.1.dist-info").mkdir()
+    (place / "headrace-0.0.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: headrace\nVersion: 0.0.1\n")
+    code, said = fails(cluster, tmp_path, HEADRACE_SPARK_PYTHON=str(python))
+    assert code == 69
+    assert "has headrace 0.0.1, and this process " in said or "lacks adbc_driver_manager" in said
+    code, said = fails(cluster, tmp_path, HEADRACE_SPARK_PYTHON=str(python), HEADRACE_SPARK_SHIP="headrace")
+    assert (code, said) == (0, ""), "what is shipped comes before what is installed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -54,6 +55,17 @@ def _program(remote: str, dsn: str) -> None:
     print(json.dumps({**found, "stopped": sessions._current is None}))
 
 
+def _drive(server: str, dsn: str, directory: Path, **variables: str) -> Any:
+    """Run the program in a process without Java. Returns its results."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys; from tests.spark.test_connect import _program; _program(*sys.argv[1:])", server, dsn],
+        cwd=directory, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env=environment(PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]), JAVA_HOME="/nowhere", PATH="/nowhere", **variables),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return json.loads(ended.stdout)
+
+
 @pytest.mark.asyncio
 async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, dsn: str, tmp_path: Path) -> None:
     connection = await asyncpg.connect(dsn)
@@ -64,17 +76,25 @@ async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, 
         )
     finally:
         await connection.close()
-    ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
-        [sys.executable, "-c", "import sys; from tests.spark.test_connect import _program; _program(*sys.argv[1:])", server, dsn],
-        cwd=tmp_path, env=environment(PYTHONPATH=str(Path(__file__).parents[2]), JAVA_HOME="/nowhere", PATH="/nowhere"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
-    answers = json.loads(ended.stdout)
+    answers = _drive(server, dsn, tmp_path)
     assert (answers["report"]["problem"], answers["report"]["java"]) == (None, None)
     assert [worker["executable"] for worker in answers["report"]["workers"]] == [sys.executable]
     assert (answers["connect"], answers["zone"], answers["stopped"]) == (True, "UTC", True)
     assert [row[1:] for row in answers["rows"]] == [[f"orders.{n}", {"n": n}] for n in (1, 2, 3)]
+
+
+@pytest.mark.long
+@pytest.mark.asyncio
+async def test_code_is_shipped_to_a_server_for_one_session(server: str, dsn: str, tmp_path: Path) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("select headrace.create_stream('orders')")
+    finally:
+        await connection.close()
+    (tmp_path / "service.py").write_text("")
+    report = _drive(server, dsn, tmp_path, HEADRACE_SPARK_SHIP=".")["report"]
+    assert report["problem"] is None
+    assert {"service", "headrace", "msgspec"} <= set(report["shipped"])
 
 
 def test_a_server_that_does_not_run_is_reported_at_once() -> None:

@@ -125,6 +125,7 @@ def test_equal_files_make_equal_archives_and_other_files_others(tmp_path: Path) 
     [
         ({}, False, None),
         ({"python": "3.9.2"}, True, "The Python on an executor, /x/python, is 3.9.2, and that of this process 3.11.7. Set python"),
+        ({"pyspark": "4.3.1"}, True, None),
         ({"pyspark": "4.2.0"}, True, "has PySpark 4.2.0, and this process 4.3.0. Both must be the same. Install pyspark==4.2.0"),
         ({"headrace": None}, False, "lacks headrace. Ship it (--ship headrace, or HEADRACE_SPARK_SHIP=headrace), install headrace[spark]==2.0"),
         ({"headrace": None}, True, None),
@@ -151,6 +152,8 @@ def test_the_python_of_the_executors_must_exist_on_this_machine(tmp_path: Path) 
     assert fitness.of_planner(sys.executable).executable == sys.executable
     with pytest.raises(SparkUnavailable, match="/no/python, does not exist on this machine"):
         fitness.of_planner("/no/python")
+    assert "does not exist on this machine" in str(fitness.planner_misfit("/no/python", shipped=True))
+    assert fitness.planner_misfit(sys.executable, shipped=True) is None
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)

@@ -16,7 +16,7 @@ from headrace_spark.session import fitness
 from headrace_spark.session.configuration import SECRET
 from headrace_spark.session.errors import SparkUnavailable, extra
 from headrace_spark.session.java import Java, find
-from headrace_spark.session.sessions import obtain, shipped, whose
+from headrace_spark.session.sessions import obtain, problem, shipped, whose
 from headrace_spark.session.settings import APP_NAME, MASTER, Resolved, SparkSettings, read, without_token
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def _run_checks(report: Report, given: SparkSettings | None, timeout: float) -> 
     started = time.monotonic()
     report.workers = _job(spark, timeout)
     report.ran_in = time.monotonic() - started
+    if (sentence := problem()) is not None:
+        raise SparkUnavailable(sentence)
 
 
 def _installed(name: str) -> str | None:

@@ -35,6 +35,10 @@ _START_TIMEOUT = 60.0  # seconds that a Python on this machine has to describe i
 _TAG = "headrace-fitness"
 _MOST_TASKS = 64  # more machines than that are taken to be like these
 
+_PLANNER = (
+    "Spark calls it on this machine as well, to plan reads and writes. Set python (HEADRACE_SPARK_PYTHON) to a path or a"
+    " command that exists on all machines"
+)
 _SHIP = "Ship it (--ship headrace, or HEADRACE_SPARK_SHIP=headrace)"
 MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
@@ -51,7 +55,11 @@ class Python(msgspec.Struct, frozen=True):
 
     @property
     def minor(self) -> str:
-        return ".".join(self.python.split(".")[:2])
+        return _minor(self.python)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def here() -> Python:
@@ -81,9 +89,8 @@ def of_planner(python: str) -> Python:
     Raises:
         SparkUnavailable: it does not exist here, or can't be run.
     """
-    rule = "Spark calls it on this machine as well, to plan reads and writes. Set python (HEADRACE_SPARK_PYTHON) to a path or a command that exists on all machines"
     if shutil.which(python) is None:
-        raise SparkUnavailable(f"The executors' Python, {python}, does not exist on this machine. {rule}.")
+        raise SparkUnavailable(f"The executors' Python, {python}, does not exist on this machine. {_PLANNER}.")
     try:
         code = Path(probe.__file__).read_text(encoding="utf-8")
         ended = subprocess.run(
@@ -91,7 +98,15 @@ def of_planner(python: str) -> Python:
         )  # fmt: skip
         return msgspec.json.decode(ended.stdout, type=Python)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {rule}.") from error
+        raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {_PLANNER}.") from error
+
+
+def planner_misfit(python: str, shipped: bool) -> str | None:
+    """A sentence about the Python that plans reads and writes on this machine. None if it fits."""
+    try:
+        return misfit(of_planner(python), where="that plans here", shipped=shipped)
+    except SparkUnavailable as error:
+        return str(error)
 
 
 def misfit(found: Python, *, where: str, shipped: bool) -> str | None:
@@ -109,7 +124,7 @@ def misfit(found: Python, *, where: str, shipped: bool) -> str | None:
             f"{whose} is {found.python}, and that of this process {own.python}. Set python (HEADRACE_SPARK_PYTHON) to a Python"
             f" {own.minor}, or run this with {found.minor}."
         )
-    if own.pyspark and found.pyspark and own.pyspark != found.pyspark:
+    if "Connect" not in where and own.pyspark and found.pyspark and _minor(own.pyspark) != _minor(found.pyspark):
         return (
             f"{whose} has PySpark {found.pyspark}, and this process {own.pyspark}. Both must be the same. Install pyspark=={found.pyspark}"
             f" here, or run Spark {own.pyspark} there."
@@ -141,7 +156,7 @@ def _not_installed(whose: str, missing: list[str], found: str | None, own: str |
 def failed_start(text: str, where: str) -> str | None:
     """A sentence about Python workers that could not run a function at all, from Spark's message. None for another failure."""
     own = platform.python_version()
-    minor = ".".join(own.split(".")[:2])
+    minor = _minor(own)
     if missing := MISSING_MODULE.search(text):
         name = missing[1].partition(".")[0]
         if name in ("pyarrow", "pandas", "numpy"):

@@ -43,12 +43,17 @@ _REDUNDANT_LOGGERS = (
 
 
 class _Current(msgspec.Struct):
-    """The session and how it was made. `resolved` is None for a session that existed before."""
+    """The session and how it was made.
+
+    `resolved` is None for a session that existed before. `shipped` names what was sent to its
+    executors, and `problem` is a sentence about what does not work in it.
+    """
 
     spark: SparkSession
     resolved: Resolved | None = None
     gateway: Gateway | None = None
     shipped: list[str] = []
+    problem: str | None = None
 
 
 _lock = threading.RLock()
@@ -100,6 +105,12 @@ def shipped() -> list[str]:
     """The names of the modules and packages that were sent to the session's executors."""
     with _lock:
         return [] if _current is None else _current.shipped
+
+
+def problem() -> str | None:
+    """What does not work in the session, in a sentence, or None."""
+    with _lock:
+        return None if _current is None else _current.problem
 
 
 def lacking(text: str) -> str | None:
@@ -181,10 +192,12 @@ def _existing_session(settings: SparkSettings | None, conf: dict[str, str], wait
         found = SparkSession.builder.getOrCreate()
     if found is None:
         return None
+    current = _Current(found)
     ship = read(_merged(settings, conf)).settings.ship
-    names = _equip(found, ship, wait) if ship and not _is_local(found) else []
+    if ship and not _is_local(found):
+        _equip(current, ship, wait)
     register(found)
-    return _Current(found, shipped=names)
+    return current
 
 
 def _is_local(spark: SparkSession) -> bool:
@@ -201,7 +214,7 @@ def _make(resolved: Resolved, wait: float) -> _Current:
     )
     try:
         if not resolved.local:
-            made.shipped = _equip(made.spark, resolved.settings.ship, wait)
+            _equip(made, resolved.settings.ship, wait)
         register(made.spark)
     except BaseException:
         _end(made)
@@ -209,36 +222,36 @@ def _make(resolved: Resolved, wait: float) -> _Current:
     return made
 
 
-def _equip(spark: SparkSession, ship: Sequence[str], wait: float) -> list[str]:
+def _equip(current: _Current, ship: Sequence[str], wait: float) -> None:
     """Check that the executors fit this process, and send them code if `ship` names some.
-
-    Returns:
-        The names of what was sent.
 
     Raises:
         SparkUnavailable: something does not fit. The message says what would be right.
     """
-    owner = whose(spark)
-    connect = is_connect(spark)
-    pythons = [] if connect else [("that plans here", fitness.of_planner(spark.sparkContext.pythonExec))]
-    where = "on the Connect server" if connect else "on an executor"
+    spark, shipped = current.spark, bool(ship)
     try:
-        pythons += [(where, found) for found in fitness.of_executors(spark, wait)]
+        executors = fitness.of_executors(spark, wait)
     except SparkUnavailable:
         raise
     except Exception as error:
-        raise SparkUnavailable(fitness.reason_of(error, owner)) from error
-    for where, found in pythons:
-        if (problem := fitness.misfit(found, where=where, shipped=bool(ship))) is not None:
+        raise SparkUnavailable(fitness.reason_of(error, whose(spark))) from error
+    where = "on the Connect server" if is_connect(spark) else "on an executor"
+    for found in executors:
+        if (problem := fitness.misfit(found, where=where, shipped=shipped)) is not None:
             raise SparkUnavailable(problem)
-    if not ship:
-        return []
-    same_kind = all(found.tag == fitness.here().tag for _, found in pythons)
-    shipment = shipping.gather(ship, packages=same_kind)
-    size = shipping.send(spark, shipment, configuration.scratch() / "shipped")
-    names = sorted(name for name in shipment.parts if name.isidentifier())
-    log.info("code shipped", modules=",".join(names), bytes=size)
-    return names
+    if (
+        not is_connect(spark)
+        and (problem := fitness.planner_misfit(spark.sparkContext.pythonExec, shipped)) is not None
+    ):
+        # Handlers work without it.
+        current.problem = problem
+        log.warning("streams can't be read or written", error=problem)
+    if shipped:
+        same_kind = all(found.tag == fitness.here().tag for found in executors)
+        shipment = shipping.gather(ship, packages=same_kind)
+        size = shipping.send(spark, shipment, configuration.scratch() / "shipped")
+        current.shipped = sorted(name for name in shipment.parts if name.isidentifier())
+        log.info("code shipped", modules=",".join(current.shipped), bytes=size)
 
 
 def whose(spark: SparkSession) -> str:
