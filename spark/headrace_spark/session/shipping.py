@@ -53,8 +53,9 @@ MAX_FILES = 5_000
 """Maximum number of files of all user modules."""
 
 _UNUSED_ROOMS = {"headrace": ("cli", "client", "server", "testing"), "headrace_spark": ("cli",)}
-_CODE = (".py", ".so", ".sql", ".json", ".txt", ".toml", ".yaml", ".yml", ".csv", ".typed")
-_SKIPPED = ("__pycache__", "node_modules", "site-packages", "build", "dist")
+_OWN_FILES = (".py", ".so", ".sql")  # of Headrace and the packages that it needs
+_SOURCES = (".c", ".h", ".pxd", ".pyc", ".pyi", ".pyo", ".pyx")  # not needed to run a package
+_NO_PACKAGES = ("build", "dist", "node_modules")  # beside modules
 _RESERVED = frozenset((*OWN, *PACKAGES, "numpy", "pandas", "py4j", "pyarrow", "pyspark"))
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)  # of all files in an archive, so that equal content makes equal archives
 
@@ -87,11 +88,11 @@ def gather(entries: Iterable[str], *, packages: bool = True, directory: Path | N
     """
     parts: dict[str, Files] = {}
     for name in OWN:
-        parts[name] = _of_name(name, [], _UNUSED_ROOMS[name])
+        parts[name] = _of_name(name, without=_UNUSED_ROOMS[name], only=_OWN_FILES)
     parts |= _metadata("headrace")
     for name in PACKAGES if packages else ():
         if importlib.util.find_spec(name) is not None:
-            parts[name] = _of_name(name, [])
+            parts[name] = _of_name(name, only=_OWN_FILES)
     own: dict[str, Files] = {}
     for entry in entries:
         for name, files in _of_entry(entry, directory or Path.cwd()):
@@ -182,8 +183,17 @@ def _of_entry(entry: str, directory: Path) -> Iterator[tuple[str, Files]]:
         raise SparkMisconfigured(f"The path {entry!r}, which ship names, does not exist in {directory}.")
 
 
-def _of_name(name: str, places: Sequence[str], without: Sequence[str] = ()) -> Files:
-    """The files of a module or package that this process can import."""
+def _of_name(
+    name: str, places: Sequence[str] = (), *, without: Sequence[str] = (), only: tuple[str, ...] = ()
+) -> Files:
+    """The files of a module or package that this process can import.
+
+    Args:
+        name: the name of the module or package.
+        places: where it is looked for before the import path.
+        without: directories in it that are left out.
+        only: the endings of its files. Empty for all.
+    """
     spec = None
     if name.isidentifier():
         spec = PathFinder.find_spec(name, [*places, *sys.path]) or importlib.util.find_spec(name)
@@ -195,7 +205,7 @@ def _of_name(name: str, places: Sequence[str], without: Sequence[str] = ()) -> F
         return {"": _single_file(name, spec.origin)}
     files: Files = {}
     for place in spec.submodule_search_locations:
-        files |= {key: path for key, path in _below(Path(place)).items() if key.partition("/")[0] not in without}
+        files |= {key: path for key, path in _below(Path(place), only).items() if key.partition("/")[0] not in without}
     return files
 
 
@@ -216,13 +226,16 @@ def _metadata(distribution: str) -> dict[str, Files]:
     return {path.parent.name: {"METADATA": path}} if path.is_file() else {}
 
 
-def _below(package: Path) -> Files:
-    """The files of a package that are code, or data beside it."""
+def _below(package: Path, only: tuple[str, ...] = ()) -> Files:
+    """The files of a package: its code, and the data beside it. With `only`, those whose names end so.
+
+    Nothing if there is no module among them.
+    """
     found: Files = {}
     for place, directories, names in os.walk(package):
-        directories[:] = sorted(name for name in directories if _is_package(Path(place, name)))
+        directories[:] = sorted(name for name in directories if _may_hold_modules(Path(place, name)))
         for path in (Path(place, name) for name in names):
-            if _wanted(path):
+            if _wanted(path) and (not only or path.suffix in only):
                 found[path.relative_to(package).as_posix()] = path
         if len(found) > MAX_FILES:
             raise SparkMisconfigured(
@@ -232,14 +245,17 @@ def _below(package: Path) -> Files:
 
 
 def _wanted(path: Path) -> bool:
-    return path.suffix in _CODE and not path.name.startswith(".")
+    return path.suffix not in _SOURCES and not path.name.startswith(".")
+
+
+def _may_hold_modules(path: Path) -> bool:
+    """Whether a directory may belong to a package. An environment of Python does not."""
+    return path.is_dir() and path.name != "__pycache__" and path.name[:1] != "." and not (path / "pyvenv.cfg").exists()
 
 
 def _is_package(path: Path) -> bool:
-    """Whether a directory may hold modules. An environment of Python is none, nor is a directory of a build."""
-    if not path.is_dir() or path.name in _SKIPPED or not path.name.isidentifier():
-        return False
-    return not (path / "pyvenv.cfg").exists()
+    """Whether a directory beside modules may be a package."""
+    return path.name.isidentifier() and path.name not in _NO_PACKAGES and _may_hold_modules(path)
 
 
 def _module_name(path: Path) -> str:
