@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace_spark.pipelines.archive import archive
     from headrace_spark.pipelines.backfill import backfill
     from headrace_spark.pipelines.replay import replay
+    from headrace_spark.progress.listener import report_lag
+    from headrace_spark.source.catalog import tables
 
 __all__ = [
     "SparkSettings",
@@ -32,9 +34,11 @@ __all__ = [
     "each_key",
     "register",
     "replay",
+    "report_lag",
     "session",
     "spark_consumer",
     "stop",
+    "tables",
 ]
 
 # Every process on a cluster that reads or writes streams imports the package, so unused parts are
@@ -45,7 +49,9 @@ _LAZY = {
     "backfill": "headrace_spark.pipelines.backfill",
     "each_key": "headrace_spark.frames.keys",
     "replay": "headrace_spark.pipelines.replay",
+    "report_lag": "headrace_spark.progress.listener",
     "spark_consumer": "headrace_spark.handlers.consumer",
+    "tables": "headrace_spark.source.catalog",
 }
 
 
