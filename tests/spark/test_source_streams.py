@@ -128,6 +128,11 @@ async def test_a_stream_that_joins_is_read_from_its_first_message(dsn: str, data
     await more(database, "orders_asia", 1)
     assert again.batch() == of("orders_asia", 1, 1)
     again.stop()
+    none = Query(dsn, streamPattern="later")
+    assert (none.offset, none.batch()) == ({"streams": {}}, [])
+    await fill(database, later=1)
+    assert none.batch() == of("later", 1, 1)
+    none.stop()
 
 
 async def test_a_stream_that_was_deleted_ends_a_query_unless_it_may_lose_data(
