@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from headrace_spark.pipelines.backfill import backfill
     from headrace_spark.pipelines.history import history
     from headrace_spark.pipelines.replay import replay
+    from headrace_spark.progress.listener import report_lag
+    from headrace_spark.source.catalog import tables
 
 __all__ = [
     "SparkSettings",
@@ -34,9 +36,11 @@ __all__ = [
     "history",
     "register",
     "replay",
+    "report_lag",
     "session",
     "spark_consumer",
     "stop",
+    "tables",
 ]
 
 # Every process on a cluster that reads or writes streams imports the package, so unused parts are
@@ -48,7 +52,9 @@ _LAZY = {
     "each_key": "headrace_spark.frames.keys",
     "history": "headrace_spark.pipelines.history",
     "replay": "headrace_spark.pipelines.replay",
+    "report_lag": "headrace_spark.progress.listener",
     "spark_consumer": "headrace_spark.handlers.consumer",
+    "tables": "headrace_spark.source.catalog",
 }
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def _program(remote: str, dsn: str) -> None:
     """The program of the client's process. It prints its results."""
     import msgspec
 
+    from headrace_spark import report_lag, tables
     from headrace_spark.session import SparkSettings, is_connect, session, sessions, stop
     from headrace_spark.session.check import check
 
@@ -50,7 +52,20 @@ def _program(remote: str, dsn: str) -> None:
         "connect": is_connect(spark),
         "zone": spark.conf.get("spark.sql.session.timeZone"),
         "rows": [[row.seq, row.key, json.loads(row.data)] for row in rows],
+        "tables": tables(spark, "connect_tests", database=dsn),
+        "counted": spark.sql("select count(*) from connect_tests.orders").collect()[0][0],
     }
+    report = report_lag(spark)
+    stream = spark.readStream.option("partitions", 1).table("connect_tests.orders")
+    query = stream.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()
+    deadline = time.monotonic() + PATIENCE
+    while not (reported := list(report.statistics()["queries"].values())):
+        assert time.monotonic() < deadline, query.exception()
+        time.sleep(0.05)
+    query.stop()
+    report.stop()
+    found["reported"] = [[one["stream"], one["position"], one["lag"]] for one in reported[0]["streams"]]
+    spark.sql("drop database connect_tests cascade")
     stop()
     print(json.dumps({**found, "stopped": sessions._current is None}))
 
@@ -80,6 +95,8 @@ async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, 
     assert (answers["report"]["problem"], answers["report"]["java"]) == (None, None)
     assert [worker["executable"] for worker in answers["report"]["workers"]] == [sys.executable]
     assert (answers["connect"], answers["zone"], answers["stopped"]) == (True, "UTC", True)
+    assert (answers["tables"], answers["counted"]) == (["connect_tests.orders"], 3)
+    assert answers["reported"] == [["orders", 3, 0]]
     assert [row[1:] for row in answers["rows"]] == [[f"orders.{n}", {"n": n}] for n in (1, 2, 3)]
 
 

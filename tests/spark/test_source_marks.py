@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace_spark.source.marks import MAX_MARKS, Marks
+from headrace_spark.positions.marks import MAX_MARKS, Marks
 
 
 def test_a_mark_that_waits_for_no_transaction_counts_at_once() -> None:

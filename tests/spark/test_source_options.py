@@ -70,7 +70,7 @@ def test_a_condition_is_kept_as_json() -> None:
     ("given", "expected_error"),
     [
         ({"maxRow": "5"}, "Did you mean maxRows?"),
-        ({"colour": "red"}, "The options are database, stream, filter"),
+        ({"colour": "red"}, "The options are database, stream, streamPattern"),
         ({"start": "yesterday"}, "Write earliest, latest, a seq, or a time"),
         ({"start": "0"}, "A seq is from 1"),
         ({"partitions": "0"}, "must be a number from 1"),

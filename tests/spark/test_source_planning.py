@@ -13,7 +13,8 @@ from headrace import store, sweep
 from headrace.model.errors import InvalidInput
 from headrace.model.specs import StreamSpec
 from headrace_spark.source.options import Options
-from headrace_spark.source.reader import SCHEMA, HeadraceReader
+from headrace_spark.source.reader import HeadraceReader
+from headrace_spark.source.rows import SCHEMA
 from headrace_spark.source.streaming import HeadraceStreamReader
 from tests.conftest import Connect
 from tests.runtime.running import eventually

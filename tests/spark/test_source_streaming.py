@@ -5,6 +5,7 @@ whatever happens.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,12 @@ class Query:
             return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
         finally:
             await asyncio.to_thread(query.stop)
+
+    def offset(self) -> Any:
+        """The last offset in the checkpoint."""
+        offsets = self._directory / "checkpoint" / "offsets"
+        newest = max((int(file.name), file) for file in offsets.iterdir() if file.name.isdigit())[1]
+        return json.loads(newest.read_text(encoding="utf-8").splitlines()[-1])
 
     def seqs(self) -> Counter[int]:
         rows = self._spark.read.schema("seq bigint").parquet(str(self._directory / "rows"))
@@ -121,6 +128,12 @@ async def test_a_query_goes_on_from_its_checkpoint_in_batches_of_max_rows(
     assert await query.run() == [6]
     assert await query.run() == []
     assert query.seqs() == Counter(range(1, 107))
+    # The form in which offsets were written before a query could have several streams, which goes on in both ways.
+    uid = await database.fetchval("select uid::text from headrace_internal.streams where name = 'orders'")
+    assert query.offset() == {"stream": uid, "position": 106}
+    await store.create_stream(database, "others")
+    await publish(database, "a", "b", stream="others")
+    assert await Query(spark, dsn, tmp_path, stream="orders,others").run() == [2]
     assert (await store.consumer(database, "orders", "archive")).position == 106
 
 

@@ -23,7 +23,7 @@ import pytest
 from headrace_spark import spark_consumer
 from headrace_spark.cli import stopping
 from headrace_spark.session import sessions
-from headrace_spark.source.options import READING
+from headrace_spark.source.names import READING
 from headrace_spark.source.writer import WRITING
 from tests.cli.conftest import Headrace, commands, headrace
 from tests.cli.processes import PATIENCE, Commands
@@ -185,7 +185,7 @@ def test_every_line_of_the_page_works(reader: Reader) -> None:
     assert messages("regions") == {"regions.eu": {"count": 3}, "regions.us": {"count": 1}}
     assert messages("orders-public")["orders.us.2"] == {"id": 2, "region": "us", "total": "5.00"}
     assert messages("customers")["public.customers.2"]["record"] == {"id": 2, "name": "ben"}
-    assert {data["region"]: data["orders"] for data in messages("hourly").values()} == {"eu": 3, "us": 1}
+    assert {data["region"]: data["orders"] for data in messages("hourly").values()} == {"eu": 4, "us": 1}
 
     # A table, its changes in Parquet, and a query of them. On the page it follows the changes.
     reader.until_captured(5)

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from headrace import store
-from headrace_spark.source.marks import Marks
+from headrace_spark.positions.marks import Marks
 from tests.conftest import Connect
 from tests.support.late import LatePublishers
 from tests.support.ranges import Segments, begin, burn, is_open, make_old, mark, plan, read, resolved

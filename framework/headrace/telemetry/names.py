@@ -24,6 +24,7 @@ RELEASED = "messaging.headrace.settle.released"
 REASON = "headrace.reason"
 SOURCE = "headrace.source"
 CAPTURE_STATE = "headrace.capture.state"
+QUERY = "headrace.spark.query"
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"
 

@@ -82,6 +82,23 @@ JOBS = (
     Metric("headrace.spark.tasks.done", "tasks_done", "{task}", "Of these, tasks that are done."),
     Metric("headrace.spark.rows", "rows", "{message}", "Messages in the batch of the running Spark job."),
 )
+QUERIES = (
+    Metric(
+        "headrace.spark.query.lag",
+        "lag",
+        "{message}",
+        "Sequence numbers between what a streaming query has read and the end of the stream.",
+    ),
+    Metric(
+        "headrace.spark.query.input_rate", "input_rate", "{message}/s", "Messages a second that arrive at the query."
+    ),
+    Metric(
+        "headrace.spark.query.processed_rate",
+        "processed_rate",
+        "{message}/s",
+        "Messages a second that the query processes.",
+    ),
+)
 POOL_COUNTERS = (
     Metric("headrace.postgres.round_trips", "round_trips", "{round_trip}", "Calls to Postgres."),
     Metric("headrace.pool.waits", "waits", "{wait}", "Times that a caller waited for a connection."),
@@ -121,6 +138,8 @@ class Observables:
             self._observe(meter.create_observable_gauge, metric, self._stored)
         for metric in JOBS:
             self._observe(meter.create_observable_gauge, metric, self._jobs)
+        for metric in QUERIES:
+            self._observe(meter.create_observable_gauge, metric, self._queries)
         for metric in POOL_COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._pooled)
         self._observe(meter.create_observable_counter, CAPTURED, self._captured)
@@ -168,6 +187,20 @@ class Observables:
             for name, counts in source.statistics().get("spark", {}).items():
                 if counts.get("started") is not None:
                     yield Observation(counts[count], consumer_attributes(*name.rsplit(":", 1)))
+
+    def _queries(self, field: str) -> Iterator[Observation]:
+        """Observe the streams of streaming queries on Spark, as of their last progress."""
+        for source in list(self.sources):
+            for query in source.statistics().get("queries", {}).values():
+                for stream in query["streams"]:
+                    yield Observation(
+                        stream[field],
+                        {
+                            names.SYSTEM: names.SYSTEM_NAME,
+                            names.DESTINATION: stream["stream"],
+                            names.QUERY: query["name"],
+                        },
+                    )
 
     def _captured(self, field: str) -> Iterator[Observation]:
         """Observe captures. An unknown value, for example while a source is stopped, has no observation."""

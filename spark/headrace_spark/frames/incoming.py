@@ -23,7 +23,8 @@ from headrace_spark.frames.schema import Schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""The errors that a decoder raises for a text that does not fit."""
 
 
 class Incoming(Protocol):
@@ -83,21 +84,21 @@ def decode(messages: Sequence[Any], schema: Schema, misfit: Misfit) -> Decoded:
     for message in messages:
         try:
             values.append(schema.decode(message.raw))
-        except _DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             misfit(message, error)
         else:
             fit.append(message)
     try:
         return Decoded(fit, schema.column.build(values))
     except UNFIT:
-        unfit = dict(_unfit(values, 0, schema.column))
-    for index, problem in unfit.items():
+        misfits = dict(unfit(values, 0, schema.column))
+    for index, problem in misfits.items():
         misfit(fit[index], problem)
-    kept = [index for index in range(len(fit)) if index not in unfit]
+    kept = [index for index in range(len(fit)) if index not in misfits]
     return Decoded([fit[index] for index in kept], schema.column.build([values[index] for index in kept]))
 
 
-def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[int, Exception]]:
+def unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[int, Exception]]:
     """The indexes of values that don't fit their column.
 
     They are found by bisection, since usually there are none.
@@ -111,8 +112,8 @@ def _unfit(values: Sequence[Any], first: int, column: Column) -> Iterable[tuple[
             yield first, error
             return
         middle = len(values) // 2
-        yield from _unfit(values[:middle], first, column)
-        yield from _unfit(values[middle:], first + middle, column)
+        yield from unfit(values[:middle], first, column)
+        yield from unfit(values[middle:], first + middle, column)
 
 
 def table(decoded: Decoded, kind: DataType | None = None) -> pa.Table:

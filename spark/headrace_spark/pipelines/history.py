@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.model.errors import InvalidInput, UnknownStream
+from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.files import files_at
 from headrace_spark.pipelines.layout import CHECKPOINT, Identity, Layout, Manifest
 from headrace_spark.pipelines.streams import Selection, prepare
+from headrace_spark.positions.offsets import parse
 from headrace_spark.session import session
-from headrace_spark.source.marks import Marks
-from headrace_spark.source.options import Edge, Options
-from headrace_spark.source.ranges import Ranges
+from headrace_spark.source.options import Edge, Edges, Options
+from headrace_spark.source.queries import Queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,7 @@ def history(
         held = "no archive" if identity is None else f"an archive of {identity}"
         raise InvalidInput(f"{layout.files.root!r} holds {held}, and not one of the stream {stream!r}.")
     edges = Options.of({"stream": stream, "start": _text(start), "end": _text(end)} | _given(database))
-    first, last = edges.start, edges.end
+    first, last = _edge("start", edges.start), _edge("end", edges.end)
     batches = _complete_batches(layout)
     drawn = _drawn(layout, edges)  # after these, since the archive may go on meanwhile
     seam = batches[-1].last if batches else 0
@@ -90,6 +90,14 @@ def _text(edge: str | int | datetime) -> str:
     return str(edge)
 
 
+def _edge(name: str, edge: Edges) -> Edge:
+    if isinstance(edge, dict):
+        raise ConfigurationError(
+            f"A history is of one stream, so {name} is one position: earliest, latest, a seq or a time."
+        )
+    return edge
+
+
 def _given(database: str | None) -> dict[str, str]:
     return {} if database is None else {"database": database}
 
@@ -97,19 +105,19 @@ def _given(database: str | None) -> dict[str, str]:
 def _drawn(layout: Layout, options: Options) -> int:
     """Return the last seq that the stream has drawn. By the last offset in the archive's checkpoint, check that the stream is
     the one that was archived."""
-    ranges = Ranges(options, patience=options.settle_timeout)
+    queries = Queries(options.place, patience=options.settle_timeout)
     try:
-        uid, drawn = ranges.uid(), ranges.mark(Marks())
+        (found,) = queries.streams(options)
     finally:
-        ranges.close()
+        queries.close()
     numbers = [int(name) for name in layout.files.names(f"{CHECKPOINT}/offsets") if name.isdecimal()]
     text = layout.files.read(f"{CHECKPOINT}/offsets/{max(numbers)}") if numbers else None
-    if text is not None and msgspec.json.decode(text.strip().rpartition(b"\n")[2])["stream"] != uid:
+    if text is not None and found.uid not in parse(msgspec.json.decode(text.strip().rpartition(b"\n")[2])):
         raise UnknownStream(
             f"The archive in {layout.files.root!r} is of a stream {options.stream!r} that was deleted. The stream of this name was created"
             " later."
         )
-    return drawn
+    return found.last
 
 
 def _complete_batches(layout: Layout) -> list[Manifest]:

@@ -6,14 +6,22 @@
 
 A message is read by these modules, in this order:
 
+    names        the names of the options
     options      parses the options
+    tables       keeps the options of a table in Spark's catalog
     connection   connects to the database and translates its errors
-    marks        computes the seq up to which nothing can appear any more, in plain code
-    ranges       asks the database for that seq, and cuts a range into queries
+    queries      short queries, and which streams there are
+    schema       the columns, with a typed payload if the options say so
+    ranges       asks the database how far a stream is complete, and cuts a range into queries
     pushdown     selects the Spark filters that the database evaluates
-    reader       reads a range as a DataFrame, and a task's part of it as Arrow
+    reader       reads ranges as a DataFrame, and a task's part of them as Arrow
+    rows         makes the wanted columns of what the database sends
+    following    the streams of a streaming query: which have joined or gone, and how far each is complete
     streaming    reads range after range, by offsets that are kept in a checkpoint
     format       the entry point that Spark calls
+    catalog      makes a table in Spark's catalog for each stream
+
+`headrace_spark.positions` and `headrace_spark.typed` hold what needs no database.
 
 A message is written by these modules:
 

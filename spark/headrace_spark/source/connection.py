@@ -213,6 +213,8 @@ def _headrace_error(error: Any, url: str) -> HeadraceError | None:
         return SchemaError(f"The database has no Headrace schema, or an older one ({text}). Run `headrace migrate`.")
     if state == "42501":
         return ConfigurationError(f"The database user lacks a privilege: {text}. Grant it, or use another user.")
+    if state == "2201B":
+        return ConfigurationError(f"streamPattern is no regular expression: {text}. Write one such as 'orders_.*'.")
     if state == "53100":
         return StoreFull(f"The disk of the database at {url} is full ({text}). Nothing was written. Free some space.")
     if state == "23514":

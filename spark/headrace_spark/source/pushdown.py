@@ -40,8 +40,10 @@ class Pushed(msgspec.Struct):
         tests: the filters in the form of `headrace_internal.pushdown_condition`.
         first, last: bounds of seq outside of which nothing can match. Only this range is cut into
             parts.
+        columns: the columns on which the database evaluates filters.
     """
 
+    columns: tuple[str, ...] = COLUMNS
     tests: list[dict[str, Any]] = []
     first: int = _MIN_SEQ
     last: int = _MAX_SEQ
@@ -57,12 +59,14 @@ class Pushed(msgspec.Struct):
         for spark_filter in filters:
             inner = spark_filter.child if isinstance(spark_filter, Not) else spark_filter
             test = _test(inner)
+            if test is not None and test["column"] not in self.columns:
+                test = None
             ordered = type(inner) in _ORDERED and inner.attribute == ("key",)  # type: ignore[attr-defined]
             if test is None or (ordered and not compares_bytes()):
                 yield spark_filter
                 continue
             self.tests.append({**test, "not": isinstance(spark_filter, Not)})
-            if inner is spark_filter and test["column"] == "seq":
+            if inner is spark_filter and test["column"] == "seq" and "value" in test:
                 self._narrow(test["op"], spark_filter.value)  # type: ignore[attr-defined]
 
     def _narrow(self, op: str, value: Any) -> None:

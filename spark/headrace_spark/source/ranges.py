@@ -7,20 +7,14 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from headrace.model.errors import InvalidInput, StoreUnavailable
-from headrace.model.log import Log
-from headrace_spark.source.connection import connect, fetch
-from headrace_spark.source.marks import Marks
+from headrace.model.errors import InvalidInput
+from headrace_spark.positions.marks import Marks
 from headrace_spark.source.options import Edge, Options
-
-if TYPE_CHECKING:
-    from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
-
-log = Log("headrace.spark")
+from headrace_spark.source.queries import Queries, array
 
 _MIN_SEQS_PER_TASK = 10_000
 """Number of seqs below which a separate task is not worth it."""
@@ -45,56 +39,29 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Ranges:
-    """Queries about one stream, on a connection that is opened on first use.
+    """Queries about the ranges of one stream, and the marks that say how far it is resolved.
 
-    While the database can't be reached, a query is retried for `patience` seconds.
+    Args:
+        queries: the connection.
+        options: the options of the read.
+        stream: the name of the stream.
     """
 
-    def __init__(self, options: Options, *, patience: float = 0.0) -> None:
+    def __init__(self, queries: Queries, options: Options, stream: str) -> None:
+        self.stream = stream
+        self.marks = Marks()
+        self._queries = queries
         self._options = options
-        self._patience = patience
-        self._connection: Connection | None = None
         self._drawn = 0
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def fetch(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a short query. Raises Headrace's errors."""
-        deadline = time.monotonic() + self._patience
-        pause = 0.1
-        while True:
-            try:
-                self._connection = self._connection or connect(self._options.place)
-                return fetch(self._connection, self._options.place, sql, *arguments)
-            except StoreUnavailable as error:
-                self._drop()
-                if time.monotonic() + pause > deadline:
-                    raise
-                log.warning("database unavailable", stream=self._options.stream, error=error, seconds=pause)
-            time.sleep(pause)
-            pause = min(pause * 2, 2.0)
-
-    def _drop(self) -> None:
-        try:
-            self.close()
-        except Exception as error:  # it is broken already
-            log.debug("broken connection not closed", error=error)
 
     def uid(self) -> str:
         """The unique id of the stream, which differs from that of another stream of the same name."""
-        return str(self.fetch("select (headrace_internal.require_stream($1)).uid::text", self._options.stream)[0][0])
-
-    def compares_bytes(self) -> bool:
-        """Whether the database compares keys as Spark does, by the bytes of their UTF-8."""
-        return bool(self.fetch("select getdatabaseencoding()")[0][0] == "UTF8")
+        return str(self._queries.fetch("select (headrace_internal.require_stream($1)).uid::text", self.stream)[0][0])
 
     def start(self, edge: Edge) -> int:
         """The position before the first message of a range. Raises `InvalidInput` if it is ahead of the stream."""
         sql = "select headrace_internal.range_start($1, $2, $3::bigint, $4::text::timestamptz)"
-        return int(self.fetch(sql, self._options.stream, *_edge(edge))[0][0])
+        return int(self._queries.fetch(sql, self.stream, *_edge(edge))[0][0])
 
     def end(self, edge: Edge) -> int | None:
         """The last seq of a range, or None for the end of the stream.
@@ -105,57 +72,42 @@ class Ranges:
             raise InvalidInput("end='earliest' would be an empty range. Write latest, a seq, or a time.")
         _, seq, moment = _edge(edge)
         sql = "select headrace_internal.range_end($1, $2::bigint, $3::text::timestamptz)"
-        found = self.fetch(sql, self._options.stream, seq, moment)[0][0]
+        found = self._queries.fetch(sql, self.stream, seq, moment)[0][0]
         return None if found is None else int(found)
 
-    def mark(self, marks: Marks) -> int:
+    def mark(self) -> int:
         """Remove the ended transactions from the marks, then add a new mark. Returns the last seq that was drawn."""
-        self.remove_ended(marks)
-        [(last, holders)] = self.fetch(
-            "select last, open from headrace_internal.range_mark($1, $2)", self._options.stream, self._drawn
+        remove_ended(self._queries, [self.marks])
+        [(last, holders)] = self._queries.fetch(
+            "select last, open from headrace_internal.range_mark($1, $2)", self.stream, self._drawn
         )
-        marks.add(last, holders or ())
+        self.marks.add(last, holders or ())
         self._drawn = int(last)
         return self._drawn
 
-    def remove_ended(self, marks: Marks) -> None:
-        """Check which of the transactions that the marks wait for have ended."""
-        if waiting := marks.open:
-            [(still_open,)] = self.fetch(
-                "select headrace_internal.still_open_xids($1::text::text[])", "{" + ",".join(waiting) + "}"
-            )
-            marks.ended(still_open or ())
+    def look(self) -> None:
+        """Raise the position by looking at the messages themselves, for the first one that is missing."""
+        [(position,)] = self._queries.fetch(
+            "select headrace_internal.resolved_position($1, $2)", self.stream, self.marks.position
+        )
+        self.marks.raise_to(position)
 
-    def settle(self, marks: Marks, target: int, patience: float) -> bool:
-        """Wait up to `patience` seconds until everything up to the seq `target` is resolved. Returns whether it is.
+    def settle(self, target: int, patience: float) -> bool:
+        """Wait until everything up to the seq `target` is resolved. See `settle`. Returns whether it is."""
+        settle(self._queries, [(self, target)], patience)
+        return self.marks.position >= target
 
-        It also raises the position as far as it is resolved without waiting.
-        """
-        started = time.monotonic()
-        pause, longest = _PAUSE
-        for deadline in sorted({started + min(patience, _FALLBACK_DELAY), started + patience}):
-            while marks.position < target and time.monotonic() < deadline:
-                time.sleep(pause)
-                pause = min(pause * 2, longest)
-                self.remove_ended(marks)
-            if marks.position < target:
-                [(position,)] = self.fetch(
-                    "select headrace_internal.resolved_position($1, $2)", self._options.stream, marks.position
-                )
-                marks.raise_to(position)
-        return marks.position >= target
-
-    def holders(self, marks: Marks) -> str:
+    def holders(self) -> str:
         """A description of the transactions that still publish, for log and error messages."""
-        found = self.fetch(
-            "select headrace_internal.describe_transactions($1::text::text[])", "{" + ",".join(marks.open) + "}"
+        found = self._queries.fetch(
+            "select headrace_internal.describe_transactions($1::text::text[])", "{" + ",".join(self.marks.open) + "}"
         )
         return "; ".join(line for (line,) in found if line) or "a process that has just ended"
 
     def limit(self, after: int, last: int, rows: int) -> int:
         """The largest position up to `last` with at most `rows` messages after `after`."""
         return int(
-            self.fetch("select headrace_internal.range_limit($1, $2, $3, $4)", self._options.stream, after, last, rows)[
+            self._queries.fetch("select headrace_internal.range_limit($1, $2, $3, $4)", self.stream, after, last, rows)[
                 0
             ][0]
         )
@@ -167,19 +119,25 @@ class Ranges:
         columns: Sequence[str],
         tests: Iterable[dict[str, Any]] = (),
         uid: str | None = None,
+        tasks: int | None = None,
     ) -> list[Part]:
         """The queries that read from the seq `first` to `last`. A `first` of None means the earliest message.
+
+        They are at most `tasks`, or as many as the options say.
 
         Raises `InvalidInput` if retention has removed messages of this range and
         `fail_on_data_loss` is set.
         """
         options = self._options
-        begin = first if first is not None else self.start("earliest") + 1
-        rows = self.fetch(
+        tasks = tasks or options.partitions
+        if tasks is None:
+            begin = first if first is not None else self.start("earliest") + 1
+            tasks = task_count(last - begin + 1)
+        rows = self._queries.fetch(
             "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
             " $7::int, $8::text::uuid, $9, $10::text::text[])",
-            options.stream, first, last, _array(options.filters), options.where, json.dumps(list(tests)),
-            options.partitions or _task_count(last - begin + 1), uid, options.fail_on_data_loss, _array(columns),
+            self.stream, first, last, array(options.filters), options.where, json.dumps(list(tests)),
+            tasks, uid, options.fail_on_data_loss, array(columns),
         )  # fmt: skip
         return [Part(*row) for row in rows]
 
@@ -188,10 +146,42 @@ class Ranges:
 
         Raises `UnknownConsumer`, or `InvalidInput` if a worker uses the consumer.
         """
-        self.fetch("select headrace_internal.confirm_range($1, $2, $3)", self._options.stream, consumer, position)
+        self._queries.fetch("select headrace_internal.confirm_range($1, $2, $3)", self.stream, consumer, position)
 
 
-def _task_count(seqs: int) -> int:
+def remove_ended(queries: Queries, marks: Iterable[Marks]) -> None:
+    """Check which of the transactions that the marks wait for have ended, by one query for all of them."""
+    marks = [one for one in marks if one.open]
+    if marks:
+        waiting = frozenset().union(*(one.open for one in marks))
+        [(still_open,)] = queries.fetch(
+            "select headrace_internal.still_open_xids($1::text::text[])", "{" + ",".join(sorted(waiting)) + "}"
+        )
+        for one in marks:
+            one.ended(still_open or ())
+
+
+def settle(queries: Queries, wanted: Sequence[tuple[Ranges, int]], patience: float) -> None:
+    """Wait up to `patience` seconds until each range is resolved up to its seq.
+
+    It also raises their positions as far as they are resolved without waiting.
+    """
+    started = time.monotonic()
+    pause, longest = _PAUSE
+    for deadline in sorted({started + min(patience, _FALLBACK_DELAY), started + patience}):
+        while (left := _unresolved(wanted)) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(pause * 2, longest)
+            remove_ended(queries, [ranges.marks for ranges in left])
+        for ranges in left:
+            ranges.look()
+
+
+def _unresolved(wanted: Iterable[tuple[Ranges, int]]) -> list[Ranges]:
+    return [ranges for ranges, target in wanted if ranges.marks.position < target]
+
+
+def task_count(seqs: int) -> int:
     """The number of tasks for a number of seqs: the machine's cores, more for large ranges, fewer for small ones."""
     return max(1, min(-(-seqs // _MIN_SEQS_PER_TASK), max(os.cpu_count() or 1, -(-seqs // _MAX_SEQS_PER_TASK))))
 
@@ -200,8 +190,3 @@ def _edge(edge: Edge) -> tuple[str | None, int | None, str | None]:
     if isinstance(edge, datetime):
         return None, None, edge.isoformat()
     return (edge, None, None) if isinstance(edge, str) else (None, edge, None)
-
-
-def _array(texts: Iterable[str]) -> str:
-    """The texts as a Postgres array literal."""
-    return "{" + ",".join('"' + text.replace("\\", r"\\").replace('"', r"\"") + '"' for text in texts) + "}"

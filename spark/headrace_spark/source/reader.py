@@ -6,22 +6,26 @@ Postgres.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructType
 
-from headrace.model.errors import ConfigurationError, SchemaError, StoreUnavailable, UnknownStream
+from headrace.model.errors import InvalidInput, SchemaError, StoreUnavailable, UnknownStream
 from headrace.model.log import Log
+from headrace_spark.positions.sharing import packed
 from headrace_spark.source.connection import Place, connect, translated
-from headrace_spark.source.marks import Marks
-from headrace_spark.source.options import Options, check_order
+from headrace_spark.source.options import OTHERS, Options, check_order, edge_of
 from headrace_spark.source.pushdown import Pushed
-from headrace_spark.source.ranges import Ranges
+from headrace_spark.source.queries import Queries
+from headrace_spark.source.ranges import Ranges, settle, task_count
+from headrace_spark.source.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
 
 log = Log("headrace.spark")
 
@@ -32,78 +36,100 @@ A million messages of 200 bytes took 0.8 s over one connection with this size, a
 16 MiB.
 """
 
-TYPES: dict[str, DataType] = {
-    "key": StringType(),
-    "seq": LongType(),
-    "headers": StringType(),
-    "created_at": TimestampType(),
-    "data": StringType(),
-}
 
-SCHEMA = StructType([StructField(name, kind, name == "headers") for name, kind in TYPES.items()])
-"""The schema of a message in Spark. `data` and `headers` are JSON text, and `headers` is null if there are none."""
+class Piece(msgspec.Struct, frozen=True):
+    """A range of one stream, and the SQL that reads it."""
+
+    stream: str
+    query: str
 
 
 class RangePartition(InputPartition):
-    """A range of seqs for one task, with all that the task needs to read it on any machine."""
+    """The ranges of one task, with all that the task needs to read them on any machine, one after the other."""
 
-    def __init__(self, place: Place, stream: str, query: str) -> None:
+    def __init__(self, place: Place, pieces: Sequence[Piece]) -> None:
         self.place = place
-        self.stream = stream
-        self.query = query
+        self.pieces = tuple(pieces)
 
 
-def check_columns(schema: StructType) -> list[str]:
-    """The names of the requested columns. Raises `ConfigurationError` for an unknown column or a wrong type."""
-    known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
-    for field in schema.fields:
-        if TYPES.get(field.name) != field.dataType:
-            raise ConfigurationError(
-                f"A stream has no column {field.name} {field.dataType.simpleString()}. The columns are {known}. Leave out .schema(…) to read all of them."
-            )
-    if not schema.fields:
-        raise ConfigurationError(
-            f"The schema has no column. Name at least one of {known}, or leave out .schema(…) to read all of them."
-        )
-    return schema.fieldNames()
+class Wanted(msgspec.Struct, frozen=True):
+    """What is to be read of one stream.
+
+    Attributes:
+        first: the first seq, or None for the earliest message.
+        last: the last seq.
+        uid: the unique id that the stream must have.
+        tests: the filters that Spark pushes down.
+    """
+
+    ranges: Ranges
+    first: int | None
+    last: int
+    uid: str
+    tests: list[dict[str, object]] = []
+
+    def seqs(self) -> int:
+        """The number of seqs from the first message to the last."""
+        first = self.first if self.first is not None else self.ranges.start("earliest") + 1
+        return max(self.last - first + 1, 0)
 
 
-def read(partition: RangePartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+def partitions_of(options: Options, rows: Rows, wanted: Sequence[Wanted]) -> list[RangePartition]:
+    """Cut ranges of streams into partitions, each for one task and one connection.
+
+    Small ranges of several streams share a task.
+
+    Raises `InvalidInput` if retention has removed some of the messages, and `fail_on_data_loss` is set.
+    """
+    sizes = [one.seqs() for one in wanted]
+    total = max(sum(sizes), 1)
+    tasks = options.partitions or task_count(total)
+    parts: list[tuple[int, Piece]] = []
+    for one, size in zip(wanted, sizes, strict=True):
+        share = max(round(tasks * size / total), 1)
+        found = one.ranges.parts(one.first, one.last, rows.fetched, one.tests, one.uid, tasks=share)
+        parts += [(part.last - part.first + 1, Piece(one.ranges.stream, part.query)) for part in found]
+    return [RangePartition(options.place, pieces) for pieces in packed(parts, tasks)]
+
+
+def read(partition: RangePartition, rows: Rows) -> Iterator[pa.RecordBatch]:
     """Read the messages of a partition, in the order of their seqs.
-
-    The planner is kept from sorting. Each segment has an index in that order, even if the server
-    does not know the segment's size yet.
 
     Raises:
         UnknownStream: the stream was deleted meanwhile.
         InvalidInput: retention removed some of these messages meanwhile.
+        InvalidData: a payload doesn't fit the schema, and the mode is failfast.
         StoreUnavailable: the database can't be reached. A retry reads the same messages.
     """
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    url = partition.place.url
     connection = connect(partition.place, autocommit=False)
     try:
-        with (
-            translated(url),
-            connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor,
-        ):
-            # With read committed the snapshot is taken after the lock, and what
-            # `headrace_internal.require_range` sees is not older.
-            cursor.executescript(
-                "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
-            )
-            cursor.execute(partition.query)
-            for batch in cursor.fetch_record_batch():
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
-    except SchemaError as error:
-        raise UnknownStream(
-            f"The stream {partition.stream!r} was deleted while it was read. Start the read again."
-        ) from error
+        for piece in partition.pieces:
+            try:
+                with translated(partition.place.url):
+                    yield from rows.converted(_batches(connection, piece.query), piece.stream)
+                    connection.commit()
+            except SchemaError as error:
+                raise UnknownStream(
+                    f"The stream {piece.stream!r} was deleted while it was read. Start the read again."
+                ) from error
     finally:
         connection.close()
+
+
+def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a query.
+
+    The planner is kept from sorting. Each segment has an index in that order, even if the server
+    does not know the segment's size yet.
+    """
+    with connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor:
+        # With read committed the snapshot is taken after the lock, and what
+        # `headrace_internal.require_range` sees is not older.
+        cursor.executescript(
+            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
+        )
+        cursor.execute(query)
+        yield from cursor.fetch_record_batch()
 
 
 class _PushFilters:
@@ -129,21 +155,20 @@ class HeadraceReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         check_order(options)
         self._options = options
-        self._schema = schema
-        self._columns = check_columns(schema)
-        self._pushed = Pushed()
+        self._rows = Rows(schema, options)
+        self._pushed = Pushed(columns=self._rows.pushable)
         self.pushFilters = _PushFilters(self._push)  # type: ignore[method-assign]
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Push down the filters that the database evaluates with the same result."""
-        ranges = Ranges(self._options)
+        queries = Queries(self._options.place)
         try:
-            return list(self._pushed.push(filters, ranges.compares_bytes))
+            return list(self._pushed.push(filters, queries.compares_bytes))
         finally:
-            ranges.close()
+            queries.close()
 
     def partitions(self) -> list[InputPartition]:
-        """Determine how far the stream is complete, and cut that range into partitions.
+        """Determine how far the streams are complete, and cut their ranges into partitions.
 
         Raises:
             UnknownStream: no stream has that name.
@@ -151,56 +176,74 @@ class HeadraceReader(DataSourceReader):
             StoreUnavailable: the database can't be reached, or a transaction still publishes below
                 an explicit end.
         """
-        options, pushed = self._options, self._pushed
-        ranges = Ranges(options)
+        options = self._options
+        queries = Queries(options.place)
         try:
-            uid = ranges.uid()
-            last = _last(ranges, options, pushed.last)
-            if last < max(pushed.first, 1):
-                return [InputPartition(None)]
-            first = None if options.start == "earliest" else ranges.start(options.start) + 1
-            if pushed.first > 1:
-                first = max(first or ranges.start("earliest") + 1, pushed.first)
-            parts = ranges.parts(first, last, self._columns, pushed.tests, uid)
-            return [RangePartition(options.place, options.stream, part.query) for part in parts] or [
-                InputPartition(None)
-            ]
+            streams = queries.streams(options)
+            _check_edges(options, {one.name for one in streams})
+            ranges = [(Ranges(queries, options, one.name), one.uid) for one in streams]
+            lasts = _lasts(queries, [one for one, _ in ranges], options, self._pushed.last)
+            wanted = [self._wanted(one, uid, last) for (one, uid), last in zip(ranges, lasts, strict=True)]
+            found = partitions_of(options, self._rows, [one for one in wanted if one is not None])
+            return list(found) or [InputPartition(None)]
         finally:
-            ranges.close()
+            queries.close()
+
+    def _wanted(self, ranges: Ranges, uid: str, last: int) -> Wanted | None:
+        """What is to be read of one stream, or None for nothing."""
+        pushed = self._pushed
+        if last < max(pushed.first, 1):
+            return None
+        start = edge_of(self._options.start, ranges.stream, "earliest")
+        first = None if start == "earliest" else ranges.start(start) + 1
+        if pushed.first > 1:
+            first = max(first or ranges.start("earliest") + 1, pushed.first)
+        return Wanted(ranges, first, last, uid, pushed.tests)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one partition."""
-        return read(partition, self._schema) if isinstance(partition, RangePartition) else iter(())
+        return read(partition, self._rows) if isinstance(partition, RangePartition) else iter(())
 
 
-def _last(ranges: Ranges, options: Options, limit: int) -> int:
-    """The last seq to read, at most `limit`.
+def _check_edges(options: Options, names: set[str]) -> None:
+    for option, edges in (("start", options.start), ("end", options.end)):
+        if isinstance(edges, dict) and (unread := sorted(set(edges) - names - {OTHERS})):
+            raise InvalidInput(
+                f"{option} names {unread[0]!r}, which streamPattern={options.pattern!r} does not match. Correct one of them."
+            )
+
+
+def _lasts(queries: Queries, streams: Sequence[Ranges], options: Options, limit: int) -> list[int]:
+    """The last seq of each stream to read, at most `limit`.
 
     It is the requested end, or else the position that is complete once the current publishers have
     ended or the settle timeout has passed.
     """
-    wanted = ranges.end(options.end)
-    marks = Marks()
-    drawn = ranges.mark(marks)
-    target = min(drawn if wanted is None else wanted, limit)
-    if not ranges.settle(marks, target, options.settle_timeout):
-        _report_incomplete(ranges, options, marks, target, wanted)
-        target = marks.position
-    # For a time, the end is before the first later message. An earlier message with such a time may
-    # have appeared meanwhile.
-    last = ranges.end(options.end)
-    return target if last is None else min(last, target)
+    edges = [edge_of(options.end, one.stream, "latest") for one in streams]
+    wanted = [one.end(edge) for one, edge in zip(streams, edges, strict=True)]
+    drawn = [one.mark() for one in streams]
+    targets = [min(last if end is None else end, limit) for last, end in zip(drawn, wanted, strict=True)]
+    settle(queries, list(zip(streams, targets, strict=True)), options.settle_timeout)
+    lasts = []
+    for one, edge, end, target in zip(streams, edges, wanted, targets, strict=True):
+        if one.marks.position < target:
+            _report_incomplete(one, options, target, end)
+        # For a time, the end is before the first later message. An earlier message with such a time may
+        # have appeared meanwhile.
+        last = one.end(edge)
+        lasts.append(min(target, one.marks.position, target if last is None else last))
+    return lasts
 
 
-def _report_incomplete(ranges: Ranges, options: Options, marks: Marks, target: int, wanted: int | None) -> None:
+def _report_incomplete(ranges: Ranges, options: Options, target: int, wanted: int | None) -> None:
     """Log that a transaction still publishes. Raises `StoreUnavailable` instead if the end was explicit."""
-    publishers = ranges.holders(marks)
+    publishers, position = ranges.holders(), ranges.marks.position
     if wanted is not None:
         raise StoreUnavailable(
-            f"The stream {options.stream!r} is complete up to seq {marks.position}, and not up to {target}, since a transaction"
+            f"The stream {ranges.stream!r} is complete up to seq {position}, and not up to {target}, since a transaction"
             f" still publishes after {options.settle_timeout:g} s ({publishers}). Try again, or end that transaction."
         )
     log.warning(
-        "stream not complete", stream=options.stream, seq=marks.position, last_seq=target,
+        "stream not complete", stream=ranges.stream, seq=position, last_seq=target,
         seconds=options.settle_timeout, publishers=publishers, hint="the read ends at seq",
     )  # fmt: skip

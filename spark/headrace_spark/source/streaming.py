@@ -1,161 +1,189 @@
-"""Streaming reader: a stream as a streaming DataFrame, micro-batch by micro-batch.
+"""Streaming reader: streams as a streaming DataFrame, micro-batch by micro-batch.
 
-An offset is {"stream": the stream's unique id, "position": a seq}. Everything up to that seq was
-resolved before Spark wrote it down. So the messages between two offsets are the same whenever they
-are read, and a restarted query continues exactly where it stopped.
+`offsets` describes the offsets. Everything up to an offset was resolved before Spark wrote it down. So the messages between
+two offsets are the same whenever they are read, and a restarted query continues exactly where it stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
-from headrace.model.log import Log
-from headrace_spark.source.marks import Marks
+from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace_spark.positions.offsets import Position, parse, written
+from headrace_spark.positions.sharing import shares
+from headrace_spark.source.following import Streams
 from headrace_spark.source.options import Options
-from headrace_spark.source.ranges import Ranges
-from headrace_spark.source.reader import RangePartition, check_columns, read
+from headrace_spark.source.queries import Queries
+from headrace_spark.source.reader import RangePartition, Wanted, partitions_of, read
+from headrace_spark.source.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-log = Log("headrace.spark")
-
-SETTLE_SECONDS = 0.25
-"""Seconds that a micro-batch waits for publishers in progress.
-
-Most of them take milliseconds. The messages of a longer one are read by a later micro-batch.
-"""
+_NO_LIMIT = 2**63 - 1
 
 
 class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader behind `spark.readStream.format("headrace")`.
 
     It lives in a process of its own beside the driver, as long as the query does.
+
+    Args:
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
         if options.end != "latest":
             raise ConfigurationError(
                 f"end={options.end} is not supported by a streaming query. Use spark.read, or trigger(availableNow=True), which stops"
                 " at the current end."
             )
         self._options = options
-        self._schema = schema
-        self._columns = check_columns(schema)
-        self._ranges = Ranges(options, patience=options.settle_timeout)
-        self._marks = Marks()
-        self._drawn = 0  # the last seq drawn, by the newest mark
-        self._target: int | None = None  # with AvailableNow, where the run stops
-        self._uid: str | None = None
-        self._confirmed = -1
+        self._rows = Rows(schema, options)
+        self._queries = Queries(options.place, patience=options.settle_timeout)
+        self._streams = Streams(self._queries, options)
+        self._targets: dict[str, int] | None = None  # with AvailableNow, where the run stops
+        self._clock = clock
+        self._began: float | None = None  # when the last micro-batch was planned
+        self._turn = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The position where a new query begins.
+        """The positions where a new query begins.
 
         If it begins at the earliest message, messages that are removed before the first read don't
         count as lost.
         """
-        begin = self._offset(self._ranges.start(self._options.start))
-        return {**begin, "earliest": True} if self._options.start == "earliest" else begin
+        return self._written(self._streams.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The read limit, from the option `maxRows`."""
-        max_rows = self._options.max_rows
-        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+        """The read limit, from the options `maxRows` and `minRows`.
+
+        Spark overrides it with `ReadAllAvailable` where a trigger has to read everything, and then neither counts.
+        """
+        options = self._options
+        if options.max_rows is None and options.min_rows is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(options.max_rows or _NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Store the position where the stream ends now, for `trigger(availableNow=True)`.
+        """Store the positions where the streams end now, for `trigger(availableNow=True)`.
 
         It first waits until the current publishers have ended or the settle timeout has passed.
         """
-        self._drawn = self._ranges.mark(self._marks)
-        if not self._ranges.settle(self._marks, self._drawn, self._options.settle_timeout):
-            log.warning(
-                "stream not complete", stream=self._options.stream, seq=self._marks.position, last_seq=self._drawn,
-                seconds=self._options.settle_timeout, publishers=self._ranges.holders(self._marks), hint="the run ends at seq",
-            )  # fmt: skip
-        self._target = self._marks.position
+        self._targets = self._streams.ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The offset up to which the next micro-batch reads.
 
         Raises:
-            UnknownStream: the stream was deleted, even if there is a new one of its name.
-            InvalidInput: the checkpoint is ahead of the stream, as after a restore of the database
+            UnknownStream: a stream was deleted, even if there is a new one of its name.
+            InvalidInput: the checkpoint is ahead of a stream, as after a restore of the database
                 from an older backup.
         """
-        after = self._position(start)
-        self._confirm(after)
-        last = self._resolved(after) if self._target is None else self._target
-        if self._drawn < after and self._options.fail_on_data_loss:
-            raise InvalidInput(
-                f"The checkpoint has read the stream {self._options.stream!r} up to seq {after}, and its last one is {self._drawn}. The database"
-                " is older than the checkpoint. Start again with a new checkpoint."
-            )
-        if last > after and isinstance(limit, ReadMaxRows):
-            last = self._ranges.limit(after, last, limit.max_rows)
-        return self._offset(last) if last > after else start
+        before = parse(start)
+        current = self._streams.current(before)
+        self._streams.confirm(one for one in current.values() if one.uid in before)
+        ends = self._ends(current)
+        self._check_not_ahead(current)
+        if isinstance(limit, ReadMaxRows):
+            if self._waits(current, ends):
+                return start
+            ends = self._limited(current, ends, limit.max_rows)
+        after = [_moved(one, ends.get(one.uid, 0)) for one in current.values()]
+        # A stream that has joined counts from its first message on.
+        after = [one for one in after if one.uid in before or one.seq > 0]
+        if [(one.uid, one.seq) for one in after] == [(one.uid, one.seq) for one in before.values()]:
+            return start
+        self._began = self._clock()
+        return self._written(after)
 
-    def _resolved(self, after: int) -> int:
-        self._marks.raise_to(after)
-        self._drawn = self._ranges.mark(self._marks)
-        if self._drawn > after:
-            self._ranges.settle(self._marks, after + 1, SETTLE_SECONDS)
-        return self._marks.position
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The last seqs that were drawn, for the query's progress report. What lies between them and the end offset is the lag."""
+        found = sorted(self._streams.last.values(), key=lambda one: one.name)
+        if not found:
+            return None
+        offset = self._written(found)
+        return {**offset, "name": found[0].name} if self._options.single else offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Cut the range between two offsets into partitions.
+        """Cut the ranges between two offsets into partitions.
 
-        Raises `InvalidInput` if retention has removed some of its messages. See `failOnDataLoss`.
+        Raises `InvalidInput` if retention has removed some of their messages. See `failOnDataLoss`.
         """
-        first, last = self._position(start) + 1, self._position(end)
-        if first > last:
-            return []
-        begin = None if start.get("earliest") else first
-        parts = self._ranges.parts(begin, last, self._columns, uid=start["stream"])
-        return [RangePartition(self._options.place, self._options.stream, part.query) for part in parts]
+        before = parse(start)
+        wanted = []
+        for one in self._streams.named(list(parse(end).values())):
+            begin = before.get(one.uid)
+            first = 1 if begin is None else begin.seq + 1
+            if one.seq >= first:
+                earliest = begin is None or begin.earliest
+                wanted.append(Wanted(self._streams.ranges(one), None if earliest else first, one.seq, one.uid))
+        return list(partitions_of(self._options, self._rows, wanted))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one partition."""
         assert isinstance(partition, RangePartition)
-        return read(partition, self._schema)
+        return read(partition, self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the named consumer, if any, to the offset that Spark has finished."""
-        self._confirm(self._position(end))
-
-    def _confirm(self, position: int) -> None:
         # Spark commits a micro-batch only when there is another one. But once it asks for the next
-        # one, the previous one is finished too.
-        if self._options.consumer is not None and position > self._confirmed:
-            self._ranges.confirm(self._options.consumer, position)
-            self._confirmed = position
+        # one, the previous one is finished too. So `latestOffset` does the same.
+        self._streams.confirm(self._streams.named(list(parse(end).values())))
 
     def stop(self) -> None:
         """Close the connection when the query has ended."""
-        self._ranges.close()
+        self._queries.close()
 
-    def _offset(self, position: int) -> dict[str, Any]:
-        if self._uid is None:
-            self._uid = self._ranges.uid()
-        return {"stream": self._uid, "position": position}
+    def _ends(self, current: Mapping[str, Position]) -> dict[str, int]:
+        """The position up to which each stream may be read now."""
+        if self._targets is None:
+            return self._streams.resolve(current.values())
+        return {uid: max(one.seq, self._targets.get(uid, 0)) for uid, one in current.items()}
 
-    def _position(self, offset: dict[str, Any]) -> int:
-        uid = self._ranges.uid()
-        if offset["stream"] != uid:
-            raise UnknownStream(
-                f"The stream {self._options.stream!r} was deleted and created again. The checkpoint belongs to the deleted one."
-                " Start again with a new checkpoint."
-            )
-        self._uid = uid
-        return int(offset["position"])
+    def _check_not_ahead(self, current: Mapping[str, Position]) -> None:
+        for uid, one in current.items():
+            last = self._streams.last[uid].seq
+            if last < one.seq and self._options.fail_on_data_loss:
+                raise InvalidInput(
+                    f"The checkpoint has read the stream {one.name!r} up to seq {one.seq}, and its last one is {last}. The database"
+                    " is older than the checkpoint. Start again with a new checkpoint."
+                )
+
+    def _waits(self, current: Mapping[str, Position], ends: Mapping[str, int]) -> bool:
+        """Whether the micro-batch waits for more messages. The first one and an AvailableNow run don't."""
+        wanted = self._options.min_rows
+        if wanted is None or self._targets is not None or self._began is None:
+            return False
+        if self._clock() - self._began >= self._options.max_trigger_delay:
+            return False
+        return sum(max(end - current[uid].seq, 0) for uid, end in ends.items()) < wanted
+
+    def _limited(self, current: Mapping[str, Position], ends: Mapping[str, int], rows: int) -> dict[str, int]:
+        """The ends with at most so many messages before them. Each stream with news has a share."""
+        available = {uid: end - current[uid].seq for uid, end in ends.items()}
+        if sum(max(count, 0) for count in available.values()) <= rows:
+            return dict(ends)
+        self._turn += 1
+        found = {}
+        for uid, share in shares(available, rows, self._turn).items():
+            found[uid] = self._streams.ranges(current[uid]).limit(current[uid].seq, ends[uid], share)
+        return found
+
+    def _written(self, positions: list[Position]) -> dict[str, Any]:
+        return written(positions, single=self._options.single)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickling. Tasks get a copy to read with, without the connection."""
-        return {**self.__dict__, "_ranges": None, "_marks": None}
+        return {**self.__dict__, "_queries": None, "_streams": None, "_clock": None}
+
+
+def _moved(position: Position, end: int) -> Position:
+    """The position at the end, if that is further on."""
+    return position if end <= position.seq else Position(position.uid, end, name=position.name)

@@ -147,6 +147,16 @@ begin
     return v_at;
 end $$;
 
+-- Return the streams of these names, or those whose whole names match a regular expression, each with the last seq that
+-- was drawn. At most p_limit.
+create or replace function headrace_internal.range_streams(p_names text[], p_pattern text, p_limit bigint)
+returns table (name text, uid text, last bigint)
+language sql as $$
+    select s.name, s.uid::text, headrace_internal.last_drawn_seq(s) from headrace_internal.streams as s
+    where s.name = any (p_names) or s.name ~ ('^(?:' || p_pattern || ')$')
+    order by s.name limit p_limit
+$$;
+
 -- Where a range begins or ends.
 
 -- Return the position before the first message of a range. p_edge: 'earliest' or 'latest'. Otherwise the range begins
@@ -248,9 +258,43 @@ begin
     return case when v_all = '{}' then 'true' else array_to_string(v_all, ' and ') end;
 end $$;
 
--- Split the messages from p_first to p_last into at most p_partitions ranges, evenly by seq, from the first segment
--- on. Each query is complete, and every literal in it is quoted here (%L). So the reader passes no arguments, and can
--- run it as COPY (…) TO STDOUT.
+-- Return the first seqs of at most p_parts ranges, from p_first to p_last, with about the same number of messages each.
+--
+-- Seqs may be sparse: with one_message_per_key a key's older seqs are gone, retention trims the beginning, and publishes
+-- are rolled back. So the ranges are cut where the messages of a sample of pages are, and evenly by seq where there
+-- are few seqs or the sample has few messages. Any cut is correct.
+create or replace function headrace_internal.range_cuts(p_stream headrace_internal.streams, p_first bigint, p_last bigint, p_parts int)
+returns setof bigint
+language plpgsql as $$
+declare
+    c_least_seqs  constant bigint := 100000;    -- with fewer a sample is not worth it
+    c_pages       constant int := 40;           -- to be sampled for each range
+    c_most_pages  constant int := 4000;
+    c_rows        constant int := 20;           -- that the sample needs for each range
+    v_pages       bigint;
+    v_sample      bigint[];
+begin
+    if p_parts > 1 and p_last - p_first >= c_least_seqs then
+        select sum(pg_relation_size(relation::regclass)) / current_setting('block_size')::int into v_pages from (
+            select relation from headrace_internal.segments
+            where stream_id = p_stream.id and lower <= p_last and (upper is null or upper > p_first)
+            union all
+            select p_stream.relation where p_stream.one_message_per_key) as tables;
+        execute format('select array_agg(seq order by seq) from %s tablesample system (%s) where seq between $1 and $2', p_stream.relation,
+                       least(100, 100.0 * least(p_parts * c_pages, c_most_pages) / greatest(v_pages, 1)))
+            into v_sample using p_first, p_last;
+        if cardinality(v_sample) >= p_parts * c_rows then
+            return query select distinct case when i = 0 then p_first else v_sample[1 + (i::bigint * cardinality(v_sample) / p_parts)::int] end
+                from generate_series(0, p_parts - 1) as i order by 1;
+            return;
+        end if;
+    end if;
+    return query select generate_series(p_first, p_last, greatest(ceil((p_last - p_first + 1)::numeric / greatest(p_parts, 1))::bigint, 1));
+end $$;
+
+-- Split the messages from p_first to p_last into at most p_partitions ranges of about the same number of messages, from
+-- the first segment on. Each query is complete, and every literal in it is quoted here (%L). So the reader passes no
+-- arguments, and can run it as COPY (…) TO STDOUT.
 -- p_first: null for the first message that exists. p_uid: the uid of the stream as it was known before, null for any.
 -- p_fail: whether to raise if messages at the beginning were removed, now and while the ranges are read. p_columns:
 -- which columns, and in which order.
@@ -273,7 +317,6 @@ declare
     v_last       bigint := p_last;
     v_condition  text;
     v_columns    text;
-    v_width      bigint;
 begin
     if v_stream.uid <> p_uid then
         raise exception using errcode = 'HR001', message = format(
@@ -291,13 +334,14 @@ begin
     select string_agg(case when name in ('data', 'headers') then format('%1$I::text as %1$I', name) else quote_ident(name) end, ', ' order by place)
         into v_columns from unnest(p_columns) with ordinality as c(name, place)
         where name in ('key', 'seq', 'headers', 'created_at', 'data');
-    v_width := greatest(ceil((v_last - v_first + 1)::numeric / greatest(p_partitions, 1)), 1);
     return query
-        select f, least(f + v_width - 1, v_last), format(
+        select f, l, format(
             'select %s from %s where seq between %s and %s%s order by seq limit headrace_internal.require_range(%s, %L, %L)',
-            v_columns, v_stream.relation, f, least(f + v_width - 1, v_last), ' and ' || nullif(v_condition, ''), v_stream.id,
-            case when p_fail then f end, p_first is not null)
-        from generate_series(v_first, v_last, v_width) as f;
+            v_columns, v_stream.relation, f, l, ' and ' || nullif(v_condition, ''), v_stream.id, case when p_fail then f end, p_first is not null)
+        from (
+            select cut, coalesce(lead(cut) over (order by cut) - 1, v_last)
+            from headrace_internal.range_cuts(v_stream, v_first, v_last, p_partitions) as cuts(cut)) as parts(f, l)
+        where f <= v_last order by f;
 end $$;
 
 -- Raise if the stream no longer exists, or if messages from p_first on were removed (null: ignore removals).

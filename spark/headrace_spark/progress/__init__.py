@@ -1,0 +1,5 @@
+"""What streaming queries report of themselves: how far they lag behind their streams, and how fast they are."""
+
+from headrace_spark.progress.listener import LagReport, report_lag
+
+__all__ = ["LagReport", "report_lag"]

@@ -1,0 +1,144 @@
+"""Listens to the streaming queries of a session, and reports their lag in the log and as OpenTelemetry metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from headrace.app import settings
+from headrace.model.durations import seconds
+from headrace.model.log import Log
+from headrace.telemetry import Telemetry
+from headrace_spark.progress.lag import lags
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+    from headrace.telemetry.instrumentation import Instrumentation
+
+log = Log("headrace.spark")
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the last progress of each running query that reads streams.
+
+    Args:
+        log_every: seconds between two log lines of a query.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, log_every: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log_every = log_every
+        self._clock = clock
+        self._lock = Lock()
+        self._queries: dict[str, dict[str, Any]] = {}
+        self._logged: dict[str, float] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """A query has started. It counts from its first progress on."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Keep what a query reports of its streams."""
+        progress = event.progress
+        found = [lag for source in progress.sources for lag in lags(source)]
+        if not found:
+            return
+        run, name = str(progress.runId), progress.name or str(progress.id)
+        now = self._clock()
+        with self._lock:
+            self._queries[run] = {"name": name, "streams": [msgspec.to_builtins(one) for one in found]}
+            due = now - self._logged.get(run, float("-inf")) >= self._log_every
+            if due:
+                self._logged[run] = now
+        if due:
+            for one in found:
+                log.info(
+                    "streaming query", query=name, stream=one.stream, seq=one.position, lag=one.lag,
+                    arriving=round(one.input_rate, 1), processed=round(one.processed_rate, 1),
+                )  # fmt: skip
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """A query waits for news. What it last reported still counts."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Forget a query that has ended."""
+        with self._lock:
+            self._queries.pop(str(event.runId), None)
+            self._logged.pop(str(event.runId), None)
+
+    def statistics(self) -> dict[str, Any]:
+        """The last report of each running query: its name, and of each of its streams the position, the lag and the rates."""
+        with self._lock:
+            return {"queries": dict(self._queries)}
+
+
+class LagReport:
+    """The report of a session's lag, until it is stopped."""
+
+    def __init__(
+        self, spark: SparkSession, listener: LagListener, instrumentation: Instrumentation | None = None
+    ) -> None:
+        self._spark: SparkSession | None = spark
+        self._listener = listener
+        self._instrumentation = instrumentation
+
+    def statistics(self) -> dict[str, Any]:
+        """The last report of each running query. See `LagListener.statistics`."""
+        return self._listener.statistics()
+
+    def stop(self) -> None:
+        """Stop listening, and send the metrics that are left. A second call does nothing."""
+        spark, self._spark = self._spark, None
+        if spark is None:
+            return
+        spark.streams.removeListener(self._listener)
+        if self._instrumentation is not None:
+            anyio.run(self._instrumentation.stop)
+
+
+def report_lag(
+    spark: SparkSession, *, telemetry: Telemetry | str | bool | None = None, log_every: str | float = "10s"
+) -> LagReport:
+    """Report how far the session's streaming queries lag behind their streams, in the log and as metrics.
+
+    The metrics are `headrace.spark.query.lag`, `headrace.spark.query.input_rate` and `headrace.spark.query.processed_rate`. They
+    are as of the last progress that Spark reported, which it does after each micro-batch. A query with the option `consumer` has
+    a live lag too, in the metrics of that consumer.
+
+    Args:
+        spark: the session, on a master or of Spark Connect.
+        telemetry: where metrics go, as for `App`. By default the setting counts (`HEADRACE_TELEMETRY`).
+        log_every: interval between two log lines of a query, as seconds or text such as "10s".
+
+    Returns:
+        The report. Its `stop` ends it, and it ends with the process.
+
+    Raises:
+        ConfigurationError: a setting or `log_every` is invalid, or OpenTelemetry is not installed.
+    """
+    wanted = Telemetry.of(settings.read({}).telemetry if telemetry is None else telemetry)
+    listener = LagListener(seconds(log_every, "log_every"))
+    instrumentation = None
+    if wanted is not None:
+        from headrace.telemetry.starting import start  # not imported while telemetry is off
+
+        instrumentation = start(wanted, listener.statistics)
+    try:
+        spark.streams.addListener(listener)
+    except BaseException:
+        if instrumentation is not None:
+            anyio.run(partial(instrumentation.stop))
+        raise
+    return LagReport(spark, listener, instrumentation)

@@ -1,0 +1,57 @@
+"""The lag of streaming queries, from Spark's progress reports."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace_spark.progress.lag import Lag, lags
+from headrace_spark.progress.listener import LagListener
+from tests.support.readers import Clock
+
+
+def source(end: Any, latest: Any, rate: float | None = 2.0) -> Any:
+    texts = [None if one is None else json.dumps(one) for one in (end, latest)]
+    return SimpleNamespace(
+        endOffset=texts[0], latestOffset=texts[1], inputRowsPerSecond=rate, processedRowsPerSecond=rate
+    )
+
+
+def several(**positions: int) -> dict[str, Any]:
+    return {"streams": {name: {"stream": f"uid of {name}", "position": seq} for name, seq in positions.items()}}
+
+
+def test_lag_is_what_lies_between_the_offsets() -> None:
+    one = source({"stream": "u", "position": 7}, {"stream": "u", "position": 10, "name": "orders"})
+    assert lags(one) == [Lag("orders", 7, 3, 2.0, 2.0)]
+    # A stream that has just joined was not read yet. A checkpoint that is ahead has no lag.
+    found = lags(source(several(b=5, c=9), several(a=4, b=5, c=8), rate=float("nan")))
+    assert [(one.stream, one.position, one.lag, one.input_rate) for one in found] == [
+        ("a", 0, 4, 0.0), ("b", 5, 0, 0.0), ("c", 9, 0, 0.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("offset", [None, 17, "text", {"orders": {"0": 23}}, [1]])
+def test_sources_of_other_kinds_are_passed_over(offset: Any) -> None:
+    assert lags(source(offset, offset, rate=None)) == []
+
+
+def test_a_query_is_logged_now_and_then_and_forgotten_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    listener = LagListener(10.0, clock=lambda: clock.now.timestamp())
+    report = source(several(orders=1), several(orders=5))
+    event: Any = SimpleNamespace(progress=SimpleNamespace(runId="r", id="i", name=None, sources=[report]))
+    other: Any = SimpleNamespace(progress=SimpleNamespace(runId="x", id="x", name="x", sources=[source(None, None)]))
+    with caplog.at_level("INFO", logger="headrace.spark"):
+        for seconds in (0, 9, 1):
+            clock.advance(seconds)
+            listener.onQueryProgress(event)
+            listener.onQueryProgress(other)
+    assert len([record for record in caplog.records if record.message.startswith("streaming query")]) == 2
+    [query] = listener.statistics()["queries"].values()
+    assert (query["name"], query["streams"][0]["lag"]) == ("i", 4)
+    listener.onQueryTerminated(SimpleNamespace(runId="r"))  # type: ignore[arg-type]
+    assert listener.statistics() == {"queries": {}}
