@@ -131,7 +131,8 @@ class Database:
             owner.
         owns: whether its role is a member of the owner of the schema, which existed when the database was opened.
         maintains: whether its role may do the maintenance of all streams.
-        direct_statements: the statements that publish to streams by their own functions, by stream. `publish` keeps them.
+        direct_statements: the statements that publish to streams by their own functions, by stream. None for a stream whose
+            functions can't be called. `publish` keeps them.
         waiting: how many calls wait for a connection of the pool.
         holds: the maximum number of open transactions of handlers and services. They last as long as user
             code runs, so they may not use all connections. The rest is kept for leasing, settling and
@@ -150,7 +151,7 @@ class Database:
         self.granted = False
         self.owns = False
         self.maintains = True
-        self.direct_statements: dict[str, tuple[str, str]] = {}
+        self.direct_statements: dict[str, tuple[str, str] | None] = {}
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)

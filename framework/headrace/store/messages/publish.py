@@ -139,8 +139,9 @@ async def publish_many(
 async def _directly(database: Database, stream: str, many: bool, *arguments: Any) -> Any:
     """Call the stream's own function if it was published to before. If that is missing, as after a restore of an older
     schema or the deletion of the stream, or may not be called, nothing was done, and the function for all streams decides.
+    If that succeeds, it is called from then on.
     """
-    direct = database.direct_statements
+    direct, general = database.direct_statements, _PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN
     if (statements := direct.get(stream)) is not None:
         try:
             return await database.fetchval(statements[many], *arguments)
@@ -148,14 +149,17 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
             if not isinstance(error.__cause__, (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)):
                 raise
             direct.pop(stream, None)
-            return await database.fetchval(_PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN, stream, *arguments)
-    result = await database.fetchval(_PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN, stream, *arguments)
-    if len(direct) >= MAX_DIRECT:
-        direct.clear()  # when they go round more streams than that, hardly any is found here
-    direct[stream] = (
-        _OF_STREAM.format(_quoted(f"{stream}.publish_one")),
-        _OF_STREAM_MANY.format(_quoted(f"{stream}.publish")),
-    )
+            result = await database.fetchval(general, stream, *arguments)
+            direct[stream] = None
+            return result
+    result = await database.fetchval(general, stream, *arguments)
+    if stream not in direct:
+        if len(direct) >= MAX_DIRECT:
+            direct.clear()  # when they go round more streams than that, hardly any is found here
+        direct[stream] = (
+            _OF_STREAM.format(_quoted(f"{stream}.publish_one")),
+            _OF_STREAM_MANY.format(_quoted(f"{stream}.publish")),
+        )
     return result
 
 

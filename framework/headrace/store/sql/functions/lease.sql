@@ -153,9 +153,10 @@ begin
     if (v_found.others or p_stream.one_message_per_key and v_found.held > 0) and p_consumer.ordered then
         -- With one message per key, an owner gets the next message of a key only after it has settled the previous
         -- one.
-        select array_agg(hash) into v_leases.busy from headrace_internal.leases as l cross join unnest(l.hashes) as hash
-            where l.consumer_id = p_consumer.id and l.lease_id >= p_floor
-              and (l.owner <> p_owner or p_stream.one_message_per_key);
+        select array_agg(hash) into v_leases.busy
+            from (select unnest(hashes) as hash from headrace_internal.leases
+                  where consumer_id = p_consumer.id and lease_id >= p_floor
+                    and (owner <> p_owner or p_stream.one_message_per_key)) as l;
     end if;
     return v_leases;
 end $$;

@@ -83,8 +83,8 @@ begin
         select array_agg(hash), (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq),
                (select seq from headrace_internal.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
             into v_busy, v_state.parked, v_state.blocked
-            from headrace_internal.leases as l cross join unnest(l.hashes) as hash
-            where l.consumer_id = p_consumer.id and l.lease_id >= p_cursor.lease_floor and l.owner <> p_owner;
+            from (select unnest(hashes) as hash from headrace_internal.leases
+                  where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor and owner <> p_owner) as l;
         if v_state.parked is not null or v_state.blocked is not null then
             return null;
         end if;
