@@ -77,7 +77,8 @@ def _drive(server: str, dsn: str, directory: Path, **variables: str) -> Any:
         cwd=directory, capture_output=True, text=True, timeout=PATIENCE, check=False,
         env=environment(PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]), JAVA_HOME="/nowhere", PATH="/nowhere", **variables),
     )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
+    said = [line for line in ended.stderr.splitlines() if "waiting for executors" not in line]  # as on a slow machine
+    assert (ended.returncode, said) == (0, [])
     return json.loads(ended.stdout)
 
 
