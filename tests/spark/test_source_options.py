@@ -17,6 +17,7 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace.model.text.masking import masked
+from headrace_spark.source import connection
 from headrace_spark.source.connection import connect, fetch, with_defaults
 from headrace_spark.source.options import Options, check_order
 
@@ -163,3 +164,23 @@ def test_a_connection_notices_that_its_server_vanished_unless_the_url_says_other
 ) -> None:
     conninfo = pytest.importorskip("psycopg.conninfo")
     assert found.items() <= conninfo.conninfo_to_dict(with_defaults(url)).items()
+
+
+def test_a_process_asks_for_the_types_of_a_database_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver reads the whole catalogue for them, which costs more than a task's own queries."""
+    import adbc_driver_postgresql
+
+    made: list[str] = []
+    make = adbc_driver_postgresql.connect
+    monkeypatch.setattr(adbc_driver_postgresql, "connect", lambda url: made.append(url) or make(url))
+    monkeypatch.setattr(connection, "_MAX_DATABASES", 2)
+    monkeypatch.setattr(connection, "_databases", {})
+    opened = [connect(dsn) for _ in range(3)]
+    assert len(made) == 1
+    opened += [connect(f"{dsn}&application_name=other{n}") for n in range(3)]
+    assert (len(made), len(connection._databases)) == (4, 2)
+    for n, one in enumerate(opened):  # also those of a database that is not kept any more
+        assert fetch(one, dsn, "select $1::int", n) == [(n,)]
+        one.close()
+    with connect(dsn) as again:
+        assert fetch(again, dsn, "select 1") == [(1,)]

@@ -33,6 +33,7 @@ from headrace.model.errors import (
 from headrace.model.text.masking import masked, masked_text
 
 if TYPE_CHECKING:
+    from adbc_driver_manager import AdbcDatabase
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
 
     from headrace.embedded import ServerHandle
@@ -105,7 +106,7 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
     """
     place = Place(place) if isinstance(place, str) else place
     try:
-        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]
+        from adbc_driver_manager import AdbcConnection, dbapi
     except ImportError as error:
         raise ConfigurationError(
             "The package adbc-driver-postgresql is not installed. Spark reads Postgres with it. Run pip install 'headrace[spark]'."
@@ -114,7 +115,43 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
         _keep_running(place.embedded)
     url = with_defaults(place.url)
     with translated(place.url):
-        return dbapi.connect(url, autocommit=autocommit)
+        database = _database(url)
+        connection: Any = dbapi.Connection
+        return connection(database, AdbcConnection(database.handle), autocommit=autocommit)
+
+
+class _Database:
+    """A database of the driver that outlives the connections to it.
+
+    To make one, the driver opens a connection of its own and reads all types and all columns of all tables, which takes
+    many times as long as to connect. It holds no connection afterwards, and types that are made later don't matter: only
+    built-in ones are read.
+    """
+
+    def __init__(self, handle: AdbcDatabase) -> None:
+        self.handle = handle
+
+    def close(self) -> None:
+        """Called when a connection is closed. The database stays."""
+
+
+_MAX_DATABASES = 16
+"""Maximum number of databases that a process keeps. Above it the oldest one is made again when it is needed."""
+
+_databases: dict[str, _Database] = {}
+_databases_lock = threading.Lock()
+
+
+def _database(url: str) -> _Database:
+    """The driver's database for a URL, made once in each process."""
+    import adbc_driver_postgresql  # type: ignore[import-untyped]
+
+    with _databases_lock:
+        if url not in _databases:
+            if len(_databases) >= _MAX_DATABASES:
+                _databases.pop(next(iter(_databases)))
+            _databases[url] = _Database(adbc_driver_postgresql.connect(url))
+        return _databases[url]
 
 
 def fetch(connection: Connection, place: Place | str, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
