@@ -14,6 +14,7 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.log import Log
+from headrace_spark.progress.lag import lags
 from headrace_spark.session import SparkUnavailable, lacking
 
 if TYPE_CHECKING:
@@ -142,8 +143,11 @@ def _await_end(query: StreamingQuery, on_progress: Callable[[Progress], None]) -
 
 
 def _log(progress: Progress) -> None:
-    seconds = progress.get("batchDuration", 0) / 1000
-    log.info("batch done", batch=progress["batchId"], rows=progress["numInputRows"], seconds=seconds)
+    found = [lag for source in getattr(progress, "sources", ()) for lag in lags(source)]
+    log.info(
+        "batch done", batch=progress["batchId"], rows=progress["numInputRows"], seconds=progress.get("batchDuration", 0) / 1000,
+        **({"lag": sum(one.lag for one in found)} if found else {}),
+    )  # fmt: skip
 
 
 def _stop(query: StreamingQuery) -> None:

@@ -275,7 +275,7 @@ declare
     v_sample      bigint[];
 begin
     if p_parts > 1 and p_last - p_first >= c_least_seqs then
-        select sum(pg_relation_size(relation::regclass)) / current_setting('block_size')::int into v_pages from (
+        select sum(pg_relation_size(to_regclass(relation))) / current_setting('block_size')::int into v_pages from (
             select relation from headrace_internal.segments
             where stream_id = p_stream.id and lower <= p_last and (upper is null or upper > p_first)
             union all
