@@ -25,7 +25,19 @@ from tests.spark.processes import PATIENCE, QUICK, environment
 ON_NODES = ("dateutil", "numpy", "pandas", "pyarrow", "pytz", "six", "tzdata")
 """The packages that the Python of the nodes has."""
 
+LITTLE = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""The configuration of a driver. Its executors have one core and little memory each."""
+
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_CONNECT = re.compile(r"Spark Connect server started at: \S*?:(\d+)\b")
 _WEB = re.compile(r"MasterUI' on port (\d+)")
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -59,8 +71,16 @@ class Cluster:
             name, "worker.Worker", "--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url
         )
 
-    def kill_worker(self, name: str) -> None:
-        """Kill a worker. Its executors end by themselves."""
+    def start_connect(self) -> str:
+        """Start a server of Spark Connect whose executors are on the cluster. Returns its URL."""
+        conf = {**LITTLE, "spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1"}
+        pairs = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        self._launch("connect", "SparkSubmit", "--master", self.url, *pairs, *server)
+        return f"sc://127.0.0.1:{self.wait('connect', _CONNECT)}"
+
+    def kill(self, name: str) -> None:
+        """Kill a worker, whose executors then end by themselves, or the Connect server."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
@@ -93,24 +113,18 @@ class Cluster:
 
     def variables(self, **more: str) -> dict[str, str]:
         """Return the environment of a driver. Its executors have one core and little memory each."""
-        conf = {
-            "spark.driver.memory": "512m",
-            "spark.driver.extraJavaOptions": QUICK,
-            "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": QUICK,
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "2",
-        }
         ours = {
             "HEADRACE_SPARK_MASTER": self.url,
             "HEADRACE_SPARK_PYTHON": str(self.python),
-            "HEADRACE_SPARK_CONF": ",".join([*(f"{key}={value}" for key, value in conf.items()), *_pairs(more)]),
+            "HEADRACE_SPARK_CONF": ",".join([*(f"{key}={value}" for key, value in LITTLE.items()), *_pairs(more)]),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         return environment(**ours | {name: value for name, value in more.items() if not name.startswith("spark.")})
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
+        self._launch(name, program, "--host", "127.0.0.1", "--webui-port", "0", *arguments)
+
+    def _launch(self, name: str, program: str, *arguments: str) -> None:
         home = _find_spark_home()
         kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR") if key in os.environ}
         variables = {
@@ -118,15 +132,16 @@ class Cluster:
             "PATH": os.defpath,
             "JAVA_HOME": self._java,
             "SPARK_HOME": home,
+            "PYSPARK_PYTHON": str(self.python),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
-            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_MEMORY": "512m",
             "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dspark.master.rest.enabled=false -Dspark.worker.timeout=10",
         }
         program = f"org.apache.spark.deploy.{program}"
         with self.log_of(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [f"{home}/bin/spark-class", program, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+                [f"{home}/bin/spark-class", program, *arguments],
                 cwd=self.directory, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -73,6 +73,12 @@ def write_service(directory: Path) -> None:
     (directory / "prices/cents.txt").write_text("100\n")
 
 
+def write_replaying(directory: Path) -> None:
+    """Write the module `replaying`, and one that it imports, beside the driver."""
+    (directory / "replaying.py").write_text(REPLAYING)
+    (directory / "names.py").write_text("def rename(key):\n    return key.replace('orders', 'renamed')\n")
+
+
 def drive(cluster: Cluster, program: str, directory: Path, *arguments: str, **variables: str) -> Any:
     """Run a program of this module as a driver. Returns what it printed."""
     ended = start(cluster, program, directory, *arguments, **variables)
@@ -82,13 +88,14 @@ def drive(cluster: Cluster, program: str, directory: Path, *arguments: str, **va
 
 
 def fails(cluster: Cluster, directory: Path, **variables: str) -> tuple[int, str]:
-    """Run `headrace spark check`. Returns its exit code, and what it says."""
+    """Run `headrace spark check`. Returns its exit code, and what it says, but for a warning of a slow machine."""
     ended = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=directory, stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", "headrace.cli.main", "spark", "check", "--timeout", str(PATIENCE)], cwd=directory, stdin=subprocess.DEVNULL,
         env=cluster.variables(PYTHONPATH=os.pathsep.join(sys.path), **variables), capture_output=True, text=True,
         timeout=PATIENCE * 2, check=False,
     )  # fmt: skip
-    return ended.returncode, ended.stderr
+    said = [line for line in ended.stderr.splitlines() if not line.startswith("waiting for executors")]
+    return ended.returncode, "\n".join(said)
 
 
 def start(
@@ -164,6 +171,22 @@ def pipelines(dsn: str, place: str) -> None:
     ]
     spark.stop()
     print(json.dumps([(report.pipeline, report.rows) for report in reports]))
+
+
+def over_connect(dsn: str) -> None:
+    """Read and write a stream over Spark Connect, with a function that executors import."""
+    import msgspec
+    import replaying
+
+    from headrace_spark import session, stop
+    from headrace_spark.session.check import check
+
+    report = msgspec.to_builtins(check(timeout=PATIENCE), enc_hook=str)
+    orders = session().read.format("headrace").options(database=dsn, stream="orders").load()
+    copies = replaying.function(orders).select("key", "data").write.format("headrace").mode("append")
+    copies.options(database=dsn, stream="replayed").save()
+    stop()
+    print(json.dumps(report))
 
 
 REPLAYING = '''

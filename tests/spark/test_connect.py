@@ -101,20 +101,6 @@ async def test_a_client_without_java_runs_a_job_and_reads_a_stream(server: str, 
     assert [row[1:] for row in answers["rows"]] == [[f"orders.{n}", {"n": n}] for n in (1, 2, 3)]
 
 
-@pytest.mark.long
-@pytest.mark.asyncio
-async def test_code_is_shipped_to_a_server_for_one_session(server: str, dsn: str, tmp_path: Path) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute("select headrace.create_stream('orders')")
-    finally:
-        await connection.close()
-    (tmp_path / "service.py").write_text("")
-    report = _drive(server, dsn, tmp_path, HEADRACE_SPARK_SHIP=".")["report"]
-    assert report["problem"] is None
-    assert {"service", "headrace", "msgspec"} <= set(report["shipped"])
-
-
 def test_a_server_that_does_not_run_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # without a server

@@ -102,7 +102,7 @@ class Site:
             )
         elif victim == "worker":
             name = chance.choice(["worker-1", "worker-2"])
-            self.cluster.kill_worker(name)
+            self.cluster.kill(name)
             self.cluster.start_worker(name)
         elif victim == "driver":
             below = psutil.Process(self.driver.pid).children(recursive=True)

@@ -29,7 +29,7 @@ log = Log("headrace.spark")
 
 WAIT = 300.0
 """Seconds that a cluster has to provide an executor. Clouds start machines for it."""
-_WARN_AFTER = 15.0  # seconds
+_WARN_AFTER = 30.0  # seconds
 _INTERRUPTS, _INTERRUPT_PAUSE = 20, 0.25  # attempts, and seconds between them
 _START_TIMEOUT = 60.0  # seconds that a Python on this machine has to describe itself
 _TAG = "headrace-fitness"

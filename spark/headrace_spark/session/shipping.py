@@ -120,7 +120,7 @@ def send(spark: SparkSession, shipment: Shipment, directory: Path) -> int:
         _add(spark, str(path) if "" in files else f"{path}#{name}", archive="" not in files)
         size += path.stat().st_size
     if getattr(spark, "_sc", None) is not None:
-        _reach_streaming_sources()
+        _arrange_driver()
     return size
 
 
@@ -134,16 +134,22 @@ def _add(spark: SparkSession, path: str, *, archive: bool) -> None:
         context.addFile(path)
 
 
-def _reach_streaming_sources() -> None:
-    """Let sources of streaming queries find what is sent.
+def _arrange_driver() -> None:
+    """Put what is sent at its place in this process and beside it, where Spark keeps a copy of it as well.
 
-    They run in a Python process beside the driver. Spark 4.3.0 has that look for files of a session
-    named `streaming_job`, in a directory that does not exist.
+    PySpark has that directory at the front of the import path. Modules that this process imports from
+    now on are its own, not the copies. Sources of streaming queries run in a process of their own on
+    this machine. Spark 4.3.0 has it look for files of a session named `streaming_job`, in a directory
+    that does not exist.
     """
     from pyspark import SparkFiles
 
+    root = SparkFiles.getRootDirectory()
+    if root in sys.path:
+        sys.path.remove(root)
+        sys.path.append(root)
     with contextlib.suppress(FileExistsError):
-        (Path(SparkFiles.getRootDirectory()) / "streaming_job").symlink_to(".", target_is_directory=True)
+        (Path(root) / "streaming_job").symlink_to(".", target_is_directory=True)
 
 
 def packed(files: Mapping[str, Path], directory: Path) -> Path:
