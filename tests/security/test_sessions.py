@@ -366,7 +366,7 @@ async def test_a_request_of_a_session_reads_its_token_with_one_statement(
     api: Api, signed_in: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether there are tokens at all is read along with the token that was used lately."""
-    now, sent = 1000.0, []
+    now, sent = time.monotonic(), []
     monkeypatch.setattr(api.server.access._cache, "_clock", lambda: now)
     read = store.tokens_of
 
