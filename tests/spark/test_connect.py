@@ -57,7 +57,7 @@ def _program(remote: str, dsn: str) -> None:
     }
     report = report_lag(spark)
     stream = spark.readStream.option("partitions", 1).table("connect_tests.orders")
-    query = stream.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()
+    query = stream.writeStream.format("noop").option("checkpointLocation", os.path.abspath("checkpoint")).start()
     deadline = time.monotonic() + PATIENCE
     while not (reported := list(report.statistics()["queries"].values())):
         assert time.monotonic() < deadline, query.exception()
