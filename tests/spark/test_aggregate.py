@@ -107,6 +107,7 @@ async def test_with_append_a_window_is_published_once_when_it_is_closed(run: Any
     ]  # fmt: skip
 
 
+@pytest.mark.long
 async def test_what_cannot_be_aggregated_is_reported_in_a_sentence(
     run: Any, database: store.Database, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ async def test_a_batch_is_in_the_log_once_whenever_a_run_is_killed(
     assert seqs(path) == list(range(1, 61))
 
 
+@pytest.mark.long
 async def test_an_archive_gets_its_log_later(run: Any, database: store.Database, path: Path) -> None:
     await fill(database, "orders", 40)
     await run(delta=False, max_rows=10)

@@ -45,7 +45,7 @@ def start(dsn: str, directory: Path, number: int) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_one_of_two_drivers_with_one_checkpoint_fails_and_nothing_is_copied_twice(dsn: str, tmp_path: Path) -> None:
     written = Written(dsn)
     written.create("orders")
