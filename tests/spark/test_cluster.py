@@ -70,7 +70,7 @@ async def test_every_pipeline_works_with_what_is_shipped(
     assert (len(counted), sum(counted)) == (14, 40), "seven keys on two days"
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_what_does_not_fit_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
     """Nothing is installed there; another version is; and its Python is not on this machine."""
     code, said = fails(cluster, tmp_path)
@@ -95,7 +95,7 @@ async def test_what_does_not_fit_is_one_sentence_of_the_check(cluster: Cluster, 
     assert (code, said) == (0, ""), "what is shipped comes before what is installed"
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_code_is_shipped_to_a_connect_server_too(
     cluster: Cluster, database: store.Database, dsn: str, tmp_path: Path
 ) -> None:

@@ -69,9 +69,11 @@ def test_one_of_two_drivers_with_one_checkpoint_fails_and_nothing_is_copied_twic
         for driver in drivers:
             driver.kill()
             driver.wait()
+    # Drivers that begin at the same moment meet at the file with the id of the query.
     said = "".join((tmp_path / f"{number}.log").read_text() for number, code in enumerate(codes) if code)
     assert (
         "only one streaming job runs on a specific checkpoint location" in said
         or "committed or aborted meanwhile" in said
+        or "StreamMetadata$.write" in said
     )
     assert Counter(written.messages("copies")) == Counter(written.messages("orders"))
