@@ -14,7 +14,7 @@ from tests.console.world import World, deliver
 from tests.versions.packages import NotFetchedError
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext
+    from playwright.sync_api import BrowserContext, Route
 
 pytestmark = pytest.mark.process
 
@@ -102,6 +102,25 @@ def test_the_overview_says_what_needs_attention_and_leads_there(open_page: OpenP
     page.click("orders / bill", "link")
     page.settled("bill")
     assert page.tab.url.endswith("/console/streams/orders/consumers/bill")
+
+
+def test_of_many_that_need_attention_the_worst_are_shown_until_one_asks_for_all(open_page: OpenPage) -> None:
+    page = open_page("streams")
+
+    def many(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        (first, *_) = body["data"]["attention"]
+        body["data"]["attention"] = [{**first, "name": f"c{number}"} for number in range(23)]
+        route.fulfill(response=answer, json=body)
+
+    page.tab.route("**/v1/live", many)
+    page.view("")
+    rows = page.tab.locator(".attention li")
+    rows.nth(9).wait_for()
+    assert rows.count() == 10
+    page.click("Show all 23")
+    rows.nth(22).wait_for()
 
 
 def test_a_stream_shows_its_newest_messages_first_and_goes_on(open_page: OpenPage) -> None:

@@ -1,6 +1,6 @@
 /** Everything at a glance: totals, what needs attention, charts, the busiest streams and consumers. */
 
-import { html } from "../vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import { Samples, Sparkline } from "../shared/chart.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt, sourceAt, streamAt, useFilters } from "../shared/router.js";
@@ -82,11 +82,16 @@ function placeOf(item) {
   return item.stream ? consumerAt(item.stream, item.name) : "consumers";
 }
 
+/** Rows that need attention, without asking for all of them. */
+const FEW = 10;
+
 function Attention({ items }) {
+  const [all, setAll] = useState(false);
+  const shown = all ? items : items.slice(0, FEW);
   return html`<${Section} title="Needs attention" id="attention">
     ${items.length
       ? html`<ul class="attention">
-          ${items.map(
+          ${shown.map(
             (item) => html`<li key=${`${item.kind} ${item.stream} ${item.name}`}>
               <${State} state=${item.state} tone=${item.state === "paused" ? "warn" : undefined} />
               <span class="what"><span class="quiet">${item.kind}</span> <a href=${placeOf(item)}>${item.stream && item.kind !== "stream" ? `${item.stream} / ${item.name}` : item.name}</a></span>
@@ -94,7 +99,10 @@ function Attention({ items }) {
               ${item.since ? html`<span class="when quiet">since <${Time} at=${item.since} /></span>` : null}
             </li>`,
           )}
-        </ul>`
+        </ul>
+        ${shown.length < items.length
+          ? html`<p><button type="button" class="small" onClick=${() => setAll(true)}>Show all ${items.length}</button></p>`
+          : null}`
       : html`<p class="all-well"><i aria-hidden="true">●</i> Nothing. All that runs is well.</p>`}
   <//>`;
 }
