@@ -14,6 +14,7 @@ import pytest
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
 from headrace.model.specs import ConsumerSpec
+from tests.support import clusters
 from tests.support.readers import Clock, Reader, publish
 from tests.torture.fleet import Fleet
 from tests.torture.ledger import check_settles, counts, nothing_is_left, open_ledger
@@ -27,13 +28,8 @@ SETTINGS = {"fsync": "off", "wal_writer_delay": "10s"}
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server that belongs to this test and may crash."""
-    postgres = EmbeddedPostgres(tmp_path / "postgres", settings=SETTINGS)
-    handle = postgres.acquire()
-    try:
+    with clusters.cluster(tmp_path / "postgres", **SETTINGS) as postgres:
         yield postgres
-    finally:
-        handle.release()
-        postgres.destroy()
 
 
 @pytest.mark.asyncio

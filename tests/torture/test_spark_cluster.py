@@ -20,7 +20,7 @@ from tests.spark.cluster import Cluster, running_cluster
 from tests.spark.on_cluster import LABOUR, start
 from tests.spark.processes import PATIENCE
 from tests.spark.written import Written
-from tests.support import servers
+from tests.support import clusters, servers
 from tests.torture.test_spark_writer import migrate
 
 pytestmark = pytest.mark.torture
@@ -35,13 +35,8 @@ COPIES = ("streamed", "handled")
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server that belongs to this test and may crash."""
-    postgres = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off", "max_connections": "100"})
-    handle = postgres.acquire()
-    try:
+    with clusters.cluster(tmp_path / "postgres", max_connections="100") as postgres:
         yield postgres
-    finally:
-        handle.release()
-        postgres.destroy()
 
 
 class Site:

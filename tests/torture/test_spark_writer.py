@@ -22,7 +22,7 @@ from headrace.embedded import EmbeddedPostgres
 from headrace.model.errors import HeadraceError
 from tests.spark.processes import PATIENCE, environment
 from tests.spark.written import Written
-from tests.support import servers
+from tests.support import clusters, servers
 
 pytestmark = pytest.mark.torture
 
@@ -33,13 +33,8 @@ KILLS = 6
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A server that belongs to this test and may crash."""
-    postgres = EmbeddedPostgres(tmp_path / "postgres", settings={"fsync": "off"})
-    handle = postgres.acquire()
-    try:
+    with clusters.cluster(tmp_path / "postgres") as postgres:
         yield postgres
-    finally:
-        handle.release()
-        postgres.destroy()
 
 
 class Driver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from heapq import merge
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from headrace import store
 from headrace.model.errors import HeadraceError
 from headrace.model.pages import Page
 from headrace.server.engine import Engine
+from headrace.server.together import together
 
 T = TypeVar("T")
 Place = TypeVar("Place")
@@ -78,18 +80,12 @@ async def read_all(engine: Engine, read: Callable[[Engine], Awaitable[T]]) -> tu
         except (HeadraceError, TimeoutError):
             away.append(name)
 
-    failure: HeadraceError | None = None
     own: list[T] = []
-    async with anyio.create_task_group() as group:
-        for name, other in engines.items():
-            group.start_soon(read_one, name, other)
-        try:
-            own.append(await read(engine))
-        except HeadraceError as error:  # raised outside of the group, which would wrap it
-            failure = error
-            group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+
+    async def read_own() -> None:
+        own.append(await read(engine))
+
+    await together(read_own, *(partial(read_one, name, other) for name, other in engines.items()))
     return [*own, *(found[name] for name in sorted(found))], sorted(away)
 
 

@@ -72,9 +72,8 @@ def commit_to_delta(layout: Layout, archive_id: str) -> int | None:
         schema = _schema()
         if table is None:
             table = DeltaTable.create(root, schema, mode="ignore", partition_by=["day"])
-        actions: list[AddAction | RemoveAction] = [
-            action for batch in batches for action in _actions(_file_system(table), batch)
-        ]
+        files = _file_system(table)
+        actions: list[AddAction | RemoveAction] = [action for batch in batches for action in _actions(files, batch)]
         done = CommitProperties(app_transactions=[Transaction(archive_id, batches[-1].batch)])
         table.create_write_transaction(actions, "append", schema, ["day"], commit_properties=done)
         return table.version()

@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from headrace import store
 from headrace.flow.observed import Samples, SeqTimes
-from headrace.server.live.together import together
+from headrace.server.together import together
 from headrace.store import CatalogConsumer, CatalogStream, LiveCounts, LiveFigures, LiveSize
 
 MAX_COUNTED = 2_000

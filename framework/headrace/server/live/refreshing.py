@@ -19,8 +19,8 @@ from headrace.server.engine import Engine
 from headrace.server.live.pacing import KeptReads, Pace
 from headrace.server.live.reading import Reading
 from headrace.server.live.snapshot import Part, Snapshot
-from headrace.server.live.together import together
 from headrace.server.merging import read_all
+from headrace.server.together import together
 
 INTERVAL = 1.0
 """The shortest time between two snapshots, in seconds."""
