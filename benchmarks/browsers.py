@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import shutil
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http.client import HTTPResponse
 
 import msgspec
 
 from benchmarks.checks import CheckFailed
+from benchmarks.first_page import chromium, visitor
 
 PATHS = ("/v1/live", "/v1/live/streams?sort=rate&desc=true&offset=0&limit=50")
 """What the page asks once a second, while it shows the streams."""
@@ -28,30 +27,6 @@ VIEWS = (
 """What other views ask. Each browser shows another one, of another stream, and asks it once a second."""
 
 INTERVAL = 1.0
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-           "--disable-component-update", "--disable-sync")  # fmt: skip
-
-
-SHOWN = """new MutationObserver((_, observer) => {
-  if (!document.querySelector(".figures")) return;
-  window.shownAt = performance.now();
-  observer.disconnect();
-}).observe(document, {childList: true, subtree: true})"""
-"""Notes when the page shows its figures, in milliseconds since its navigation."""
-
-SIZES = """() => {
-  const all = [...performance.getEntriesByType("resource"), ...performance.getEntriesByType("navigation")];
-  return [all.reduce((sum, one) => sum + one.encodedBodySize, 0), all.length];
-}"""
-
-
-class FirstPage(msgspec.Struct, frozen=True):
-    """What the first page took: milliseconds until it shows its figures, bytes of all bodies as they were sent, requests."""
-
-    took_ms: float
-    sent_bytes: int
-    requests: int
 
 
 class Asked:
@@ -146,28 +121,16 @@ async def once(port: int, cookie: str) -> None:
 
 
 @asynccontextmanager
-async def real(port: int, cookie: str) -> AsyncIterator[FirstPage | None]:
-    """Keep a real browser at the console. Yields what its first page took, or None if this machine has no browser."""
-    program = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if program is None or importlib.util.find_spec("playwright") is None:
-        yield None
-        return
-    from playwright.async_api import async_playwright
-
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
-        page = await browser.new_page()
-        name, _, value = cookie.partition("=")
-        await page.context.add_cookies([{"name": name, "value": value, "url": f"http://127.0.0.1:{port}"}])
-        await page.goto("about:blank")  # the browser itself is up
-        await page.add_init_script(SHOWN)
-        await page.goto(f"http://127.0.0.1:{port}/console/", wait_until="commit")
-        await page.locator(".figures").wait_for()
-        took = float(await page.evaluate("window.shownAt"))
-        sizes = await page.evaluate(SIZES)
-        await page.goto(f"http://127.0.0.1:{port}/console/streams?sort=rate&desc=true")
-        yield FirstPage(took, int(sizes[0]), int(sizes[1]))
-        await browser.close()
+async def real(port: int, cookie: str) -> AsyncIterator[bool]:
+    """Keep a real browser at the console. Yields False if this machine has none."""
+    async with AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(chromium())
+        if browser is not None:
+            page = await (await stack.enter_async_context(visitor(browser, port, cookie))).new_page()
+            await page.goto(f"http://127.0.0.1:{port}/console/")
+            await page.locator(".figures").wait_for()
+            await page.goto(f"http://127.0.0.1:{port}/console/streams?sort=rate&desc=true")
+        yield browser is not None
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -1,4 +1,4 @@
-"""console: what the console costs the database and the server, with nobody, 1 and 20 browsers looking on."""
+"""console: what the console costs the database and the server, with nobody, 1 and 20 browsers looking on, and its first page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks import checks
 from benchmarks.browsers import INTERVAL, PATHS, VIEWS, Asked, first_token, light, once, percentile, real, sign_in
 from benchmarks.checks import CheckFailed
 from benchmarks.console_server import FILE, Tally
+from benchmarks.first_page import MOST_BYTES, OPENINGS, FirstPage, first_page
 from benchmarks.harness import Bench, Options, bench
 from benchmarks.http_server import Meter, postmaster, serving
 from benchmarks.processes import started
@@ -40,24 +41,23 @@ BUSY = 10
 """The streams that have messages."""
 
 RATE = 10_000
+SMALL, SMALL_RATE = 10, 1_000
+"""Streams, and messages a second, of the small server whose first page is measured, too."""
+
 SERVER = ["-m", "benchmarks.console_server", "serve", "--host", "127.0.0.1", "--log-level", "warning"]
 
 
 async def console(options: Options) -> Result:
     """Look on with 0, 1 and 20 signed-in browsers, one of them a real one, at a server of 1,000 streams and 10,000 consumers."""
-    streams = 10 if options.quick else 1000
+    streams = SMALL if options.quick else 1000
+    rate = options.messages or (SMALL_RATE if options.quick else RATE)
     seconds = options.duration(20, 4)
-    async with bench(options) as place, AsyncExitStack() as stack:
-        await _furnish(place, streams)
-        tally = Path(stack.enter_context(tempfile.TemporaryDirectory()), "tally.json")
-        os.environ[FILE] = str(tally)
-        rate = options.messages or (1_000 if options.quick else RATE)
-        await stack.enter_async_context(_load(place, min(BUSY, streams), rate))
-        server = await stack.enter_async_context(serving(SERVER, "--database", place.dsn))
-        token = await first_token(server.port)
-        await once(server.port, await sign_in(server.port, token))
-        postgres = postmaster(await place.database.fetchval("select pg_backend_pid()"))
-        looked = Looking(place, server.port, server.pid, postgres, tally, token)
+    pages = {}
+    if not options.quick:
+        async with _looked_at(options, SMALL, SMALL_RATE) as small:
+            pages[SMALL] = await small.first_page(options)
+    async with _looked_at(options, streams, rate) as looked:
+        pages[streams] = await looked.first_page(options)
         phases = {count: await looked.on(count, seconds) for count in BROWSERS}
     idle = phases[0].pop("statements")
     costs = {}
@@ -78,7 +78,8 @@ async def console(options: Options) -> Result:
         measured=Measured([costs[20]], [costs[1]]),
         limit_is="the same with 1 browser",
         unit="queries/s",
-        details={f"with {count} browsers": phase for count, phase in phases.items()}
+        details={f"first page on {count} streams": _printed(page) for count, page in pages.items()}
+        | {f"with {count} browsers": phase for count, phase in phases.items()}
         | {"statements of the server at 0 browsers": idle},
         settings={
             "streams": streams, "consumers": streams * CONSUMERS, "messages_per_second": rate, "seconds": seconds,
@@ -88,6 +89,7 @@ async def console(options: Options) -> Result:
             f"at most {QUERIES} queries a second, however many look on",
             f"each of them takes at most {SHORT * 1000:.0f} ms at best",
             "each answer was 200 or 304",
+            f"the first page takes at most {MOST_BYTES:,} bytes",
         ],
     )  # fmt: skip
 
@@ -107,6 +109,25 @@ def _check(phases: dict[int, dict[str, Any]], costs: dict[int, float]) -> None:
         for name, one in phases[count]["costs"].items():
             if one["shortest_ms"] > SHORT * 1000:
                 raise CheckFailed(f"{name} took at least {one['shortest_ms']:.0f} ms with {count} browsers.")
+
+
+def _printed(page: FirstPage | None) -> dict[str, Any] | str:
+    return "not measured, since no Chromium is installed" if page is None else msgspec.structs.asdict(page)
+
+
+@asynccontextmanager
+async def _looked_at(options: Options, streams: int, rate: float) -> AsyncIterator[Looking]:
+    """Run a server of so many streams, on which `rate` messages a second are published and handled."""
+    async with bench(options) as place, AsyncExitStack() as stack:
+        await _furnish(place, streams)
+        tally = Path(stack.enter_context(tempfile.TemporaryDirectory()), "tally.json")
+        os.environ[FILE] = str(tally)
+        await stack.enter_async_context(_load(place, min(BUSY, streams), rate))
+        server = await stack.enter_async_context(serving(SERVER, "--database", place.dsn))
+        token = await first_token(server.port)
+        await once(server.port, await sign_in(server.port, token))
+        postgres = postmaster(await place.database.fetchval("select pg_backend_pid()"))
+        yield Looking(place, server.port, server.pid, postgres, tally, token)
 
 
 async def _furnish(place: Bench, streams: int) -> None:
@@ -137,12 +158,16 @@ class Looking(msgspec.Struct):
     tally: Path
     token: str
 
+    async def first_page(self, options: Options) -> FirstPage | None:
+        """Open the first page, beside the load."""
+        return await first_page(self.port, await self._session(), options.times(OPENINGS, 3))
+
     async def on(self, browsers: int, seconds: float) -> dict[str, Any]:
         """Look on with so many browsers, of which one is real, and return what it takes."""
         asked, detailed, stop = Asked(), Asked(), asyncio.Event()
         async with AsyncExitStack() as stack:
-            first = await stack.enter_async_context(real(self.port, await self._session())) if browsers else None
-            lights = browsers - (first is not None)
+            real_ones = int(browsers > 0 and await stack.enter_async_context(real(self.port, await self._session())))
+            lights = browsers - real_ones
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for number in range(lights):
                 view = VIEWS[number % len(VIEWS)].format(number=number % BUSY)
@@ -172,8 +197,7 @@ class Looking(msgspec.Struct):
             if (count := one.count - before.get(name, Tally()).count)
         }
         return {
-            "real": 0 if first is None else 1,
-            "first_page": None if first is None else msgspec.structs.asdict(first),
+            "real": real_ones,
             "queries_of_server_per_second": sum(one["per_second"] for one in statements.values()),
             "published_per_second": published / used["wall"],
             "transactions_of_all_per_second": transactions / used["wall"],
