@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from tests.console.page import Page
 from tests.console.world import PROXY_USER, World
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext, Route
 
 pytestmark = pytest.mark.process
 
@@ -201,6 +202,26 @@ def test_a_server_that_is_away_is_said_and_tried_again(open_page: OpenPage) -> N
     assert page.tab.locator("tbody tr").first.is_visible()
     page.context.set_offline(False)
     page.tab.locator(".banner.bad").wait_for(state="detached", timeout=30_000)
+
+
+def test_the_frame_is_shown_before_a_live_state_that_is_late(
+    sessions: Callable[[str], BrowserContext], world: World
+) -> None:
+    page = Page(sessions(world.admin), world.url)
+    asked: list[Route] = []
+    page.tab.route("**/v1/me", lambda route: (asked.append(route), route.continue_()))
+    held: list[Route] = []
+    page.tab.route("**/v1/live", lambda route: held.append(route))
+    page.tab.goto(f"{world.url}/console/")
+    page.get("heading", "Overview").wait_for()
+    page.get("link", "Streams", exact=True).first.wait_for()
+    page.tab.locator("main .loading").wait_for()
+    assert (len(asked), len(held)) == (1, 1)  # what is asked early isn't asked again
+    page.tab.unroute("**/v1/live")
+    held[0].continue_()
+    page.tab.locator("main .figures").wait_for()
+    page.close()
+    page.check()
 
 
 def test_the_first_page_is_small(browser: Browser, world: World) -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from headrace import App
 from headrace.server.asgi import Server
 from headrace.server.console.console import POLICY, console_page
-from headrace.server.console.files import static_files
+from headrace.server.console.files import SCRIPT, static_files
 from headrace.server.http import Scope
 from tests.server.calling import Api
 
@@ -114,8 +114,8 @@ async def test_the_page_runs_only_files_of_the_server(api: Api) -> None:
 
 async def test_files_are_kept_by_browsers_under_their_version(api: Api) -> None:
     found = static_files()
-    file = found.by_path["vendor/preact.js"]
-    path = f"/console/static/{found.version}/vendor/preact.js"
+    file = found.by_path[SCRIPT]
+    path = f"/console/static/{found.version}/{SCRIPT}"
     answer = await api.client.get(path, headers={"accept-encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"
     assert answer.content == file.content
@@ -139,6 +139,8 @@ async def test_nothing_but_the_console_is_served_as_a_file(api: Api) -> None:
         "",
         "vendor",
         "nothing.js",
+        "shell.js",
+        "vendor/preact.js",
     ):
         answer = await api.client.get(f"/console/static/{static_files().version}/{name}")
         assert answer.status_code == 404, name

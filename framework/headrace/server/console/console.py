@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.server.console.files import StaticFile, static_files
+from headrace.server.console.files import SCRIPT, StaticFile, static_files
 from headrace.server.http import NO_STORE, Scope, Send
 
 HOME = "/console"
@@ -47,10 +47,9 @@ _SHELL = """\
 <title>Headrace</title>
 <base href="{base}">
 <link rel="icon" href="{files}icon.svg">
-<script src="{files}theme.js"></script>
+<script src="{files}early.js"></script>
+<script type="module" src="{files}{script}"></script>
 <link rel="stylesheet" href="{files}style.css">
-{preloads}
-<script type="module" src="{files}shell.js"></script>
 </head>
 <body data-version="{version}" data-files="{files}">
 <noscript>The console needs JavaScript. The same is on the command line: <code>headrace observe</code>.</noscript>
@@ -58,12 +57,6 @@ _SHELL = """\
 </body>
 </html>
 """
-
-_PRELOADED = (
-    "vendor/preact.js", "shared/ui.js", "shared/api.js", "shared/live.js", "shared/router.js", "shared/text.js",
-    "shared/dialog.js", "shared/table.js", "shared/chart.js",
-)  # fmt: skip
-"""Modules that every view needs. The browser fetches them at once instead of one after the other."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -124,10 +117,8 @@ def _shell(path: str, raw: str) -> Page:
     depth = path.count("/") - 1 - raw.lower().count("%2f") + (raw.endswith("/") and not path.endswith("/"))
     found = static_files()
     folder = f"static/{found.version}/"
-    needed = (*_PRELOADED, "views/overview.js") if path == HOME else _PRELOADED
-    preloads = "\n".join(f'<link rel="modulepreload" href="{folder}{name}">' for name in needed)
     body = _SHELL.format(
-        base="../" * (depth - 1) or "./", files=folder, preloads=preloads, version=escape(version("headrace"))
+        base="../" * (depth - 1) or "./", files=folder, script=SCRIPT, version=escape(version("headrace"))
     )
     return Page(200, ((b"content-type", b"text/html; charset=utf-8"), NO_STORE), body.encode())
 

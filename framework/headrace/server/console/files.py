@@ -11,6 +11,17 @@ from importlib.resources.abc import Traversable
 
 import msgspec
 
+from headrace.server.console.bundle import bundle
+
+ENTRY = "shell.js"
+"""The module with which the console begins."""
+
+SCRIPT = "console.js"
+"""The bundle of all modules, which is served instead of them."""
+
+PLAIN = ("early.js", "vendor/uplot.js")
+"""The scripts that are no modules. They are served as they are."""
+
 TYPES: Mapping[str, bytes] = {
     "js": b"text/javascript; charset=utf-8",
     "css": b"text/css; charset=utf-8",
@@ -50,24 +61,31 @@ class StaticFiles(msgspec.Struct, frozen=True):
 @cache
 def static_files() -> StaticFiles:
     """Return the files. The first call reads and compresses them, which takes some hundredths of a second."""
-    found = dict(sorted(_walk(files(__package__) / "static", "")))
+    read = dict(_walk(files(__package__) / "static", ""))
+    modules = {path: read.pop(path).decode() for path in list(read) if path.endswith(".js") and path not in PLAIN}
+    read[SCRIPT] = bundle(modules, ENTRY).encode()
+    found = {path: _static_file(path, content) for path, content in sorted(read.items())}
     together = hashlib.sha256()
     for path, file in found.items():
         together.update(f"{path}\0".encode() + file.etag)
     return StaticFiles(by_path=found, version=together.hexdigest()[:12])
 
 
-def _walk(folder: Traversable, prefix: str) -> list[tuple[str, StaticFile]]:
-    found: list[tuple[str, StaticFile]] = []
+def _walk(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
     for entry in folder.iterdir():
         if entry.is_dir():
             found += _walk(entry, f"{prefix}{entry.name}/")
-        elif (content_type := TYPES.get(entry.name.rpartition(".")[2])) is not None:
-            found.append((f"{prefix}{entry.name}", _static_file(entry.read_bytes(), content_type)))
+        elif _suffix(entry.name) in TYPES:
+            found.append((f"{prefix}{entry.name}", entry.read_bytes()))
     return found
 
 
-def _static_file(content: bytes, content_type: bytes) -> StaticFile:
+def _suffix(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _static_file(path: str, content: bytes) -> StaticFile:
     compressed = gzip.compress(content, 9, mtime=0) if len(content) >= _COMPRESSED_FROM else None
     etag = b'"%b"' % hashlib.sha256(content).hexdigest()[:20].encode()
-    return StaticFile(content=content, compressed=compressed, content_type=content_type, etag=etag)
+    return StaticFile(content=content, compressed=compressed, content_type=TYPES[_suffix(path)], etag=etag)

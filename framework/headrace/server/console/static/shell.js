@@ -1,27 +1,40 @@
 /** The console begins here. It is the frame around every view: navigation, who the user is, what is wrong with the connection, keys. */
 
-import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { events, get, remove } from "./shared/api.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { DialogPlace, NoticePlace, open } from "./shared/dialog.js";
-import { useLive } from "./shared/live.js";
+import { begin, useLive } from "./shared/live.js";
 import { followLinks, go, useAddress } from "./shared/router.js";
 import { duration, local } from "./shared/text.js";
-import { Failure, Loading, session, useCurrentInSight } from "./shared/ui.js";
+import { Failure, session, useCurrentInSight } from "./shared/ui.js";
+import Audit from "./views/audit.js";
+import Consumer from "./views/consumer.js";
+import Consumers from "./views/consumers.js";
+import DeadLetters from "./views/dead_letters.js";
+import Jobs from "./views/jobs.js";
+import Message from "./views/message.js";
+import Overview from "./views/overview.js";
+import Processes from "./views/processes.js";
+import SignIn from "./views/sign_in.js";
+import Source from "./views/source.js";
+import Sources from "./views/sources.js";
+import Stream from "./views/stream.js";
+import Streams from "./views/streams.js";
 
-/** The views: their addresses, their modules, and the navigation that they belong to. */
+/** The views: their addresses, their components, and the navigation that they belong to. */
 const VIEWS = [
-  [/^$/, "overview", ""],
-  [/^streams$/, "streams", "streams"],
-  [/^streams\/([^/]+)$/, "stream", "streams"],
-  [/^streams\/([^/]+)\/messages\/(\d+)$/, "message", "streams"],
-  [/^streams\/([^/]+)\/consumers\/([^/]+)$/, "consumer", "consumers"],
-  [/^streams\/([^/]+)\/consumers\/([^/]+)\/dead-letters$/, "dead_letters", "consumers"],
-  [/^consumers$/, "consumers", "consumers"],
-  [/^processes$/, "processes", "processes"],
-  [/^sources$/, "sources", "sources"],
-  [/^sources\/([^/]+)$/, "source", "sources"],
-  [/^jobs$/, "jobs", "jobs"],
-  [/^audit$/, "audit", "audit"],
+  [/^$/, Overview, ""],
+  [/^streams$/, Streams, "streams"],
+  [/^streams\/([^/]+)$/, Stream, "streams"],
+  [/^streams\/([^/]+)\/messages\/(\d+)$/, Message, "streams"],
+  [/^streams\/([^/]+)\/consumers\/([^/]+)$/, Consumer, "consumers"],
+  [/^streams\/([^/]+)\/consumers\/([^/]+)\/dead-letters$/, DeadLetters, "consumers"],
+  [/^consumers$/, Consumers, "consumers"],
+  [/^processes$/, Processes, "processes"],
+  [/^sources$/, Sources, "sources"],
+  [/^sources\/([^/]+)$/, Source, "sources"],
+  [/^jobs$/, Jobs, "jobs"],
+  [/^audit$/, Audit, "audit"],
 ];
 
 const PAGES = [
@@ -34,27 +47,27 @@ const PAGES = [
   ["audit", "Audit", "a"],
 ];
 
-function Shell() {
-  const [me, setMe] = useState(undefined);
-  const [error, setError] = useState(null);
+/**
+ * Who the user is: `me` is null if nobody is signed in, and undefined if `error` prevents to know it.
+ * @returns {Promise<{me: any, error: import("./shared/api.js").ApiError | null}>}
+ */
+async function identify() {
+  try {
+    session.me = (await get("me")).data;
+    return { me: session.me, error: null };
+  } catch (problem) {
+    return problem.status === 401 ? { me: null, error: null } : { me: undefined, error: problem };
+  }
+}
+
+function Shell({ user }) {
+  const [{ me, error }, setUser] = useState(user);
   const address = useAddress();
-  const read = () =>
-    get("me").then(
-      (answer) => {
-        session.me = answer.data;
-        setError(null);
-        setMe(answer.data);
-      },
-      (problem) => {
-        setError(problem.status === 401 ? null : problem);
-        if (problem.status === 401) setMe(null);
-      },
-    );
+  const read = async () => setUser(await identify());
   useEffect(() => {
-    read();
     const onSignedOut = () => {
       session.me = null;
-      setMe(null);
+      setUser({ me: null, error: null });
     };
     events.addEventListener("signed-out", onSignedOut);
     return () => events.removeEventListener("signed-out", onSignedOut);
@@ -65,17 +78,14 @@ function Shell() {
     return () => clearTimeout(timer);
   }, [error]);
   if (error) return html`<main class="alone"><${Failure} error=${error} again=${read} /></main>`;
-  if (me === undefined) return html`<main class="alone"><${Loading} /></main>`;
-  if (me === null || address.path === "sign-in") {
-    return html`<${View} name="sign_in" names=${[]} props=${{ signedIn: read, me }} />`;
-  }
+  if (me === null || address.path === "sign-in") return html`<${SignIn} signedIn=${read} me=${me} />`;
   return html`<${Frame} me=${me} address=${address} />`;
 }
 
 function Frame({ me, address }) {
   const main = useRef(null);
   const live = useLive("live");
-  const [pattern, name, page] = VIEWS.find(([found]) => found.test(address.path)) ?? [null, null, null];
+  const [pattern, View, page] = VIEWS.find(([found]) => found.test(address.path)) ?? [null, null, null];
   const names = pattern ? pattern.exec(address.path).slice(1).map(decodeURIComponent) : [];
   useKeys();
   useEffect(() => scrollTo(0, 0), [address.path]);
@@ -89,8 +99,8 @@ function Frame({ me, address }) {
       <${Navigation} page=${page} me=${me} attention=${live.data?.data.attention.length ?? 0} />
       <main id="main" ref=${main} tabindex="-1">
         <${Banner} live=${live} />
-        ${name
-          ? html`<${View} key=${`${name} ${names.join(" ")}`} name=${name} names=${names} props=${{ live }} />`
+        ${View
+          ? html`<${View} key=${`${pattern} ${names.join(" ")}`} names=${names} live=${live} />`
           : html`<h1>Nothing is here</h1><p>The address leads to no view. Go to the <a href="./">overview</a>.</p>`}
       </main>
     </div>
@@ -99,37 +109,18 @@ function Frame({ me, address }) {
   `;
 }
 
-const modules = new Map();
-
-/** A view, whose module is loaded when it is first shown. */
-function View({ name, names, props }) {
-  const [view, setView] = useState(() => modules.get(name) ?? null);
-  const [error, setError] = useState(null);
-  const load = () => {
-    setError(null);
-    import(`./views/${name}.js`).then(
-      (found) => {
-        modules.set(name, found.default);
-        setView(() => found.default);
-      },
-      () => setError(new Error("The view could not be loaded. The server may be away, or have been upgraded: reload the page.")),
-    );
-  };
-  useEffect(() => {
-    if (!view) load();
-  }, [name]);
-  if (error) return html`<${Failure} error=${error} again=${load} />`;
-  if (!view) return html`<${Loading} />`;
-  const Found = view;
-  return html`<${Found} ...${props} names=${names} />`;
-}
+/** The icon, as in `icon.svg`. In the page it costs less than an image, which is a document of its own to the browser. */
+const Mark = () => html`<svg viewBox="0 0 32 32" width="24" height="24" aria-hidden="true">
+  <rect width="32" height="32" rx="7" fill="#0b7285" />
+  <path d="M5 11c4-4 7-4 11 0s7 4 11 0M5 17c4-4 7-4 11 0s7 4 11 0M5 23c4-4 7-4 11 0s7 4 11 0" fill="none" stroke="#fff" stroke-width="2.6" stroke-linecap="round" />
+</svg>`;
 
 function Navigation({ page, me, attention }) {
   const items = PAGES.filter(([name]) => name !== "audit" || me.scopes.some((scope) => scope.startsWith("admin")));
   const place = useCurrentInSight(page);
   return html`<header class="side">
     <a class="brand" href="./" aria-label="Headrace, overview">
-      <img src=${`${document.body.dataset.files}icon.svg`} alt="" width="24" height="24" /><span>Headrace</span>
+      <${Mark} /><span>Headrace</span>
     </a>
     <nav ref=${place} aria-label="Views">
       ${items.map(
@@ -238,5 +229,16 @@ function useKeys() {
   }, []);
 }
 
+/** Milliseconds that the first drawing waits for the live state, once it is known who the user is. */
+const PATIENCE = 300;
+
+/** Draws the page once, with what it shows, instead of step by step: each step costs a layout and a frame. */
+async function start() {
+  const live = begin("live");
+  const user = await identify();
+  if (user.me) await Promise.race([live, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
+  render(html`<${Shell} user=${user} />`, document.getElementById("app"));
+}
+
 followLinks();
-render(html`<${Shell} />`, document.getElementById("app"));
+start();

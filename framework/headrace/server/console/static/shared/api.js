@@ -92,7 +92,7 @@ export async function request(method, target, { body, signal, etag, poll = false
   );
 }
 
-/** The answer to what `theme.js` asked before the modules were there, once and soon after. */
+/** The answer to what `early.js` asked before the modules were there, once and soon after. */
 function early(method, target) {
   const answers = globalThis.headraceEarly ?? {};
   const answer = method === "GET" && performance.now() < 5000 ? answers[target] : undefined;

@@ -13,6 +13,23 @@ const LONGEST = 15_000;
  * `at` is when the server was last heard, in milliseconds. `again` asks at once.
  */
 
+/** What was asked before a view polls it: promises of the answers, and the answers that have come. */
+const begun = new Map();
+
+/**
+ * Asks for a path before the view that polls it is there. It is resolved when the answer has come, or none.
+ * @param {string} target
+ */
+export async function begin(target) {
+  const asked = { promise: request("GET", target), answer: null };
+  begun.set(target, asked);
+  try {
+    asked.answer = await asked.promise;
+  } catch {
+    begun.delete(target); // the view asks again, and shows the error
+  }
+}
+
 /**
  * Polls a path. Without a path it does nothing.
  * @param {string | null} target
@@ -20,7 +37,10 @@ const LONGEST = 15_000;
  * @returns {Polled<any>}
  */
 export function useLive(target, interval = INTERVAL) {
-  const [state, setState] = useState({ target, data: undefined, error: null, at: 0 });
+  const [state, setState] = useState(() => {
+    const answer = begun.get(target)?.answer;
+    return { target, data: answer?.body, error: null, at: answer ? Date.now() : 0 };
+  });
   const again = useRef(() => {});
   useEffect(() => {
     if (target === null) return undefined;
@@ -49,12 +69,14 @@ function poll(target, interval, setState) {
     if (running) return;
     running = true;
     try {
-      const answer = await request("GET", target, { etag: etag ?? undefined, signal: aborting.signal, poll: polled });
+      const early = begun.get(target)?.promise;
+      begun.delete(target);
+      const answer = await (early ?? request("GET", target, { etag: etag ?? undefined, signal: aborting.signal, poll: polled }));
       failures = 0;
       etag = answer.etag;
       const at = Date.now();
       if (answer.status === 304) setState((old) => (old.error ? { ...old, error: null, at } : Object.assign(old, { at })));
-      else setState({ target, data: answer.body, error: null, at });
+      else setState((old) => (old.data === answer.body ? Object.assign(old, { at }) : { target, data: answer.body, error: null, at }));
     } catch (error) {
       if (aborting.signal.aborted) return;
       failures += 1;

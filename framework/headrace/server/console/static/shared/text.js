@@ -4,6 +4,8 @@ const LOCALE = undefined;
 const WHOLE = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
 const ONE = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 1 });
 const COMPACT = new Intl.NumberFormat(LOCALE, { notation: "compact", maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat(LOCALE, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat(LOCALE, { year: "numeric", month: "short", day: "numeric" });
 const SIZES = ["B", "kB", "MB", "GB", "TB", "PB"];
 const NONE = "–";
 
@@ -78,9 +80,7 @@ export function relative(time, now = Date.now()) {
 export function local(time, now = Date.now()) {
   const date = new Date(time);
   const sameDay = date.toDateString() === new Date(now).toDateString();
-  const clock = date.toLocaleTimeString(LOCALE, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  if (sameDay) return clock;
-  return `${date.toLocaleDateString(LOCALE, { year: "numeric", month: "short", day: "numeric" })} ${clock}`;
+  return sameDay ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
 }
 
 /** The exact time in UTC, as the server has sent it, for a title. @param {string} time */

@@ -1,4 +1,4 @@
-// Runs before the first paint and before the modules are there. It is no module, since modules run later.
+// Runs before the first paint and before the other scripts are there. It is no module, since modules run later.
 
 // Sets the remembered colours.
 {
@@ -16,3 +16,7 @@ globalThis.headraceEarly = Object.fromEntries(
     return [target, answer];
   }),
 );
+
+// Makes the browser read its locales, which takes it long, while it waits for the modules. `shared/text.js` needs them.
+new Intl.NumberFormat();
+new Intl.DateTimeFormat();
