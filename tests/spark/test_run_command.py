@@ -207,6 +207,7 @@ def test_a_program_that_fails_is_reported_with_its_traceback(
         ("Error while sending: Connection refused", SparkUnavailable, "The connection to Spark was lost"),
         ("Job aborted.\n: Traceback (most recent call last):\n  File a\n    x\nKeyError: 'gone'\n", PipelineFailed, "The pipeline failed: KeyError: 'gone'"),
         ("calling o1.save.\n: org.apache.spark.SparkException: no room\n\tat org.x", PipelineFailed, "The pipeline failed: no room"),
+        ("[X] failed.\nTraceback (most recent call last):\n  File a\nAn error occurred while calling o1.parquet.\n: org.apache.x.Y: no room\n\tat org.x", PipelineFailed, "The pipeline failed: no room"),
         ("[CODE] plain", PipelineFailed, "The pipeline failed: [CODE] plain"),
     ],
 )  # fmt: skip

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace.model import conditions
 from headrace.model.durations import Duration
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
 from headrace_spark.pipelines.callbacks import BatchCallback
@@ -135,8 +136,11 @@ def _run(
     writer = triggered(writer.option("checkpointLocation", layout.checkpoint), once=once, every=every)
     try:
         follow(writer, lambda progress: None)
-    finally:
-        _count(layout, before, report)
+    except BaseException:
+        with suppress(HeadraceError):  # the files may be out of reach, and that is the error
+            _count(layout, before, report)
+        raise
+    _count(layout, before, report)
     if selection.consumer is not None:
         _confirm(layout, database_connection, selection.stream, selection.consumer)
 

@@ -54,6 +54,11 @@ class BatchCallback:
             raise JavaFailed(readable(text)) from None
 
 
+def is_interruption(text: str) -> bool:
+    """Return whether the text of an error from Java is that of a thread which was interrupted, as when a query is stopped."""
+    return _INTERRUPTION.search(text) is not None
+
+
 def readable(text: str) -> str:
     """The text of an error without the marker. If it was an interruption, a short marker at the end says so."""
     interruption = _INTERRUPTION.search(text, text.find(_MARKER))

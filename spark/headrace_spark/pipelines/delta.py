@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines.files import CantKeepFiles
+from headrace_spark.pipelines.files import CantKeepFiles, plain_url
 from headrace_spark.pipelines.layout import Layout, Manifest
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def commit_to_delta(layout: Layout, archive_id: str) -> int | None:
     from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.exceptions import DeltaError
 
-    root = _url(layout.files.root)
+    root = plain_url(layout.files.root)
     try:
         known = DeltaTable.is_deltatable(root)
         table = DeltaTable(root) if known else None
@@ -81,10 +81,6 @@ def commit_to_delta(layout: Layout, archive_id: str) -> int | None:
         raise CantKeepFiles(
             f"The Delta log of the archive in {layout.files.root!r} can't be written: {error}."
         ) from error
-
-
-def _url(root: str) -> str:
-    return "s3" + root.removeprefix("s3a") if root.startswith("s3a:") else root
 
 
 def _last_batch(table: DeltaTable, archive_id: str) -> int:

@@ -144,8 +144,18 @@ class Layout:
         return f"{_WRITING}/{batch:010d}-{uuid.uuid4().hex[:8]}"
 
     def commit(self, batch: int, written: str, rows: int, first: int, last: int) -> Manifest:
-        """Commit a batch with the files in `written`, and move them to their targets."""
+        """Commit a batch with the files in `written`, and move them to their targets.
+
+        Raises:
+            CantKeepFiles: the files don't have `rows` rows, or another process is writing the archive.
+        """
         found = [name for name in self.files.below(written) if name.endswith(".parquet") and not _hidden(name)]
+        # Where a directory is moved file by file, a task that Spark has given up may still add its files to those of the next attempt.
+        if (there := sum(self.files.rows(f"{written}/{name}") for name in found)) != rows:
+            raise CantKeepFiles(
+                f"The files of batch {batch} in {self.files.root!r} have {there} rows, and {rows} were written. Nothing of the batch is"
+                " archived. Run it again."
+            )
         stem = f"seq-{first:019d}-{last:019d}"
         files = {name: f"{name.rpartition('/')[0]}/{stem}-{n}.parquet" for n, name in enumerate(found)}
         self.files.secure([f"{written}/{name}" for name in found])

@@ -29,6 +29,7 @@ _PROGRESS_INTERVAL = 1  # seconds between two looks at a query's progress
 # There is no …`.
 _HEADRACE_ERROR = re.compile(r"^\s*headrace(?:_spark)?(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
 _JAVA_ERROR = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
+_CALLED = re.compile(r"An error occurred while calling \S+$")  # Java's error is in the next line
 _TRACEBACK = "Traceback (most recent call last):"
 _CONNECTION_LOST = re.compile(
     r"Py4JNetworkError|Connection refused|SparkContext was shut down|StatusCode.UNAVAILABLE|stopped SparkContext"
@@ -220,5 +221,7 @@ def _reason(text: str) -> str:
     if java := _JAVA_ERROR.search(text):
         text = text if _TRACEBACK in text else java[1]
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
-    plain = (line for line in lines if line.strip() and (_TRACEBACK not in text or not line.startswith((" ", "\t"))))
-    return next(plain, "Spark gives no reason.").strip()
+    plain = [line for line in lines if line.strip() and (_TRACEBACK not in text or not line.startswith((" ", "\t")))]
+    if len(plain) > 1 and _CALLED.search(plain[0]) and (called := _JAVA_ERROR.match(plain[1])):
+        return called[1].strip()
+    return plain[0].strip() if plain else "Spark gives no reason."
