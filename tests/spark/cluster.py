@@ -1,4 +1,5 @@
-"""A standalone cluster of Spark on this machine: a master, two workers, and executors that share nothing with the tests.
+"""Clusters of Spark on this machine, with executors that share nothing with the tests: a standalone one, of a master and two
+workers, and Spark's `local-cluster`, whose master and workers are in the driver's Java.
 
 Each executor is a process of its own, in a directory of its own. Its Python is an environment that has only what
 executors are documented to need: pyarrow and pandas. Headrace and the modules of a test are not in it.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import time
 import venv
 from collections.abc import Iterator
@@ -48,12 +51,15 @@ class Cluster:
     Attributes:
         directory: where all of its processes work and log.
         python: the Python of its nodes.
+        programs: a directory on the search path of its nodes.
         url: the URL of the master. `web` is that of its page.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.python = python_of_nodes(directory / "python")
+        self.programs = directory / "bin"
+        self.programs.mkdir()
         self._java = str(find().home)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._start("master", "master.Master", "--port", "0")
@@ -71,12 +77,16 @@ class Cluster:
             name, "worker.Worker", "--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url
         )
 
-    def start_connect(self) -> str:
-        """Start a server of Spark Connect whose executors are on the cluster. Returns its URL."""
+    def start_connect(self, python: str | None = None) -> str:
+        """Start a server of Spark Connect whose executors are on the cluster. Returns its URL.
+
+        Args:
+            python: the Python of the server and of its executors. None for that of the nodes.
+        """
         conf = {**LITTLE, "spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1"}
         pairs = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        self._launch("connect", "SparkSubmit", "--master", self.url, *pairs, *server)
+        self._launch("connect", "SparkSubmit", "--master", self.url, *pairs, *server, python=python)
         return f"sc://127.0.0.1:{self.wait('connect', _CONNECT)}"
 
     def kill(self, name: str) -> None:
@@ -113,26 +123,20 @@ class Cluster:
 
     def variables(self, **more: str) -> dict[str, str]:
         """Return the environment of a driver. Its executors have one core and little memory each."""
-        ours = {
-            "HEADRACE_SPARK_MASTER": self.url,
-            "HEADRACE_SPARK_PYTHON": str(self.python),
-            "HEADRACE_SPARK_CONF": ",".join([*(f"{key}={value}" for key, value in LITTLE.items()), *_pairs(more)]),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        return environment(**ours | {name: value for name, value in more.items() if not name.startswith("spark.")})
+        return variables(self.url, self.python, **more)
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
         self._launch(name, program, "--host", "127.0.0.1", "--webui-port", "0", *arguments)
 
-    def _launch(self, name: str, program: str, *arguments: str) -> None:
+    def _launch(self, name: str, program: str, *arguments: str, python: str | None = None) -> None:
         home = _find_spark_home()
         kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR") if key in os.environ}
         variables = {
             **kept,
-            "PATH": os.defpath,
+            "PATH": os.pathsep.join([str(self.programs), os.defpath]),
             "JAVA_HOME": self._java,
             "SPARK_HOME": home,
-            "PYSPARK_PYTHON": str(self.python),
+            "PYSPARK_PYTHON": python or str(self.python),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "512m",
@@ -159,6 +163,34 @@ class Cluster:
         psutil.wait_procs(below, timeout=PATIENCE)
 
 
+class LocalCluster:
+    """Spark's `local-cluster`: there is nothing to start, since a driver brings it along. It has two executors, too.
+
+    Attributes:
+        python: the Python of its executors.
+    """
+
+    url = "local-cluster[2,1,1024]"
+
+    def __init__(self, directory: Path) -> None:
+        self.python = python_of_nodes(directory)
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """Return the environment of a driver."""
+        return variables(self.url, self.python, **more)
+
+
+def variables(url: str, python: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a driver of a cluster. What has a name with dots is configuration."""
+    ours = {
+        "HEADRACE_SPARK_MASTER": url,
+        "HEADRACE_SPARK_PYTHON": str(python),
+        "HEADRACE_SPARK_CONF": ",".join([*(f"{key}={value}" for key, value in LITTLE.items()), *_pairs(more)]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    return environment(**ours | {name: value for name, value in more.items() if not name.startswith("spark.")})
+
+
 def _pairs(more: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in more.items() if name.startswith("spark.")]
 
@@ -181,7 +213,7 @@ def python_of_nodes(directory: Path, packages: tuple[str, ...] = ON_NODES) -> Pa
     """Make an environment with these packages alone, without copying them. Returns its Python."""
     venv.create(directory, symlinks=True)
     (place,) = directory.glob("lib/python*/site-packages")
-    for name in packages:
+    for name in dict.fromkeys(packages):
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
             found = Path(spec.origin)
@@ -190,6 +222,35 @@ def python_of_nodes(directory: Path, packages: tuple[str, ...] = ON_NODES) -> Pa
             if (libraries := source.with_name(f"{name}.libs")).exists():
                 (place / libraries.name).symlink_to(libraries)
     return directory / "bin/python"
+
+
+def another_python(directory: Path) -> Path:
+    """Return a Python of another minor version: one that this machine has, or else this one, which says so of itself."""
+    for minor in range(10, 20):
+        path = shutil.which(f"python3.{minor}")
+        if minor != sys.version_info.minor and path is not None and _says_version(path, f"3.{minor}"):
+            return Path(path)
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text(
+        "import collections, platform, sys\n"
+        "Version = collections.namedtuple('Version', 'major minor micro releaselevel serial')\n"
+        "sys.version_info = Version(3, 99, 0, 'final', 0)\n"
+        "platform.python_version = lambda: '3.99.0'\n"
+    )
+    return write_program(directory / "python", f'PYTHONPATH="{directory}:$PYTHONPATH" exec {sys.executable} "$@"')
+
+
+def _says_version(path: str, version: str) -> bool:
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    ended = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
+    return ended.stdout.strip() == version
+
+
+def write_program(path: Path, line: str) -> Path:
+    """Write a program of one line for the shell."""
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return path
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.spark.cluster import Cluster
+from tests.spark.cluster import Cluster, LocalCluster
 from tests.spark.processes import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def write_replaying(directory: Path) -> None:
     (directory / "names.py").write_text("def rename(key):\n    return key.replace('orders', 'renamed')\n")
 
 
-def drive(cluster: Cluster, program: str, directory: Path, *arguments: str, **variables: str) -> Any:
+def drive(cluster: Cluster | LocalCluster, program: str, directory: Path, *arguments: str, **variables: str) -> Any:
     """Run a program of this module as a driver. Returns what it printed."""
     ended = start(cluster, program, directory, *arguments, **variables)
     out, errors = ended.communicate(timeout=PATIENCE * 2)
@@ -87,7 +87,7 @@ def drive(cluster: Cluster, program: str, directory: Path, *arguments: str, **va
     return json.loads(out.splitlines()[-1])
 
 
-def fails(cluster: Cluster, directory: Path, **variables: str) -> tuple[int, str]:
+def fails(cluster: Cluster | LocalCluster, directory: Path, **variables: str) -> tuple[int, str]:
     """Run `headrace spark check`. Returns its exit code, and what it says, but for a warning of a slow machine."""
     ended = subprocess.run(
         [sys.executable, "-m", "headrace.cli.main", "spark", "check", "--timeout", str(PATIENCE)], cwd=directory, stdin=subprocess.DEVNULL,
@@ -99,7 +99,12 @@ def fails(cluster: Cluster, directory: Path, **variables: str) -> tuple[int, str
 
 
 def start(
-    cluster: Cluster, program: str, directory: Path, *arguments: str, output: Any = subprocess.PIPE, **variables: str
+    cluster: Cluster | LocalCluster,
+    program: str,
+    directory: Path,
+    *arguments: str,
+    output: Any = subprocess.PIPE,
+    **variables: str,
 ) -> subprocess.Popen[str]:
     """Start a program of this module as a driver."""
     code = f"import sys; sys.path[1:1] = {[str(ROOT), *sys.path]!r}; from tests.spark.on_cluster import {program}; {program}(*sys.argv[1:])"

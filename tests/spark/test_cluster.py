@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from headrace import store
-from tests.spark.cluster import Cluster, python_of_nodes
+from headrace_spark.session.probe import PACKAGES
+from tests.spark.cluster import ON_NODES, Cluster, LocalCluster, another_python, python_of_nodes, write_program
 from tests.spark.filling import archived, fill, read
 from tests.spark.on_cluster import drive, fails, write_replaying, write_service
 
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.mark.parametrize("kind", ["standalone", pytest.param("local-cluster", marks=pytest.mark.long)])
 async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_nothing_when_executors_are_killed(
-    cluster: Cluster, database: store.Database, dsn: str, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, database: store.Database, dsn: str, tmp_path: Path
 ) -> None:
     """A task of the writer kills its executor after its last row, and one of the handler its Python."""
-    write_service(tmp_path)
+    cluster: Cluster | LocalCluster = (
+        request.getfixturevalue("cluster") if kind == "standalone" else LocalCluster(tmp_path / "nodes")
+    )
+    drive_from = tmp_path / "driver"
+    drive_from.mkdir()
+    write_service(drive_from)
     await store.create_stream(database, "orders")
     await store.create_stream(database, "copies")
     await database.fetch(
@@ -27,7 +37,7 @@ async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_n
            from generate_series(1, 20) as g""",
         f"{tmp_path}/python",
     )
-    found = drive(cluster, "everyday", tmp_path, dsn, str(tmp_path), HEADRACE_SPARK_SHIP=".", HEADRACE_DATABASE=dsn)
+    found = drive(cluster, "everyday", drive_from, dsn, str(tmp_path), HEADRACE_SPARK_SHIP=".", HEADRACE_DATABASE=dsn)
     report = found["report"]
     assert report["problem"] is None
     assert {worker["executable"] for worker in report["workers"]} == {str(cluster.python)}
@@ -72,7 +82,7 @@ async def test_every_pipeline_works_with_what_is_shipped(
 
 @pytest.mark.torture
 async def test_what_does_not_fit_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
-    """Nothing is installed there; another version is; and its Python is not on this machine."""
+    """Nothing is installed there, and its Python is not on this machine."""
     code, said = fails(cluster, tmp_path)
     assert (code, said.count("\n")) == (69, 0), said
     assert f"The Python on an executor, {cluster.python}, lacks headrace." in said
@@ -82,17 +92,40 @@ async def test_what_does_not_fit_is_one_sentence_of_the_check(cluster: Cluster, 
     assert (code, said.count("\n")) == (69, 0), said
     assert "The executors' Python can't be run: /no/such/python. Set python to another one." in said
 
-    python = python_of_nodes(tmp_path / "python", ("dateutil", "numpy", "pandas", "pyarrow", "pytz", "msgspec"))
+
+@pytest.mark.long
+async def test_another_headrace_on_the_executors_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
+    python = python_of_nodes(tmp_path / "python", (*ON_NODES, *PACKAGES))
     (place,) = (tmp_path / "python").glob("lib/python*/site-packages")
     (place / "headrace").mkdir()
     (place / "headrace/__init__.py").write_text("raise ImportError('the wrong version was imported')\n")
     (place / "headrace-0.0.1.dist-info").mkdir()
     (place / "headrace-0.0.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: headrace\nVersion: 0.0.1\n")
     code, said = fails(cluster, tmp_path, HEADRACE_SPARK_PYTHON=str(python))
-    assert code == 69
-    assert "has headrace 0.0.1, and this process " in said or "lacks adbc_driver_manager" in said
+    own = version("headrace")
+    assert (code, said) == (
+        69,
+        f"headrace: The Python on an executor, {python}, has headrace 0.0.1, and this process {own}. Ship it (--ship headrace, or"
+        f" HEADRACE_SPARK_SHIP=headrace), or install headrace[spark]=={own} there.",
+    )
     code, said = fails(cluster, tmp_path, HEADRACE_SPARK_PYTHON=str(python), HEADRACE_SPARK_SHIP="headrace")
     assert (code, said) == (0, ""), "what is shipped comes before what is installed"
+
+
+@pytest.mark.long
+async def test_another_python_on_the_executors_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
+    """The command `nodes-python` is one Python on this machine, and another one on the nodes."""
+    (tmp_path / "bin").mkdir()
+    write_program(tmp_path / "bin/nodes-python", f'exec {cluster.python} "$@"')
+    write_program(cluster.programs / "nodes-python", f'exec {another_python(tmp_path / "other")} "$@"')
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
+    code, said = fails(
+        cluster, tmp_path, HEADRACE_SPARK_PYTHON="nodes-python", HEADRACE_SPARK_SHIP="headrace", PATH=path
+    )
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert (code, said) == (
+        69, f"headrace: The executors' Python is not {own}, the version of this process. Set python to one that is."
+    )  # fmt: skip
 
 
 @pytest.mark.torture

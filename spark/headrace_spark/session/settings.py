@@ -28,7 +28,8 @@ _TABLE = "[tool.headrace.spark]"
 # Keys that have a setting of their own. As configuration they are refused, since it would be
 # unclear which value wins.
 _SETTING_OF_KEY = {"spark.master": "master", "spark.remote": "remote", "spark.app.name": "app_name"}
-_LOCAL = re.compile(r"local(-cluster)?\[[^\]]*\]|local")
+_LOCAL = re.compile(r"local\[[^\]]*\]|local")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[[^\]]*\]")
 _VALID_LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]")
 _CLUSTER = re.compile(
     r"yarn|spark://[^/\s,:]+:\d+(,[^/\s,:]+:\d+)*|k8s://\S+|(?!spark:|k8s:|sc:|local)[a-z][\w+.-]*://\S+"
@@ -78,8 +79,13 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether the workers run on this machine, as children of this process."""
-        return self.settings.remote is None and is_local(self.master)
+        """Whether the workers run on this machine, and import what this process can import.
+
+        Those of a `local-cluster` do if nothing is shipped to them.
+        """
+        if self.settings.remote is not None:
+            return False
+        return is_local(self.master) or (_LOCAL_CLUSTER.fullmatch(self.master) is not None and not self.settings.ship)
 
 
 def read(
@@ -164,7 +170,7 @@ def _file(directory: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def is_local(master: str) -> bool:
-    """Whether a master's workers run on this machine, as children of this process."""
+    """Whether a master's workers run in the driver's Java, as children of this process."""
     return _LOCAL.fullmatch(master) is not None
 
 

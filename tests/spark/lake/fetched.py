@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.versions.packages import CACHE, NotFetchedError, make_directory
+from tests.versions.packages import CACHE, NotFetchedError, keep, make_directory
 
 MOTO = Path(__file__).with_name("moto.txt")
 CARRIER = "sagemaker-pyspark==1.4.5 --hash=sha256:05ca2d5081d7138ce29a8fb0a9cba077f28c825288ed07aed46a82e63c0bf1fb"
@@ -52,7 +52,7 @@ def moto() -> Path:
         make_directory(CACHE)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=CACHE) as aside:
             _pip("install", "--no-deps", "--only-binary=:all:", f"--target={aside}/moto", f"--requirement={MOTO}")
-            _keep(Path(aside, "moto"), target)
+            keep(Path(aside, "moto"), target)
     return target
 
 
@@ -76,7 +76,7 @@ def jars() -> list[Path]:
                         with content, (made / name).open("wb") as file:
                             while part := content.read(1 << 20):
                                 file.write(part)
-            _keep(made, target)
+            keep(made, target)
     return [target / name for name in JARS]
 
 
@@ -93,11 +93,3 @@ def _pip(*words: str) -> None:
     if ended.returncode != 0:
         lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
         raise NotFetchedError(f"pip {words[0]} failed: {' '.join(lines[:2]) or f'exit code {ended.returncode}'}")
-
-
-def _keep(source: Path, target: Path) -> None:
-    try:
-        source.rename(target)
-    except OSError:
-        if not target.is_dir():  # else another process was faster
-            raise
