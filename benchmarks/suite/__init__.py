@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 from benchmarks.harness import Options
 from benchmarks.report import Result
 from benchmarks.suite.capture import capture
+from benchmarks.suite.cluster import cluster
 from benchmarks.suite.compaction import compaction
 from benchmarks.suite.console import console
 from benchmarks.suite.costs import costs
 from benchmarks.suite.crowd import crowd
 from benchmarks.suite.drain import drain
+from benchmarks.suite.driver import driver
 from benchmarks.suite.fanout import fanout
 from benchmarks.suite.filter import filter  # noqa: A004 - the word of the field
 from benchmarks.suite.governor import governor
@@ -69,6 +71,8 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         start,
         capture,
         spark,
+        cluster,
+        driver,
         jit,
     )
 }

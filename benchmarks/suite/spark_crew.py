@@ -102,9 +102,9 @@ class SparkCrew:
 
 
 @asynccontextmanager
-async def spark_crew(conf: dict[str, str]) -> AsyncIterator[SparkCrew]:
+async def spark_crew(conf: dict[str, str], master: str = "local[2]") -> AsyncIterator[SparkCrew]:
     """Start a process with a session of this configuration. Both are stopped at the end."""
-    process = await start("benchmarks.suite.spark_worker", msgspec.json.encode(conf).decode())
+    process = await start("benchmarks.suite.spark_worker", msgspec.json.encode(conf).decode(), master)
     try:
         crew = SparkCrew(process)
         await crew.begin()

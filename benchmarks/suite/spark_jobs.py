@@ -174,6 +174,23 @@ def written(spark: SparkSession, work: Work) -> Done:
     return Done(time.monotonic() - start)
 
 
+def copied(spark: SparkSession, work: Work) -> Done:
+    """Read the stream and write it into the stream `into`."""
+    start = time.monotonic()
+    rows = spark.read.format("headrace").option("database", work.dsn).option("stream", STREAM).load()
+    options = {"database": work.dsn, "stream": work.given["into"]}
+    rows.select("key", "data").write.format("headrace").options(**options).mode("append").save()
+    return Done(time.monotonic() - start)
+
+
+def heap(spark: SparkSession, work: Work) -> Done:
+    """The size of the live objects of this process's Java in MiB, after a collection."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.System.gc()
+    runtime = jvm.Runtime.getRuntime()
+    return Done(0.0, {"mib": (runtime.totalMemory() - runtime.freeMemory()) / 2**20})
+
+
 def check_archive(spark: SparkSession, work: Work) -> Done:
     """The contents of the archive `path` for any reader: the number of rows, the number of seqs, and their sum."""
     import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
@@ -197,5 +214,7 @@ JOBS: dict[str, Callable[[SparkSession, Work], Done]] = {
     "write": written,
     "replay": replayed,
     "aggregate": aggregated,
+    "copy": copied,
+    "heap": heap,
     **BARE,
 }

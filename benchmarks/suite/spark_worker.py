@@ -1,4 +1,4 @@
-"""The process with the warm Spark session: `python -m benchmarks.suite.spark_worker CONF`. See `spark_crew`."""
+"""The process with the warm Spark session: `python -m benchmarks.suite.spark_worker CONF MASTER`. See `spark_crew`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from benchmarks import checks
 from benchmarks.checks import CheckFailed
 from benchmarks.suite.spark_crew import Done, Failed, Ready, Work
 
-MASTER = "local[2]"
-
 
 def main() -> int:
     # Java and other code may print to the standard output, so results go to a duplicate of it.
@@ -22,18 +20,23 @@ def main() -> int:
         os.dup2(2, 1)
         conf = msgspec.json.decode(sys.argv[1], type=dict[str, str])
         try:
-            return _serve(out, conf)
+            return _serve(out, conf, sys.argv[2])
         except CheckFailed as wrong:
             _send(out, Failed(str(wrong)))
             return 1
 
 
-def _serve(out: BinaryIO, conf: dict[str, str]) -> int:
+def _serve(out: BinaryIO, conf: dict[str, str], master: str) -> int:
     from headrace_spark import SparkSettings, SparkUnavailable, session, stop
 
     start = time.monotonic()
     try:
-        spark = session(SparkSettings(master=MASTER, app_name="headrace benchmarks", conf=conf))
+        # Executors of a cluster get Headrace's code, as they do in production.
+        local = master.startswith("local")
+        python, ship = (None, ()) if local else (sys.executable, ("headrace",))
+        spark = session(
+            SparkSettings(master=master, app_name="headrace benchmarks", conf=conf, python=python, ship=ship)
+        )
     except SparkUnavailable as error:
         raise CheckFailed(str(error)) from error
     try:
