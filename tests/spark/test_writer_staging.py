@@ -61,11 +61,11 @@ def test_attempts_that_failed_or_ran_twice_are_not_published(written: Written) -
     write = a_write(written)
 
     def breaks() -> Iterator[pa.RecordBatch]:
-        yield rows("a", "b")
+        yield rows("a", "b", "c")
         raise RuntimeError("the task has died")
 
     with pytest.raises(RuntimeError, match="has died"):
-        staging.stage(write, 0, breaks())
+        staging.stage(write, 0, breaks(), chunk_bytes=1)  # the third row waits for what would be sent with it
     attempts = [staging.stage(write, 0, [rows("a", "b")]) for _ in range(2)]
     assert written.staged() == 6
     assert staging.commit(write, attempts[1:]) == 2
@@ -89,8 +89,8 @@ def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
             seen.append(written.staged())
 
     part = staging.stage(a_write(written), 0, batches(), chunk_bytes=10_000)
-    assert seen == [500, 1000, 1500]
-    assert len(sent) == 3, "a small batch is one piece"
+    assert seen == [0, 500, 1000], "a small batch waits for the next, to be sent with it if both are small enough"
+    assert len(sent) == 3
     sent.clear()
     batch = rows(*["big"] * 100, data=['"' + "x" * 998 + '"'] * 100)
     large = staging.stage(a_write(written), 1, [batch], chunk_bytes=10_000)
@@ -235,12 +235,12 @@ def test_a_task_of_an_abandoned_write_raises(written: Written) -> None:
     write = a_write(written)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield rows("a")
+        yield rows("a", "b")
         staging.abort(write)
-        yield rows("b")
+        yield rows("c")
 
     with pytest.raises(StoreUnavailable, match="are gone, since it was committed or aborted meanwhile"):
-        staging.stage(write, 0, batches())
+        staging.stage(write, 0, batches(), chunk_bytes=1)
 
 
 def test_the_writer_refuses_invalid_writes_before_any_task(written: Written, empty_dsn: str) -> None:
@@ -279,3 +279,14 @@ def test_a_part_goes_through_json_as_the_database_takes_it() -> None:
         "attempt": "x",
         "rows": 2,
     }
+
+
+def test_small_batches_are_sent_together_and_large_ones_in_pieces() -> None:
+    small = [rows("a"), rows("b", "c"), rows(), rows("d")]
+    (joined,) = staging._chunks(iter(small), 1_000_000)
+    assert joined.column("key").to_pylist() == ["a", "b", "c", "d"]
+    assert joined.schema == small[0].schema
+    pieces = list(staging._chunks(iter([rows(*"abcdefgh"), rows("i")]), 50))
+    assert [key for piece in pieces for key in piece.column("key").to_pylist()] == list("abcdefghi")
+    assert len(pieces) > 2
+    assert list(staging._chunks(iter([]), 50)) == []
