@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.model.clock import to_microseconds
 from headrace_spark.frames import schema
 from headrace_spark.frames.incoming import Decoded, decode, frame, row_type, table
 from headrace_spark.frames.outgoing import outgoing
@@ -24,7 +25,7 @@ class Sent(msgspec.Struct):
     key: str
     seq: int
     raw: str = "1"
-    created_at: datetime = AT
+    created: int = to_microseconds(AT)
     raw_headers: str | None = None
 
 
@@ -36,7 +37,7 @@ def test_rows_are_sorted_by_key_and_seq(places: list[tuple[str, int]]) -> None:
 
 def test_a_message_s_row_has_its_key_place_headers_time_and_text(spark: SparkSession) -> None:
     sent = [
-        Sent("b", 2, '{"a": "ü"}', AT + timedelta(days=1), '{"h": 1}'),
+        Sent("b", 2, '{"a": "ü"}', to_microseconds(AT + timedelta(days=1)), '{"h": 1}'),
         Sent("a", 3, "null"),
     ]
     made = frame(spark, table(Decoded(sent)))

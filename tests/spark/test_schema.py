@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from headrace.model.clock import to_microseconds
 from headrace.model.errors import ConfigurationError
 from headrace_spark.frames import schema
 from headrace_spark.frames.incoming import decode, table
@@ -40,7 +41,7 @@ class Sent(msgspec.Struct):
     raw: str
     key: str = "a"
     seq: int = 1
-    created_at: datetime = AT
+    created: int = to_microseconds(AT)
     raw_headers: str | None = None
 
 

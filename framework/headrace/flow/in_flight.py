@@ -13,7 +13,7 @@ a crash could redeliver message 1 of a key but not message 7, which is settled a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -23,6 +23,8 @@ from headrace.model.records import Lost
 
 LINGER = 0.05
 """Time in seconds that the acks of a lease wait for the rest of it."""
+
+_NEVER = float("inf")
 
 
 class Lease:
@@ -82,16 +84,17 @@ class Lease:
             self.durable = set()
         self.durable.add(seq)
 
-    def follows(self, other: Lease) -> bool:
-        """Whether `other` has an earlier message of a lane that is done and not collected, and a later
-        one is done here."""
-        if other.lost or not other.done or min(other.done) > max(self.done):
-            return False
-        latest: dict[Hashable, int] = {}
-        for seq in self.done:
-            lane = self.lane(seq)
-            latest[lane] = max(seq, latest.get(lane, seq))
-        return any(seq < latest.get(other.lane(seq), seq) for seq in other.done)
+    def note_earliest(self, earliest: dict[Hashable, int]) -> None:
+        """Note the seq of the first message of each lane that is done and not collected, unless an earlier one is noted."""
+        if not self.lost:
+            for seq in self.done:
+                lane = self.lane(seq)
+                if seq < earliest.get(lane, _NEVER):
+                    earliest[lane] = seq
+
+    def follows(self, earliest: Mapping[Hashable, int]) -> bool:
+        """Whether one of its messages that are done is behind the noted one of its lane."""
+        return any(seq > earliest.get(self.lane(seq), _NEVER) for seq in self.done)
 
 
 class InFlightMessage(Protocol):
@@ -351,8 +354,10 @@ class InFlightTracker(Generic[T]):
         another such lease."""
         done, self._whole = self._whole, []
         while done:
-            ahead = (*self._partly.values(), *self._behind)
-            behind = {lease.id for lease in done if any(lease.follows(other) for other in ahead)}
+            earliest: dict[Hashable, int] = {}
+            for other in (*self._partly.values(), *self._behind):
+                other.note_earliest(earliest)
+            behind = {lease.id for lease in done if earliest and lease.follows(earliest)}
             if not behind:
                 break
             self._behind += [lease for lease in done if lease.id in behind]

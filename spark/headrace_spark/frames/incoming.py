@@ -8,7 +8,7 @@ decode ──▶ Arrow columns ──▶ sorted by key and seq ──▶ DataFra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,11 +17,15 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
+from headrace.model.clock import POSTGRES_EPOCH
 from headrace_spark.frames.columns import UNFIT, Column, arrow_type
 from headrace_spark.frames.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH = (POSTGRES_EPOCH - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+"""Microseconds from the epoch of Arrow to that of Postgres."""
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """The errors that a decoder raises for a text that does not fit."""
@@ -32,7 +36,7 @@ class Incoming(Protocol):
 
     key: str
     seq: int
-    created_at: datetime
+    created: int
     raw: str
     raw_headers: str | None
 
@@ -128,7 +132,7 @@ def table(decoded: Decoded, kind: DataType | None = None) -> pa.Table:
         pa.array([m.key for m in messages], pa.string()),
         pa.array([m.seq for m in messages], pa.int64()),
         pa.array([m.raw_headers for m in messages], pa.string()),
-        pa.array([m.created_at for m in messages], pa.timestamp("us", "UTC")),
+        _times([m.created for m in messages]),
         data,
     ]
     fields = row_type(kind)
@@ -137,6 +141,11 @@ def table(decoded: Decoded, kind: DataType | None = None) -> pa.Table:
         [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
     )
     return rows.take(pc.sort_indices(rows, [("key", "ascending"), ("seq", "ascending")]))
+
+
+def _times(created: Sequence[int]) -> pa.Array:
+    """Times that Postgres counts in microseconds, without a Python object for each."""
+    return pc.add(pa.array(created, pa.int64()), _EPOCH).cast(pa.timestamp("us", "UTC"))
 
 
 def frame(spark: SparkSession, rows: pa.Table, data: DataType | None = None) -> DataFrame:

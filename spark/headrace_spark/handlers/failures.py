@@ -102,8 +102,8 @@ class Bisection:
         self._failures = 0
         self._passed = False
         self._expensive = False
-        self._returned: frozenset[Hashable] = frozenset()  # messages of the last call, if it returned
-        self._returned_are_members = False  # whether the returned ones are members
+        self._returned: Batch | None = None  # that of the last call, if it returned
+        self._returned_are_members = False  # whether its messages are members
 
     def should_call(self, batch: Batch) -> bool:
         """Record that a call with these messages is due. Returns whether to make it.
@@ -111,20 +111,17 @@ class Bisection:
         The call is skipped if earlier calls timed out or failed after returning, and so many calls
         have failed that it is unlikely to pass.
         """
-        returned, self._returned = self._returned, frozenset()
-        if _id(batch[0]) in returned:
-            self._count(batch, returned)
+        returned, self._returned = self._returned, None
+        if returned is not None and _has(returned, batch[0]):
+            self._count(batch, _ids(returned))
             self._expensive = True
-        elif returned and self._returned_are_members:
+        elif returned is not None and self._returned_are_members:
             self._passed = True
         return not (self._expensive and self._knows(batch) and not self._worth_trying)
 
     def returned(self, batch: Batch) -> None:
-        """Record that a call returned. For a large batch this takes a moment, so don't call it on the event loop.
-
-        A batch of a single message is not recorded, since it has no halves.
-        """
-        self._returned = _ids(batch) if len(batch) > 1 else frozenset()
+        """Record that a call returned. A batch of a single message is not recorded, since it has no halves."""
+        self._returned = batch if len(batch) > 1 else None
         self._returned_are_members = self._knows(batch)
 
     def failed(self, batch: Batch) -> bool:
@@ -142,7 +139,7 @@ class Bisection:
             self._members = _ids(batch) if members is None else members
             self._failures, self._passed, self._expensive = 0, False, False
         self._failures += 1
-        self._returned = frozenset()
+        self._returned = None
 
     @property
     def _worth_trying(self) -> bool:
@@ -154,6 +151,12 @@ class Bisection:
 
 def _id(message: Any) -> Hashable:
     return (message.lease.id, message.seq)
+
+
+def _has(batch: Batch, message: Any) -> bool:
+    """Whether it is among the messages of the batch. This makes no object for each of them."""
+    seq, lease = message.seq, message.lease.id
+    return any(one.seq == seq and one.lease.id == lease for one in batch)
 
 
 def _ids(batch: Batch) -> frozenset[Hashable]:

@@ -80,6 +80,9 @@ def parts(messages: Sequence[Message], max_deliver: int = -1) -> list[list[Messa
             each suspect runs alone.
     """
 
+    if all(message.crashes < ALONE for message in messages):
+        return [list(messages)] if messages else []
+
     def stage(message: Message) -> int:
         return message.attempt if message.crashes >= ALONE else 0
 
