@@ -146,6 +146,38 @@ def everyday(dsn: str, place: str) -> None:
     print(json.dumps({"report": report, "seqs": seqs}))
 
 
+def staging(dsn: str) -> None:
+    """Work off a stream with a handler of `service`, and report the ways that its results have taken."""
+    import asyncio
+
+    import service
+
+    from headrace_spark import session, stop
+    from headrace_spark.handlers import results
+    from tests.runtime.running import running
+
+    session()
+    ways: list[str] = []
+    staged = results.Results._staged
+
+    def noted(self: Any, plan: Any) -> Any:
+        found = staged(self, plan)
+        ways.append("staged")
+        return found
+
+    results.COLLECTED_ROWS = 3
+    results.Results._staged = noted  # type: ignore[method-assign]
+
+    async def work_off() -> None:
+        service.app.dsn = dsn
+        async with running(service.app, within=PATIENCE):
+            await service.app.idle()
+
+    asyncio.run(work_off())
+    stop()
+    print(json.dumps({"ways": ways}))
+
+
 def pipelines(dsn: str, place: str) -> None:
     """Run every pipeline, in a session that the program has made itself."""
     import replaying

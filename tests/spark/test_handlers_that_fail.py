@@ -373,7 +373,7 @@ class NoSpark(warm_session.WarmSession):
 
 async def test_the_wait_for_a_spark_that_is_not_there_ends_before_the_timeout_which_would_count_an_attempt() -> None:
     settings = transform.TransformSettings(
-        name="orders:ship", function=lambda df, batch: df, source=None, publishes=None, max_results=1, log_every=1.0, timeout=1.0
+        name="orders:ship", function=lambda df, batch: df, source=None, publishes=None, max_results=1, database=str, log_every=1.0, timeout=1.0
     )  # fmt: skip
     waiting = transform.Transform(settings, NoSpark())
     waiting._delay = transform.MAX_DELAY

@@ -224,7 +224,7 @@ from headrace.store.messages.lease import (
     without_subscription,
 )
 from headrace.store.messages.peek import history_and_stream, latest, messages, messages_at, peek
-from headrace.store.messages.publish import publish, publish_all, publish_many
+from headrace.store.messages.publish import discard_staged, publish, publish_all, publish_many, publish_staged
 from headrace.store.messages.replay import Selection, replay, republish
 from headrace.store.messages.search import search
 from headrace.store.messages.seek import seek, seek_preview, seek_to
@@ -364,6 +364,7 @@ __all__ = [
     "delete_tokens",
     "deliveries",
     "discard",
+    "discard_staged",
     "drop_capture_failures",
     "drop_segments",
     "edit_database",
@@ -439,6 +440,7 @@ __all__ = [
     "publish_all",
     "publish_many",
     "publish_scheduled",
+    "publish_staged",
     "push_answers",
     "push_consumers",
     "reclaim",

@@ -1,7 +1,7 @@
 """Runs a Spark handler: batch to DataFrame, the user's function, and its result to messages.
 
 on the event loop     handle ──▶ a job in a thread ──▶ published and acked by the framework, in one transaction
-in the thread         decode ──▶ DataFrame ──▶ function ──▶ outgoing ──▶ Arrow ──▶ (key, data, headers)
+in the thread         decode ──▶ DataFrame ──▶ function ──▶ results, see `headrace_spark.handlers.results`
 
 The framework does everything else, as for any batch handler: leases, order per key, bisecting, dead
 letters, draining.
@@ -14,19 +14,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from headrace import Batch
-from headrace.model.errors import ConfigurationError, InvalidInput, LeaseLost
+from headrace.model.errors import ConfigurationError, LeaseLost
 from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Release, Retry, Unfit
+from headrace.runtime.messages.staged import StagedMessages
 from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified, gone
 from headrace_spark.handlers.jobs import Job, run
+from headrace_spark.handlers.results import Message, Results
 from headrace_spark.handlers.warm_session import WarmSession
 from headrace_spark.session import SparkUnavailable, stop
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace_spark.frames.schema import Schema, Source
@@ -35,10 +37,6 @@ log = Log("headrace.spark")
 
 MIN_DELAY, MAX_DELAY = 0.5, 30.0
 """First and longest wait, in seconds, before a batch is released because Spark is unavailable."""
-
-_TOO_MANY = "HEADRACE_TOO_MANY_RESULTS"
-
-Message = tuple[str, msgspec.Raw] | tuple[str, msgspec.Raw, dict[str, Any]]
 
 
 class TransformSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +48,7 @@ class TransformSettings(msgspec.Struct, frozen=True, kw_only=True):
         source: the source of the payload schema. None for JSON text.
         publishes: the stream that the returned rows are published to.
         max_results: maximum number of returned rows.
+        database: returns the URL of the database.
         log_every: interval in seconds between two log lines about a running job.
         timeout: maximum duration of a call in seconds.
     """
@@ -59,6 +58,7 @@ class TransformSettings(msgspec.Struct, frozen=True, kw_only=True):
     source: Source | None
     publishes: str | None
     max_results: int
+    database: Callable[[], str]
     log_every: float
     timeout: float | None = None
 
@@ -73,6 +73,11 @@ class Transform:
         self._bisection = Bisection()
         self._threads: anyio.CapacityLimiter | None = None
         self._delay = MIN_DELAY
+        self._results = (
+            None
+            if settings.publishes is None
+            else Results(settings.name, settings.publishes, settings.max_results, settings.database)
+        )
         warm_session.add(settings.name, self._prepare)
 
     def _prepare(self, spark: SparkSession) -> None:
@@ -81,7 +86,7 @@ class Transform:
 
     # --- on the event loop
 
-    async def handle(self, batch: Batch) -> list[Message] | Retry | Reject | None:
+    async def handle(self, batch: Batch) -> list[Message] | StagedMessages | Retry | Reject | None:
         """Handle a batch. Returns the messages to publish, or the outcome of the whole batch.
 
         If it raises, the framework bisects the batch to find the failing messages.
@@ -112,7 +117,7 @@ class Transform:
         self._delay = MIN_DELAY
         return found
 
-    async def _run(self, batch: Batch) -> list[Message] | None:
+    async def _run(self, batch: Batch) -> list[Message] | StagedMessages | None:
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(1)
         leases = list({message.lease.id: message.lease for message in batch}.values())
@@ -124,7 +129,16 @@ class Transform:
         job = self._warm_session.jobs[self._settings.name] = Job(self._settings.name, len(batch))
         try:
             work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch))
-            return await run(job, work, threads=self._threads, log_every=self._settings.log_every, check=check)
+            found = await run(job, work, threads=self._threads, log_every=self._settings.log_every, check=check)
+        except BaseException:
+            if self._results is not None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._results.discard, limiter=self._threads)
+            raise
+        else:
+            if self._results is not None:
+                self._results.taken()
+            return found
         finally:
             self._warm_session.jobs[self._settings.name] = None
 
@@ -141,7 +155,7 @@ class Transform:
 
     # --- in the thread
 
-    def _run_in_thread(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
+    def _run_in_thread(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
         try:
             found = self._call_function(batch, spark)
             self._bisection.returned(batch)
@@ -154,7 +168,7 @@ class Transform:
                 raise
             raise failure from error
 
-    def _call_function(self, batch: Batch, spark: SparkSession) -> list[Message] | None:
+    def _call_function(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
         from headrace_spark.frames import incoming
 
         decoded = self._decoded(batch)
@@ -180,7 +194,7 @@ class Transform:
         remaining = {message.seq for message in batch.done}
         return found.only([row_number for row_number, message in enumerate(found.messages) if message.seq in remaining])
 
-    def _messages(self, result: Any) -> list[Message] | None:
+    def _messages(self, result: Any) -> list[Message] | StagedMessages | None:
         from pyspark.sql import DataFrame
 
         if result is None:
@@ -191,36 +205,11 @@ class Transform:
             raise BatchFailed(
                 f"The Spark handler returned a {_kind(result)}. Return a DataFrame, or None to publish nothing."
             )
-        if self._settings.publishes is None:
+        if self._results is None:
             raise BatchFailed(
                 "The Spark handler returned a DataFrame, and its consumer has no stream to publish to. Set publishes='a-stream', or return None."
             )
-        return _messages(self._collected(result))
-
-    def _collected(self, result: DataFrame) -> pa.Table:
-        from headrace_spark.frames.outgoing import outgoing, refuse_nulls
-
-        limit = self._settings.max_results
-        try:
-            plan = outgoing(result)
-        except InvalidInput as error:  # the columns alone show it
-            raise BatchFailed(str(error)) from error
-        try:
-            rows = _guarded(plan, limit).toArrow()
-        except Exception as error:
-            if _TOO_MANY in str(error) or "spark.driver.maxResultSize" in str(error):
-                raise self._too_many() from error
-            raise
-        if rows.num_rows > limit:
-            raise self._too_many()
-        refuse_nulls(rows)
-        return rows
-
-    def _too_many(self) -> BatchFailed:
-        return BatchFailed(
-            f"The Spark handler returned more than max_results={self._settings.max_results} rows, or more than spark.driver.maxResultSize."
-            ' Raise the limit, or write the rows with df.write.format("headrace").'
-        )
+        return self._results.of(result)
 
 
 def _kind(result: Any) -> str:
@@ -231,37 +220,3 @@ def _kind(result: Any) -> str:
 
 def _unfit(batch: Batch, message: Any, error: Exception) -> None:
     batch.failures[message.seq] = Unfit(f"The payload does not fit: {error}")
-
-
-def _guarded(plan: DataFrame, limit: int) -> DataFrame:
-    """A plan that fails as soon as one partition has more rows than the whole result may have.
-
-    Otherwise the rows would come to the driver first. `monotonically_increasing_id` has the
-    partition in its upper bits, and the row's number in it in the lower 33.
-    """
-    from pyspark.sql import functions as sql
-
-    row_number = sql.monotonically_increasing_id().bitwiseAND(sql.lit((1 << 33) - 1))
-    key = sql.when(row_number >= limit, sql.raise_error(sql.lit(_TOO_MANY)).cast("string")).otherwise(sql.col("key"))
-    return plan.select(key.alias("key"), "headers", "data")
-
-
-def _messages(rows: pa.Table) -> list[Message]:
-    """The rows as the messages that a handler with `publishes` returns."""
-    keys, headers, data = (rows.column(name).to_pylist() for name in ("key", "headers", "data"))
-    if rows.column("headers").null_count == rows.num_rows:
-        return [(key, msgspec.Raw(text)) for key, text in zip(keys, data, strict=True)]
-    return [
-        (key, msgspec.Raw(text)) if head is None else (key, msgspec.Raw(text), _headers(head))
-        for key, text, head in zip(keys, data, headers, strict=True)
-    ]
-
-
-def _headers(text: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.MsgspecError as error:
-        raise InvalidInput(f"The `headers` of a row are not JSON: {text!r:.80} ({error}).") from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"The `headers` of a row are not a JSON object: {text!r:.80}.")
-    return found

@@ -28,6 +28,7 @@ from headrace.runtime.calls import Call
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
+from headrace.runtime.messages.staged import StagedMessages
 from headrace.runtime.messages.transaction import Transaction
 from headrace.store.database.retry import DatabaseRetry
 
@@ -87,6 +88,8 @@ class Transactional:
             result = await call(payload, delivery)
             if result is None or _refused(delivery, result):
                 return result
+            if isinstance(result, StagedMessages):
+                return await self._publish_staged(delivery, result)
             _outgoing(result, self._publishes)  # checked before a connection is taken
             transaction = await self._begin(delivery, assign=True)
             try:
@@ -95,6 +98,22 @@ class Transactional:
                 await transaction.end()
 
         return transacted if self._handling.transactional else publishing
+
+    async def _publish_staged(self, delivery: Delivery, staged: StagedMessages) -> None:
+        """Publish what is staged, ack and commit. What is not committed is deleted."""
+        try:
+            transaction = await self._begin(delivery, assign=True)
+            try:
+                if done := _done(delivery):
+                    await staged.publish(transaction)
+                    await self._commit(transaction, done)
+                    return
+            finally:
+                await transaction.end()
+        except BaseException:
+            await staged.discard(self._database)
+            raise
+        await staged.discard(self._database)
 
     async def _begin(self, delivery: Delivery, *, assign: bool) -> Transaction:
         """Begin a transaction, as soon as the database is available. An outage doesn't fail the
@@ -123,8 +142,7 @@ class Transactional:
         outgoing: Sequence[tuple[Any, ...]] = ()
         if self._publishes is not None:
             outgoing, result = _outgoing(result, self._publishes), None
-        done = delivery.done if isinstance(delivery, Batch) else [] if delivery.settled else [delivery]
-        if done:
+        if done := _done(delivery):
             if len(outgoing) == 1:
                 key, data, *headers = outgoing[0]
                 await transaction.publish(
@@ -147,6 +165,11 @@ class Transactional:
         for message in done:
             message.settled = True
             self._acked(message)
+
+
+def _done(delivery: Delivery) -> list[Message]:
+    """The messages to ack."""
+    return delivery.done if isinstance(delivery, Batch) else [] if delivery.settled else [delivery]
 
 
 def _refused(delivery: Delivery, result: Any) -> bool:

@@ -215,3 +215,21 @@ def chunks(data: Sequence[str], *, max_messages: int = CHUNK_MESSAGES) -> Iterat
         size += len(text)
     if start < len(data):
         yield start, len(data)
+
+
+async def publish_staged(executor: Executor, stream: str, write: str, parts: str) -> int:
+    """Publish what tasks have staged for a write, in the transaction of the caller. Returns the number of messages.
+
+    Args:
+        parts: a JSON list of the attempts that count. See `sql/functions/writes.sql`.
+
+    Raises `StagedRowsGone` if some are not there any more.
+    """
+    sql = "select headrace_internal.publish_staged($1, $2, $3::text::json)"
+    found: int = await executor.fetchval(sql, stream, write, parts)
+    return found
+
+
+async def discard_staged(executor: Executor, stream: str, write: str) -> None:
+    """Delete what was staged for a write, unless it was published."""
+    await executor.fetchval("select headrace_internal.abort_write($1, $2, 0)::text", stream, write)

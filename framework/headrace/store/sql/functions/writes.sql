@@ -129,6 +129,19 @@ begin
     return v_count;
 end $$;
 
+-- Publish what these attempts have staged for the only batch of a write, and forget the write. For a caller that settles
+-- messages in the same transaction: then no repetition needs to be recognized, since its acks can't be made again.
+create or replace function headrace_internal.publish_staged(p_stream text, p_write text, p_parts json) returns bigint
+language plpgsql as $$
+declare
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
+    v_count   bigint := headrace_internal.commit_write(p_stream, p_write, 0, p_parts);
+begin
+    -- A table that another session uses is left to the janitor, which finds it by the record.
+    delete from headrace_internal.writes where stream_id = v_stream.id and write_id = p_write and staging is null;
+    return v_count;
+end $$;
+
 create or replace function headrace_internal.require_all_parts(p_stream text, p_write text, p_wanted bigint, p_found bigint) returns void
 language plpgsql as $$
 begin
