@@ -147,3 +147,22 @@ async def test_a_checkpoint_that_is_ahead_of_its_stream_is_reported(
     finally:
         reader.stop()
         tolerant.stop()
+
+
+async def test_max_connections_bounds_the_tasks_of_a_read(dsn: str, database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    await database.fetch("select headrace.publish('orders', 'k', to_json(n)) from generate_series(1, 40) as n")
+
+    def tasks(**given: Any) -> int:
+        return len(HeadraceReader(options(dsn, **given), SCHEMA).partitions())
+
+    assert await asyncio.to_thread(tasks, partitions=8) == 8
+    assert await asyncio.to_thread(tasks, partitions=8, maxConnections=3) == 3
+    assert await asyncio.to_thread(tasks, partitions=2, maxConnections=3) == 2
+    assert await asyncio.to_thread(found, dsn, partitions=8, maxConnections=3) == list(range(1, 41))
+    reader = HeadraceStreamReader(options(dsn, partitions=8, maxConnections=3), SCHEMA)
+    try:
+        end = await asyncio.to_thread(reader.latestOffset, reader.initialOffset(), reader.getDefaultReadLimit())
+        assert len(await asyncio.to_thread(reader.partitions, reader.initialOffset(), end)) == 3
+    finally:
+        reader.stop()

@@ -10,8 +10,8 @@ from headrace.model.errors import ConfigurationError
 PLACES = ("database", "stream")
 """The options of all readers and writers."""
 
-READING = (*PLACES, "streamPattern", "filter", "where", "start", "end", "partitions", "maxRows", "minRows", "maxTriggerDelay",
-           "failOnDataLoss", "settleTimeout", "consumer", "dataSchema", "inferSchema", "sampleRows", "mode",
+READING = (*PLACES, "streamPattern", "filter", "where", "start", "end", "partitions", "maxConnections", "maxRows", "minRows",
+           "maxTriggerDelay", "failOnDataLoss", "settleTimeout", "consumer", "dataSchema", "inferSchema", "sampleRows", "mode",
            "columnNameOfCorruptRecord")  # fmt: skip
 """The options of both readers."""
 

@@ -47,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         start: the first message to read.
         end: the last message to read. For a time, the last message before it.
         partitions: maximum number of tasks that read in parallel. None chooses a number by the size of the range.
+        max_connections: maximum number of tasks that hold a connection at the same time. It bounds `partitions`, too.
         max_rows: maximum number of the streams' messages in a micro-batch, before filters.
         min_rows: number of messages below which a micro-batch waits for more.
         max_trigger_delay: how long it waits at most.
@@ -69,6 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     start: Edges = "earliest"
     end: Edges = "latest"
     partitions: int | None = None
+    max_connections: int | None = None
     max_rows: int | None = None
     min_rows: int | None = None
     max_trigger_delay: float = MAX_TRIGGER_DELAY
@@ -81,6 +83,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = MODES[0]
     corrupt_column: str | None = None
     others: dict[str, str] = {}
+
+    def tasks(self, wanted: int) -> int:
+        """How many tasks read: `partitions`, or else what is wanted, and at most `max_connections`."""
+        return min(self.partitions or wanted, self.max_connections or _MAX_PARTITIONS)
 
     @property
     def database(self) -> str:
@@ -129,6 +135,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             start=_edges("start", given.get("start", "earliest")),
             end=_edges("end", given.get("end", "latest")),
             partitions=_count("partitions", given.get("partitions"), _MAX_PARTITIONS),
+            max_connections=_count("maxConnections", given.get("maxconnections"), _MAX_PARTITIONS),
             max_rows=_count("maxRows", given.get("maxrows"), _LARGEST_SEQ),
             min_rows=_count("minRows", given.get("minrows"), _LARGEST_SEQ),
             max_trigger_delay=seconds(given.get("maxtriggerdelay", MAX_TRIGGER_DELAY), "maxTriggerDelay"),

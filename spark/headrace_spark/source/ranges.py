@@ -123,16 +123,15 @@ class Ranges:
     ) -> list[Part]:
         """The queries that read from the seq `first` to `last`. A `first` of None means the earliest message.
 
-        They are at most `tasks`, or as many as the options say.
+        They are at most `tasks`. None lets the options decide.
 
         Raises `InvalidInput` if retention has removed messages of this range and
         `fail_on_data_loss` is set.
         """
         options = self._options
-        tasks = tasks or options.partitions
         if tasks is None:
             begin = first if first is not None else self.start("earliest") + 1
-            tasks = task_count(last - begin + 1)
+            tasks = options.tasks(task_count(last - begin + 1))
         rows = self._queries.fetch(
             "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
             " $7::int, $8::text::uuid, $9, $10::text::text[])",

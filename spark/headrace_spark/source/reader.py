@@ -83,7 +83,7 @@ def partitions_of(options: Options, rows: Rows, wanted: Sequence[Wanted]) -> lis
     """
     sizes = [one.seqs() for one in wanted]
     total = max(sum(sizes), 1)
-    tasks = options.partitions or task_count(total)
+    tasks = options.tasks(task_count(total))
     parts: list[tuple[int, Piece]] = []
     for one, size in zip(wanted, sizes, strict=True):
         share = max(round(tasks * size / total), 1)
