@@ -217,16 +217,22 @@ def chunks(data: Sequence[str], *, max_messages: int = CHUNK_MESSAGES) -> Iterat
         yield start, len(data)
 
 
-async def publish_staged(executor: Executor, stream: str, write: str, parts: str) -> int:
+STAGED_TIMEOUT = 600.0
+"""Seconds within which staged messages are published. A million take some seconds, which is longer than other statements
+may take on a busy server."""
+
+
+async def publish_staged(connection: Any, stream: str, write: str, parts: str) -> int:
     """Publish what tasks have staged for a write, in the transaction of the caller. Returns the number of messages.
 
     Args:
+        connection: the asyncpg connection of an open transaction.
         parts: a JSON list of the attempts that count. See `sql/functions/writes.sql`.
 
     Raises `StagedRowsGone` if some are not there any more.
     """
     sql = "select headrace_internal.publish_staged($1, $2, $3::text::json)"
-    found: int = await executor.fetchval(sql, stream, write, parts)
+    found: int = await connection.fetchval(sql, stream, write, parts, timeout=STAGED_TIMEOUT)
     return found
 
 
