@@ -3,8 +3,8 @@
 few     plan ──▶ Arrow, on the driver ──▶ (key, data, headers) ──▶ published with the acks
 many    plan ──▶ tasks COPY their rows into a staging table ──▶ what counts is published with the acks
 
-Nobody sets which way is taken. The first batch goes through the driver, and fails early if a task has more rows than
-that is good for. Then the executors stage them. Each later batch goes the way that suited the one before it.
+No setting chooses the way. The first batch goes through the driver, up to a number of rows of each task. If a task has
+more, the plan is run again, and the executors stage its rows. Each later batch goes the way that suited the one before it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headrace_spark.source.connection import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 log = Log("headrace.spark")
 
 COLLECTED_ROWS = 20_000
-"""Maximum number of rows that a task returns to the driver. Above it, its rows are staged."""
+"""Maximum number of rows that each task returns to the driver. If one has more, the rows of all are staged."""
 
 COLLECTED_BYTES = 8_000_000
 """Bytes of results above which those of the next batch are staged."""
@@ -42,6 +42,7 @@ _TOO_MANY = "HEADRACE_TOO_MANY_RESULTS"
 _TOO_LARGE = "spark.driver.maxResultSize"
 _NOT_STAGED = "HEADRACE_NOT_STAGED"
 _NO_CODE = "No module named 'headrace"
+_PLACE = "place"
 _PARTS = "partition int, attempt string, rows bigint, bytes bigint"
 
 Message = tuple[str, msgspec.Raw] | tuple[str, msgspec.Raw, dict[str, Any]]
@@ -105,16 +106,20 @@ class Results:
             staging.abort(pending)
 
     def _collected(self, plan: DataFrame, limit: int) -> pa.Table:
-        """The rows, on the driver. Raises `_TooMany` if a task has more than `limit`."""
+        """The rows, on the driver. Raises `_TooMany` if a task has more than `limit`, or `BatchFailed` if all have too many."""
         from headrace_spark.frames.outgoing import refuse_nulls
 
+        few = limit < self._limit
         try:
-            rows = _guarded(plan, limit).toArrow()
+            rows = (_first(plan, limit) if few else _guarded(plan, limit)).toArrow()
         except Exception as error:
-            if _TOO_MANY not in str(error) and _TOO_LARGE not in str(error):
-                raise
-            kind = _TooMany if limit < self._limit or _TOO_LARGE in str(error) else BatchFailed
-            raise kind(self._too_many()) from error
+            if _TOO_LARGE in str(error):
+                raise _TooMany(self._too_many()) from error
+            if _TOO_MANY in str(error):
+                raise BatchFailed(self._too_many()) from error
+            raise
+        if few:
+            rows = _all_of(rows, limit, self._too_many())
         if rows.num_rows > self._limit:
             raise BatchFailed(self._too_many())
         refuse_nulls(rows)
@@ -195,17 +200,36 @@ def _reason(text: str) -> str:
     return lines[-1].partition(f"{_NOT_STAGED}: ")[2] or lines[-1]
 
 
-def _guarded(plan: DataFrame, limit: int) -> DataFrame:
-    """A plan that fails as soon as one partition has more rows than `limit`.
+def _first(plan: DataFrame, limit: int) -> DataFrame:
+    """The first rows of each partition, up to one more than `limit`, with the place of each in its partition."""
+    return plan.select("key", "headers", "data", _place().alias(_PLACE)).where(f"{_PLACE} <= {limit}")
 
-    Otherwise the rows would come to the driver first. `monotonically_increasing_id` has the
-    partition in its upper bits, and the row's number in it in the lower 33.
+
+def _all_of(rows: pa.Table, limit: int, problem: str) -> pa.Table:
+    """The rows of `_first` without their places. Raises `_TooMany` if a partition had more than `limit`."""
+    import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+    if (pc.max(rows[_PLACE]).as_py() or 0) >= limit:
+        raise _TooMany(problem)
+    return rows.drop_columns([_PLACE])
+
+
+def _guarded(plan: DataFrame, limit: int) -> DataFrame:
+    """A plan that fails as soon as one partition has more rows than `limit`, before they come to the driver."""
+    from pyspark.sql import functions as sql
+
+    key = sql.when(_place() >= limit, sql.raise_error(sql.lit(_TOO_MANY)).cast("string")).otherwise(sql.col("key"))
+    return plan.select(key.alias("key"), "headers", "data")
+
+
+def _place() -> Column:
+    """The number of a row in its partition, from 0 on.
+
+    `monotonically_increasing_id` has the partition in its upper bits, and this number in the lower 33.
     """
     from pyspark.sql import functions as sql
 
-    row_number = sql.monotonically_increasing_id().bitwiseAND(sql.lit((1 << 33) - 1))
-    key = sql.when(row_number >= limit, sql.raise_error(sql.lit(_TOO_MANY)).cast("string")).otherwise(sql.col("key"))
-    return plan.select(key.alias("key"), "headers", "data")
+    return sql.monotonically_increasing_id().bitwiseAND(sql.lit((1 << 33) - 1))
 
 
 def _messages(rows: pa.Table) -> list[Message]:
