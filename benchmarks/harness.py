@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
+import anyio.to_thread
 import asyncpg
 import msgspec
 
@@ -139,3 +141,16 @@ async def _opened(dsn: str) -> AsyncIterator[Bench]:
 
 def _with_database(url: str, name: str) -> str:
     return urlsplit(url)._replace(path=f"/{name}").geturl()
+
+
+@asynccontextmanager
+async def files_on_disk(place: Bench) -> AsyncIterator[Path]:
+    """A directory on the disk of embedded databases, deleted at the end. A temporary one may be in memory."""
+    name = await place.database.fetchval("select current_database()")
+    files = default_data_dir().with_name(name)
+    await anyio.to_thread.run_sync(lambda: files.mkdir(parents=True))
+    try:
+        yield files
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(shutil.rmtree, files)

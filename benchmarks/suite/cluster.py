@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
+import anyio
 
 from benchmarks.checks import expect
-from benchmarks.harness import STREAM, Bench, Options, bench
+from benchmarks.harness import STREAM, Bench, Options, bench, files_on_disk
 from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result, figures
@@ -20,7 +17,6 @@ from benchmarks.suite.spark_crew import Done, SparkCrew
 from benchmarks.suite.spark_nodes import CONF, Nodes, cluster_crew, cluster_nodes
 from benchmarks.timing import Measured
 from headrace import store
-from headrace.embedded import default_data_dir
 
 KEYS = Keys(100_000)
 EXECUTORS = 1, 2
@@ -35,7 +31,7 @@ async def cluster(options: Options) -> Result:
     """Read and write 1,000,000 messages with 1 and 2 executors of a standalone cluster."""
     count, times = options.count(1_000_000, 20_000), options.times(3, 1)
     parts: dict[int, Parts] = {}
-    async with cluster_nodes(max(EXECUTORS)) as running, _place(options) as (place, files):
+    async with cluster_nodes(max(EXECUTORS)) as running, bench(options) as place, files_on_disk(place) as files:
         await fill(place, KEYS, count)
         for executors in EXECUTORS:
             parts[executors] = Parts(place, running, files / str(executors), count)
@@ -140,16 +136,3 @@ class Parts:
         shown = ("driver", "executors", "postgres")
         self.cpu[job] = {group: used[group] / self._count * 1e6 for group in shown if group in used}
         return done
-
-
-@asynccontextmanager
-async def _place(options: Options) -> AsyncIterator[tuple[Bench, Path]]:
-    """An empty database, and a directory on the disk of embedded databases. Both are deleted at the end."""
-    async with bench(options) as place:
-        name = await place.database.fetchval("select current_database()")
-        files = default_data_dir().with_name(name)
-        await anyio.to_thread.run_sync(lambda: files.mkdir(parents=True))
-        try:
-            yield place, files
-        finally:
-            await anyio.to_thread.run_sync(shutil.rmtree, files)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import anyio.to_thread
-
 from benchmarks.checks import expect, settled
-from benchmarks.harness import STREAM, Bench, Options, bench
+from benchmarks.harness import STREAM, Bench, Options, bench, files_on_disk
 from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.report import Result, figures
@@ -21,7 +18,6 @@ from benchmarks.suite.spark_crew import Done, SparkCrew, spark_crew
 from benchmarks.suite.spark_memory import memory
 from benchmarks.timing import Measured
 from headrace import store
-from headrace.embedded import default_data_dir
 
 KEYS = Keys(100_000)
 CONF = {"spark.driver.memory": "1g"}
@@ -220,15 +216,9 @@ async def _warm(crew: SparkCrew, place: Bench, files: Path, count: int) -> None:
 @asynccontextmanager
 async def _place(options: Options, count: int) -> AsyncIterator[tuple[Bench, Path]]:
     """A database with the messages, and a directory on the disk of embedded databases. Both are deleted at the end."""
-    async with bench(options) as place:
+    async with bench(options) as place, files_on_disk(place) as files:
         await fill(place, KEYS, count)
-        name = await place.database.fetchval("select current_database()")
-        files = default_data_dir().with_name(name)
-        await anyio.to_thread.run_sync(lambda: files.mkdir(parents=True))
-        try:
-            yield place, files
-        finally:
-            await anyio.to_thread.run_sync(shutil.rmtree, files)
+        yield place, files
 
 
 async def _row(place: Bench, query: str, stream: str) -> Any:

@@ -114,16 +114,28 @@ def start(
     )  # fmt: skip
 
 
+def _work_off(app: Any, dsn: str) -> None:
+    """Run an app until no message is left."""
+    import asyncio
+
+    from tests.runtime.running import running
+
+    async def run() -> None:
+        app.dsn = dsn
+        async with running(app, within=PATIENCE):
+            await app.idle()
+
+    asyncio.run(run())
+
+
 def everyday(dsn: str, place: str) -> None:
     """Check the cluster, read a stream, write one while an executor is killed, and run a handler while a worker is."""
-    import asyncio
 
     import msgspec
     import service
 
     from headrace_spark import session, stop
     from headrace_spark.session.check import check
-    from tests.runtime.running import running
 
     report = msgspec.to_builtins(check(timeout=PATIENCE), enc_hook=str)
     spark = session()
@@ -136,25 +148,18 @@ def everyday(dsn: str, place: str) -> None:
     query = rows.writeStream.format("headrace").options(database=dsn, stream="copies")
     query.option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start().awaitTermination()
 
-    async def work_off() -> None:
-        service.app.dsn = dsn
-        async with running(service.app, within=PATIENCE):
-            await service.app.idle()
-
-    asyncio.run(work_off())
+    _work_off(service.app, dsn)
     stop()
     print(json.dumps({"report": report, "seqs": seqs}))
 
 
 def staging(dsn: str) -> None:
     """Work off a stream with a handler of `service`, and report the ways that its results have taken."""
-    import asyncio
 
     import service
 
     from headrace_spark import session, stop
     from headrace_spark.handlers import results
-    from tests.runtime.running import running
 
     session()
     ways: list[str] = []
@@ -168,12 +173,7 @@ def staging(dsn: str) -> None:
     results.COLLECTED_ROWS = 3
     results.Results._staged = noted  # type: ignore[method-assign]
 
-    async def work_off() -> None:
-        service.app.dsn = dsn
-        async with running(service.app, within=PATIENCE):
-            await service.app.idle()
-
-    asyncio.run(work_off())
+    _work_off(service.app, dsn)
     stop()
     print(json.dumps({"ways": ways}))
 
