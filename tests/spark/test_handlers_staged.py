@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from tests.spark.filling import read
 from tests.spark.on_cluster import drive
 from tests.spark.processes import PATIENCE, environment
 from tests.support.logs import logged
+from tests.support.roles import as_role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -216,6 +218,37 @@ async def test_an_executor_that_is_killed_after_it_has_staged_rows_publishes_non
     rows = await database.fetch("select key, (data ->> 'n')::int, length(data ->> 'text') from headrace_streams.copies")
     assert sorted(tuple(row) for row in rows) == sorted((f"k{n}", n, 1_000_000) for n in range(1, 21))
     assert await database.fetchval("select count(*) from headrace_internal.writes") == 0
+
+
+async def test_the_results_of_a_worker_whose_role_may_not_stage_go_through_the_worker(
+    spark: SparkSession, database: store.Database, dsn: str, ways: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def app_at(url: str, **options: Any) -> App:
+        app = App(url, **options)
+
+        @spark_consumer(app, "orders", publishes="copies", **QUICK)
+        def copied(df: DataFrame) -> DataFrame:
+            return df.select("key", "data")
+
+        return app
+
+    async with running(app_at(dsn, streams=["orders", "copies"])):
+        pass  # the owner has declared the consumer
+    role = f"app_{uuid4().hex[:12]}"
+    await database.fetch(f"create role {role} login password 'secret'")
+    try:
+        for privilege in ("consume", "publish"):
+            await store.grant(database, privilege, role, ("orders", "copies"))
+        app = app_at(as_role(dsn, role))
+        with caplog.at_level(logging.WARNING):
+            async with running(app):
+                await app.publish_many("orders", [(f"k{n}", n) for n in range(8)])
+                await app.idle()
+        assert sorted(key for _, key, _ in await read(database, "copies")) == [f"k{n}" for n in range(8)]
+        assert "lacks a privilege" in str(logged(caplog, "results not staged")[0])
+    finally:
+        await database.fetch(f"drop owned by {role}")
+        await database.fetch(f"drop role {role}")
 
 
 WORKER = """
