@@ -308,13 +308,16 @@ class Server:
                 await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)
-        if not reads:
+        if not reads and not _SESSION.search(path):
             self.live.changed()
         return inner.get("path_template") or "unknown", status
 
 
 _DATA_PLANE = re.compile("/(messages|ack|nack|extend|receive|next)$")
 """Paths of the data plane that a name with unusual characters brings here, with bodies of any allowed size."""
+
+_SESSION = re.compile("^/(v1|api)/session/?$")
+"""The path by which a user signs in and out, which changes nothing that screens show."""
 
 _WAITING = re.compile("/(consumers|http_pull_consumers|http-consumers)/.+/(receive|next)$")
 """Paths of the data plane that a name with unusual characters brings here. They may wait for messages, so they take no
