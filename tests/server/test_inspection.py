@@ -103,7 +103,7 @@ async def test_a_search_whose_client_disconnects_ends_in_the_database(
             host, port = url.removeprefix("http://").split(":")
             _, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"GET /v1/streams/orders/search HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            pid = await until_blocked(database, holder)
+            pid = await until_blocked(database, holder, statement="search_step")  # the server's upkeep may wait, too
             writer.close()
             await writer.wait_closed()
             async with asyncio.timeout(10):

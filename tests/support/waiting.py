@@ -14,19 +14,21 @@ async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.create_task(work)
 
 
-async def until_blocked(observer: Any, by: Any, *, timeout: float = 10) -> int:
+async def until_blocked(observer: Any, by: Any, *, timeout: float = 10, statement: str = "") -> int:
     """Wait until another session waits for a lock that the session of `by` holds. Returns the pid of the waiting
     session.
 
-    `observer` is a connection or a `Database`. It polls, and each query takes its time.
+    `observer` is a connection or a `Database`. It polls, and each query takes its time. `statement` is a part of what the
+    session runs, where a running service may wait for the same lock.
     """
     holder = by.get_server_pid()
     async with asyncio.timeout(timeout):
         while True:
             found = await observer.fetchval(
                 """select pid from pg_stat_activity where datname = current_database()
-                   and $1 = any (pg_blocking_pids(pid)) limit 1""",
+                   and $1 = any (pg_blocking_pids(pid)) and strpos(query, $2) > 0 limit 1""",
                 holder,
+                statement,
             )
             if found is not None:
                 return int(found)
