@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace_spark.source import staging
+from headrace_spark.source.connection import connect, fetch
 from headrace_spark.source.staging import Part, Write
 from headrace_spark.source.writer import HeadraceStreamWriter, HeadraceWriter
 from tests.spark.written import Written
@@ -84,19 +86,72 @@ def test_batches_are_sent_as_they_come_and_large_ones_in_pieces(
     seen: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for n in range(3):
+        for n in range(6):
             yield rows(*[f"k{n}"] * 500, data=["1"] * 500)
             seen.append(written.staged())
 
     part = staging.stage(a_write(written), 0, batches(), chunk_bytes=10_000)
-    assert seen == [0, 500, 1000], "a small batch waits for the next, to be sent with it if both are small enough"
-    assert len(sent) == 3
+    # A small batch waits for the next, to be sent with it if both are small enough. One more may be under way.
+    assert all((n - 1) * 500 <= staged <= n * 500 for n, staged in enumerate(seen))
+    assert len(sent) == 6
     sent.clear()
     batch = rows(*["big"] * 100, data=['"' + "x" * 998 + '"'] * 100)
     large = staging.stage(a_write(written), 1, [batch], chunk_bytes=10_000)
     assert max(sent) <= 11
-    assert staging.commit(a_write(written), [part, large]) == 1600
-    assert written.keys() == ["k0"] * 500 + ["k1"] * 500 + ["k2"] * 500 + ["big"] * 100
+    assert staging.commit(a_write(written), [part, large]) == 3100
+    assert written.keys() == [f"k{n}" for n in range(6) for _ in range(500)] + ["big"] * 100
+
+
+def messages(key: str = "a", data: str = "1", headers: str | None = None) -> pa.RecordBatch:
+    """A slice of a batch, as pieces are, with a message of which nothing is unusual beside this one."""
+    columns = {"key": ["*", "a", key], "data": ["\\u0000", "1", data], "headers": ["[]", None, headers]}
+    return pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()}).slice(1)
+
+
+def test_rows_that_a_task_finds_usual_are_messages(written: Written) -> None:
+    """They are not checked again by the database."""
+    draw = random.Random(1)
+    signs = [*(chr(code) for code in range(1, 128)), "é", "\u00a0", "\u3000", "\ud7ff", "\U0001f600"]
+    keys = [*signs, *(f"{sign}.a" for sign in signs), *(f"a.{sign}" for sign in signs), *(f"a{sign}" for sign in signs)]
+    keys += ["", ".", "a.", ".a", "a..b", "a.b.c", "a-a", "k" * 1024, "k" * 1025, "é" * 513]
+    keys += ["".join(draw.choices("ab.*>- \n", k=draw.randint(1, 8))) for _ in range(500)]
+    usual = {key for key in keys if staging._are_usual(messages(key))}
+    connection = connect(written.place)
+    try:
+        for key in usual:  # raises for a key that is not valid
+            fetch(connection, written.place, "select headrace_streams.is_message($1, '1', null)", key)
+    finally:
+        connection.close()
+    assert {"a", "A", "a.b.c", "a-a", "!", "~", "k" * 1024} <= usual
+    assert not usual & {"*", ">", "a.*", ">.a", "", ".", "a.", "a..b", " ", "a\n", "\x7f", "é", "k" * 1025}
+
+
+@pytest.mark.parametrize(
+    ("data", "usual"),
+    [
+        ("1", True),
+        ('"\\\\"', True),
+        ('"\\u0001"', True),
+        ('"\\u0000"', False),
+        ('"\\\\u0000"', False),  # it has no NUL, which is left to the database
+        ('"' + "x" * 699_998 + '"', True),
+        ('"' + "x" * 699_999 + '"', False),
+    ],
+)
+def test_data_that_a_task_finds_usual(data: str, usual: bool) -> None:
+    assert staging._are_usual(messages(data=data)) is usual
+    assert not staging._are_usual(messages(headers="{}"))
+
+
+def test_unusual_rows_are_checked_by_the_database(written: Written) -> None:
+    write = a_write(written)
+    part = staging.stage(write, 0, [rows("é", data=['"\\\\u0000"'])])
+    assert staging.commit(write, [part]) == 1
+    for bad in (rows("a..b", data=["1"]), rows("a", data=['"\\u0000"'])):
+        with pytest.raises(InvalidInput, match=r"^The row with the key 'a(\.\.b)?' can't be published"):
+            staging.stage(a_write(written, id="bad"), 0, [rows("a", data=["1"]), bad], chunk_bytes=1)
+    with pytest.raises(InvalidData, match="its data, a string, is not JSON text"):
+        staging.stage(a_write(written, id="bad"), 0, [rows("a", data=["{"])])
 
 
 def test_what_was_committed_before_is_not_staged_again_and_read_to_the_end(written: Written) -> None:
@@ -231,13 +286,19 @@ def test_a_row_that_cant_be_published_is_reported_by_its_key(
         staging.stage(a_write(written), 0, [rows("fine"), bad])
 
 
-def test_a_task_of_an_abandoned_write_raises(written: Written) -> None:
+def test_a_task_of_an_abandoned_write_raises(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     write = a_write(written)
+    ingest, staged = staging._ingest, threading.Semaphore(0)
+    monkeypatch.setattr(staging, "_ingest", lambda *args: (ingest(*args), staged.release()))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield rows("a", "b")
-        staging.abort(write)
+        yield rows("a")
+        yield rows("b")
         yield rows("c")
+        for _ in range(2):  # a table that rows are sent to is left to the janitor
+            assert staged.acquire(timeout=30)
+        staging.abort(write)
+        yield rows("d")
 
     with pytest.raises(StoreUnavailable, match="are gone, since it was committed or aborted meanwhile"):
         staging.stage(write, 0, batches(), chunk_bytes=1)

@@ -11,7 +11,8 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import msgspec
@@ -29,7 +30,7 @@ log = Log("headrace.spark")
 CHUNK_BYTES = 8_000_000
 """Approximate bytes of a task's rows that are encoded and sent at a time, by one COPY.
 
-This bounds the memory of a task, whatever the size of Spark's batches. A COPY of 50,000 rows of 200 bytes took 3.5 µs a
+This bounds the memory of a task to two such pieces, whatever the size of Spark's batches. A COPY of 50,000 rows of 200 bytes took 3.5 µs a
 row, and five of 10,000 rows, as Spark sends them, took 3.9.
 """
 
@@ -107,20 +108,12 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch], *, ch
     from headrace_spark.frames.encoding import encode
 
     attempt = uuid4()
-    connection: Connection | None = None
-    table: str | None = None
     rows = 0
-    try:
+    with _Sender(write) as sender:
         for chunk in _chunks(batches, chunk_bytes):
-            if connection is None:
-                connection = connect(write.place)
-                table = _table(connection, write)
-            if table is not None:
-                _ingest(connection, write, table, _numbered(encode(chunk), attempt.bytes, rows))
+            sender.send(_numbered(encode(chunk), attempt.bytes, rows))
             rows += chunk.num_rows
-    finally:
-        if connection is not None:
-            connection.close()
+        sender.finish()
     return Part(partition=partition, attempt=str(attempt), rows=rows)
 
 
@@ -217,6 +210,46 @@ def _table(connection: Connection, write: Write) -> str | None:
     return table if table is None else str(table)
 
 
+class _Sender:
+    """Sends a task's rows to the staging table in a thread, as a context manager.
+
+    The task reads and encodes the next piece meanwhile, and no more: at most two are held.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._thread = ThreadPoolExecutor(1, "headrace-staging")
+        self._sending: Future[None] | None = None
+        self._connection: Connection | None = None
+        self._table: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Send these rows as soon as those before are staged. Raises the error of those before."""
+        self.finish()
+        self._sending = self._thread.submit(self._send, rows)
+
+    def finish(self) -> None:
+        """Wait until all rows are staged. Raises their error."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.result()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()  # the connection must not be closed while rows are sent
+        if self._connection is not None:
+            self._connection.close()
+
+    def _send(self, rows: pa.RecordBatch) -> None:
+        if self._connection is None:
+            self._connection = connect(self._write.place)
+            self._table = _table(self._connection, self._write)
+        if self._table is not None:  # otherwise the batch is committed already
+            _ingest(self._connection, self._write, self._table, rows)
+
+
 def _chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """The rows in pieces of about `size` bytes: large batches are cut, and small ones joined."""
     held: list[pa.RecordBatch] = []
@@ -263,14 +296,52 @@ def _numbered(messages: pa.RecordBatch, attempt: bytes, first: int) -> pa.Record
 def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBatch) -> None:
     """Write rows to the staging table by one COPY in one transaction, so a long task keeps none open."""
     schema, _, name = table.partition(".")
+    usual = _are_usual(rows)
+    if usual:
+        connection.adbc_connection.set_autocommit(False)
+        fetch(connection, write.place, "select headrace_internal.trust_staging()::text")
     with translated(write.place.url), connection.cursor() as cursor:
         try:
             cursor.adbc_ingest(name.strip('"'), rows, mode="append", db_schema_name=schema)
+            if usual:
+                connection.adbc_connection.set_autocommit(True)  # commits
         except Exception as error:
             headrace_error = _row_error(error, write, rows)
             if headrace_error is None:
                 raise
             raise headrace_error from error
+
+
+_KEY = r"^[!-)+,/-=?-~-]+(\.[!-)+,/-=?-~-]+)*$"
+
+
+def _are_usual(rows: pa.RecordBatch) -> bool:
+    """Whether all rows are what nearly all rows are, and surely messages: small, without headers or an escaped NUL, and with
+    a key of printable ASCII characters without wildcards. That the data is JSON is left to the server.
+
+    The staging table has the same test, which takes 0.8 µs a row there, and 0.2 µs here. It trusts tasks whose role owns the
+    schema, and so could write anything.
+    """
+    import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+    key, data = rows.column("key"), rows.column("data")
+    return bool(
+        rows.column("headers").null_count == rows.num_rows
+        and pc.max(pc.binary_length(data)).as_py() <= 700_000
+        and pc.max(pc.binary_length(key)).as_py() <= 1024
+        and pc.all(pc.match_substring_regex(key, _KEY)).as_py()
+        and not _contains(data, b"\\u0000")
+    )
+
+
+def _contains(texts: pa.StringArray, part: bytes) -> bool:
+    """Whether one of the texts contains this, or two of them joined."""
+    first, last = texts.offset, texts.offset + len(texts)
+    _, offsets, values = texts.buffers()
+    bounds = memoryview(offsets).cast("i")
+    whole = values.slice(bounds[first], bounds[last] - bounds[first]).to_pybytes() if values is not None else b""
+    # A single byte is found five times as fast, and most payloads have no backslash.
+    return part[:1] in whole and part in whole
 
 
 def _row_error(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | None:
