@@ -69,7 +69,7 @@ class DurableMachine(RuleBasedStateMachine):
     def a_batch_is_done(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.batches)))
         self.batches.remove(key)
-        self.lanes.return_lane(key)
+        self.lanes.return_lanes([key])
 
     @precondition(lambda self: any(self.out.values()))
     @rule(data=st.data())
@@ -101,7 +101,7 @@ class DurableMachine(RuleBasedStateMachine):
         """Waiting lanes continue once their messages are settled, until no message is left."""
         for _ in range(2 * self.seq + 2):
             while self.batches:
-                self.lanes.return_lane(self.batches.pop())
+                self.lanes.return_lanes([self.batches.pop()])
             while self.singles:
                 _, item = self.singles.popitem()
                 following = self.lanes.next(item)

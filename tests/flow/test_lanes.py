@@ -146,7 +146,7 @@ class LanesMachine(RuleBasedStateMachine):
     def an_actor_puts_its_lane_down(self, data: st.DataObject) -> None:
         actor = data.draw(st.sampled_from(self.actors))
         more, woken = self.more, self.woken
-        self.lanes.return_lane(actor.lane)
+        self.lanes.return_lanes([actor.lane])
         self.actors.remove(actor)
         if self.waiting[actor.lane]:
             assert (self.more, self.woken) == (more + 1, woken + 1), "a lane is ready again, and nobody was told"

@@ -12,21 +12,8 @@ redelivers at most one message of each key, or one batch.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Protocol, TypeVar
 
-from headrace.flow.lanes import Lanes
-
-
-class Numbered(Protocol):
-    """An item of durable lanes. It has a lane and a sequence number."""
-
-    @property
-    def lane(self) -> Hashable: ...
-    @property
-    def seq(self) -> int: ...
-
-
-T = TypeVar("T", bound=Numbered)
+from headrace.flow.lanes import Lanes, T
 
 
 class DurableLanes(Lanes[T]):
@@ -65,16 +52,20 @@ class DurableLanes(Lanes[T]):
             self._out.setdefault(lane, set()).update(item.seq for item in run)
         return run
 
-    def return_lane(self, lane: Hashable) -> None:
-        """Return a lane from an actor. It rests until the messages taken from it are settled."""
-        if lane in self._out:
-            self._watched.pop(lane, None)
-            self._resting.add(lane)
-        else:
-            super().return_lane(lane)
+    def return_lanes(self, lanes: Iterable[Hashable]) -> None:
+        """Return lanes from an actor. Each rests until the messages taken from it are settled."""
+        settled = []
+        for lane in lanes:
+            if lane in self._out:
+                self._watched.pop(lane, None)
+                self._resting.add(lane)
+            else:
+                settled.append(lane)
+        super().return_lanes(settled)
 
     def settled(self, outcomes: Iterable[tuple[Hashable, int]]) -> None:
         """Note that the store has these outcomes, given as lane and seq of each message."""
+        rested = []
         for lane, seq in outcomes:
             out = self._out.get(lane)
             if out is None:
@@ -84,7 +75,8 @@ class DurableLanes(Lanes[T]):
                 del self._out[lane]
                 if lane in self._resting:
                     self._resting.remove(lane)
-                    super().return_lane(lane)
+                    rested.append(lane)
+        super().return_lanes(rested)
 
     def statistics(self) -> dict[str, int]:
         """Return the figures of plain lanes, and the number of resting lanes."""

@@ -34,7 +34,10 @@ class Gathering(Generic[T]):
         self._more: list[Hashable] = []
         self._limit = limit
         self._one_key = one_key
-        self._hold(first)
+        self.messages.append(first)
+        self._held.append(first.lane)
+        self._take_from(first.lane)
+        self._unwatched = 0  # the place of the first held lane that is not watched yet
         self.fill()
 
     @property
@@ -48,24 +51,19 @@ class Gathering(Generic[T]):
         for lane in self._more:
             self._take_from(lane)
         self._more.clear()
-        while not self._one_key and len(self.messages) < self._limit:
-            ready = self._lanes.take()
-            if ready is None:
-                return
-            self._hold(ready)
+        if not self._one_key:
+            messages, lanes = self._lanes.take_runs(self._limit - len(self.messages))
+            self.messages += messages
+            self._held += lanes
+        if not self.over:
+            for lane in self._held[self._unwatched :]:
+                self._lanes.watch(lane, self._more)
+            self._unwatched = len(self._held)
 
-    def return_lane(self) -> None:
+    def return_lanes(self) -> None:
         """Return the lanes, because the batch is done."""
         held, self._held = self._held, []
-        for lane in held:
-            self._lanes.return_lane(lane)
-
-    def _hold(self, first: T) -> None:
-        """Keep the lane of this message."""
-        self.messages.append(first)
-        self._held.append(first.lane)
-        self._lanes.watch(first.lane, self._more)
-        self._take_from(first.lane)
+        self._lanes.return_lanes(held)
 
     def _take_from(self, lane: Hashable) -> None:
         self.messages += self._lanes.take_run(lane, self._limit - len(self.messages))

@@ -8,7 +8,7 @@ A lane is not an object. The first message of a ready lane stands for it, and wh
 current message does. Most lanes have only this one, so only further messages are kept by lane.
 
 An actor that handles batches takes messages behind the first one with `take_run`, and keeps the lane until it
-returns it with `return_lane`. See `headrace.flow.gathering`.
+returns it with `return_lanes`. See `headrace.flow.gathering`.
 
 A failed message goes back to the store together with everything behind it in its lane. The key is
 closed until the store has confirmed that. A lease call that is already in progress may bring later
@@ -19,6 +19,7 @@ that began before the confirmation.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -27,13 +28,17 @@ from headrace.flow.signal import Signal
 
 
 class Item(Protocol):
-    """An item of lanes: anything with a lane."""
+    """An item of lanes: anything with a lane and a sequence number."""
 
     @property
     def lane(self) -> Hashable: ...
+    @property
+    def seq(self) -> int: ...
 
 
 T = TypeVar("T", bound=Item)
+
+_SEQ = operator.attrgetter("seq")
 
 
 class Lanes(Generic[T]):
@@ -62,10 +67,13 @@ class Lanes(Generic[T]):
         self.on_ready = Signal()
         self.on_drained = Signal()
         self.over = False
-        self._ready: deque[T] = deque()  # the first message of each lane that waits for an actor
-        self._behind: dict[
-            Hashable, deque[T] | None
-        ] = {}  # of each lane, what waits behind that or the current message
+        # The first message of each lane that waits for an actor: of new lanes, and of those that an actor has returned. The
+        # older message is next, so neither kind waits for the other.
+        self._ready: deque[T] = deque()
+        self._returned: deque[T] = deque()
+        # Of each lane, what waits behind that or the current message: nothing, one message, or several. Most lanes with
+        # more have one, and a deque takes 600 bytes and work of Python's garbage collector.
+        self._behind: dict[Hashable, T | deque[T] | None] = {}
         self._watched: dict[Hashable, list[Hashable]] = {}  # lanes of gathering batches, see `watch`
         self._unconfirmed: dict[Hashable, int] = {}  # closed keys, each with the number of its unconfirmed returns
         self._barred: set[Hashable] = set()  # confirmed, while a lease call that began before is still in progress
@@ -74,7 +82,7 @@ class Lanes(Generic[T]):
     @property
     def ready(self) -> int:
         """The number of lanes that wait for an actor."""
-        return len(self._ready)
+        return len(self._ready) + len(self._returned)
 
     @property
     def empty(self) -> bool:
@@ -110,20 +118,25 @@ class Lanes(Generic[T]):
     def _add_behind(self, lane: Hashable, item: T) -> None:
         """Add a message to a lane that has others or is in work."""
         waiting = self._behind[lane]
-        if waiting:
+        if waiting is None:
+            self._behind[lane] = item
+            if lane in self._watched:
+                self._watched[lane].append(lane)
+        elif type(waiting) is deque:
             waiting.append(item)
-            return
-        self._behind[lane] = deque((item,))
-        if lane in self._watched:
-            self._watched[lane].append(lane)
+        else:
+            self._behind[lane] = deque((waiting, item))  # type: ignore[arg-type]
 
     def take(self) -> T | None:
         """Take a ready lane for an actor, and return its first message. None if no lane is ready. The actor calls
         `next` with each message that it is done with, until that returns None."""
-        if not self._ready:
+        ready, returned = self._ready, self._returned
+        if returned and not (ready and ready[0].seq < returned[0].seq):
+            ready = returned
+        elif not ready:
             return None
-        item = self._ready.popleft()
-        if not self._ready:
+        item = ready.popleft()
+        if not self._ready and not self._returned:
             self.on_drained()
         self.waiting -= 1
         if self.waiting == self.low_water:
@@ -135,12 +148,14 @@ class Lanes(Generic[T]):
         removed, and with `onward` the actor takes another ready lane, as `take` does."""
         lane = item.lane
         waiting = self._behind[lane]
-        if waiting:
-            item = waiting.popleft()
+        if waiting is not None:
+            item = self._pop(lane, waiting)
         else:
             del self._behind[lane]
-            if not onward or not self._ready:
+            if not onward:
                 return None
+            if self._returned or not self._ready:
+                return self.take()
             # As in `take`. It is not called, since most lanes have one message, and a call costs as much as all of this.
             item = self._ready.popleft()
             if not self._ready:
@@ -152,53 +167,86 @@ class Lanes(Generic[T]):
 
     def take_run(self, lane: Hashable, limit: int) -> list[T]:
         """Take up to `limit` further messages of a lane, in order. The actor keeps the lane until it calls
-        `return_lane`."""
-        waiting = self._behind[lane]
+        `return_lanes`."""
         run: list[T] = []
-        while waiting and len(run) < limit:
-            run.append(waiting.popleft())
+        while len(run) < limit and (waiting := self._behind[lane]) is not None:
+            run.append(self._pop(lane, waiting))
         self._left(len(run))
         return run
 
+    def _pop(self, lane: Hashable, waiting: T | deque[T]) -> T:
+        """Take the first message of what waits in a lane."""
+        if type(waiting) is deque:
+            item: T = waiting.popleft()
+            if not waiting:
+                self._behind[lane] = None
+            return item
+        self._behind[lane] = None
+        return waiting  # type: ignore[return-value]
+
     def watch(self, lane: Hashable, refilled: list[Hashable]) -> None:
         """Add a lane in work to this list each time when messages arrive for it after none was left. Until
-        `return_lane`."""
+        `return_lanes`."""
         self._watched[lane] = refilled
 
-    def return_lane(self, lane: Hashable) -> None:
-        """Return a lane that no actor works on any more. It is ready again if it has messages,
-        otherwise it is removed."""
-        self._watched.pop(lane, None)
-        waiting = self._behind[lane]
-        if not waiting:
-            del self._behind[lane]
-            return
-        self._ready.append(waiting.popleft())
-        self.on_more()
-        if self._ready:
-            self.on_ready()
+    def take_runs(self, limit: int) -> tuple[list[T], list[Hashable]]:
+        """Take ready lanes with what waits behind their first messages, up to `limit` messages. Returns these messages, and
+        the lanes, which the actor keeps until it calls `return_lanes`."""
+        messages: list[T] = []
+        lanes: list[Hashable] = []
+        while len(messages) < limit and (item := self.take()) is not None:
+            lane = item.lane
+            messages.append(item)
+            lanes.append(lane)
+            if self._behind[lane] is not None:
+                messages += self.take_run(lane, limit - len(messages))
+        return messages, lanes
+
+    def return_lanes(self, lanes: Iterable[Hashable]) -> None:
+        """Return lanes that no actor works on any more. Those that have messages are ready again, the others are removed.
+
+        They become ready in the order of their messages. So the next batch completes the oldest leases, instead of taking
+        some messages of each.
+        """
+        behind, watched = self._behind, self._watched
+        returned: list[T] = []
+        for lane in lanes:
+            if watched:
+                watched.pop(lane, None)
+            waiting = behind[lane]
+            if waiting is None:
+                del behind[lane]
+            else:
+                returned.append(self._pop(lane, waiting))
+        if returned:
+            returned.sort(key=_SEQ)
+            self._returned += returned
+            self.on_more()
+            if self.ready:
+                self.on_ready()
 
     def close(self, lane: Hashable) -> list[T]:
         """Take out and return what waits in a lane in work, because its current message has failed. The actor keeps the
         lane."""
         waiting = self._behind.get(lane)
-        if not waiting:
+        if waiting is None:
             return []
         self._behind[lane] = None
-        self._left(len(waiting))
-        return list(waiting)
+        taken = _listed(waiting)
+        self._left(len(taken))
+        return taken
 
     def clear(self) -> list[T]:
         """Take out and return all waiting messages, in the order of each key. Lanes in work end with
         their current message."""
         taken: list[T] = []
-        for first in self._ready:
-            taken += (first, *(self._behind.pop(first.lane) or ()))
-        for waiting in self._behind.values():
-            if waiting:
-                taken += waiting
-                waiting.clear()
+        for first in (*self._returned, *self._ready):
+            taken += (first, *_listed(self._behind.pop(first.lane)))
+        for lane, waiting in self._behind.items():
+            taken += _listed(waiting)
+            self._behind[lane] = None
         self._ready.clear()
+        self._returned.clear()
         self._left(len(taken))
         self.over = True
         self.on_more()
@@ -235,7 +283,14 @@ class Lanes(Generic[T]):
         """Return the numbers of lanes, ready lanes, waiting messages, and closed keys."""
         return {
             "lanes": len(self._behind),
-            "ready": len(self._ready),
+            "ready": self.ready,
             "waiting": self.waiting,
             "closed": len(self._unconfirmed) + len(self._barred),
         }
+
+
+def _listed(waiting: T | deque[T] | None) -> list[T]:
+    """What waits in a lane, in order."""
+    if waiting is None:
+        return []
+    return list(waiting) if type(waiting) is deque else [waiting]  # type: ignore[list-item]

@@ -77,7 +77,7 @@ class BatchExecutor:
                 self._failure_handler.settle(message, RELEASE)  # unless it has an outcome
             raise
         finally:
-            batch.return_lane()
+            batch.return_lanes()
         await anyio.lowlevel.checkpoint()  # yields the event loop to other tasks, in case the handler never waited
 
     # --- filling
