@@ -194,7 +194,6 @@ def test_a_batch_completes_the_oldest_leases() -> None:
 
 
 def test_the_oldest_message_of_returned_and_new_lanes_is_next() -> None:
-    """Neither a key with a large backlog nor ever new keys keep the others waiting."""
     lanes: Lanes[Item] = Lanes()
     lanes.add([Item("hot", seq) for seq in (1, 2, 3, 6, 9)])
     taken = []
@@ -204,3 +203,13 @@ def test_the_oldest_message_of_returned_and_new_lanes_is_next() -> None:
         taken.append(item.seq)
         lanes.return_lanes([item.lane])
     assert taken == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_returned_lane_with_the_newest_messages_is_taken_soon() -> None:
+    """After a seek back, nothing that comes is as new as they are."""
+    lanes: Lanes[Item] = Lanes()
+    lanes.add([Item("a", 10**9), Item("a", 10**9 + 1)])
+    assert lanes.take() == Item("a", 10**9)
+    lanes.add([Item(str(seq), seq) for seq in range(20)])
+    lanes.return_lanes(["a"])
+    assert Item("a", 10**9 + 1) in [lanes.take() for _ in range(8)]

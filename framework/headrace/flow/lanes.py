@@ -67,10 +67,11 @@ class Lanes(Generic[T]):
         self.on_ready = Signal()
         self.on_drained = Signal()
         self.over = False
-        # The first message of each lane that waits for an actor: of new lanes, and of those that an actor has returned. The
-        # older message is next, so neither kind waits for the other.
+        # The first message of each lane that waits for an actor: of new lanes, and of those that an actor has returned. See
+        # `_older`.
         self._ready: deque[T] = deque()
         self._returned: deque[T] = deque()
+        self._choices = 0
         # Of each lane, what waits behind that or the current message: nothing, one message, or several. Most lanes with
         # more have one, and a deque takes 600 bytes and work of Python's garbage collector.
         self._behind: dict[Hashable, T | deque[T] | None] = {}
@@ -130,9 +131,9 @@ class Lanes(Generic[T]):
     def take(self) -> T | None:
         """Take a ready lane for an actor, and return its first message. None if no lane is ready. The actor calls
         `next` with each message that it is done with, until that returns None."""
-        ready, returned = self._ready, self._returned
-        if returned and not (ready and ready[0].seq < returned[0].seq):
-            ready = returned
+        ready = self._ready
+        if self._returned:
+            ready = self._older() if ready else self._returned
         elif not ready:
             return None
         item = ready.popleft()
@@ -142,6 +143,18 @@ class Lanes(Generic[T]):
         if self.waiting == self.low_water:
             self.on_low()
         return item
+
+    def _older(self) -> deque[T]:
+        """Choose between new and returned lanes, when both are ready: the lane with the older message.
+
+        Every eighth time it is the other one. After a seek back, the newer messages may be those of lost leases, and their
+        keys would wait until everything older is done.
+        """
+        self._choices += 1
+        first, second = self._ready, self._returned
+        if second[0].seq < first[0].seq:
+            first, second = second, first
+        return first if self._choices % 8 else second
 
     def next(self, item: T, onward: bool = False) -> T | None:
         """Return the message after one that the actor is done with: the next of its lane. If there is none, the lane is
