@@ -304,6 +304,26 @@ def test_a_task_of_an_abandoned_write_raises(written: Written, monkeypatch: pyte
         staging.stage(write, 0, batches(), chunk_bytes=1)
 
 
+def test_a_connection_that_breaks_between_two_pieces_is_an_outage(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest, staged = staging._ingest, threading.Semaphore(0)
+    monkeypatch.setattr(staging, "_ingest", lambda *args: (ingest(*args), staged.release()))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows("a")
+        yield rows("b")
+        assert staged.acquire(timeout=30)
+        written.fetch(
+            "select pg_terminate_backend(pid)::text from pg_stat_activity where application_name = 'headrace spark'"
+            " and datname = current_database() and pid <> pg_backend_pid()"
+        )
+        yield rows("c")
+
+    with pytest.raises(StoreUnavailable):
+        staging.stage(a_write(written), 0, batches(), chunk_bytes=1)
+
+
 def test_the_writer_refuses_invalid_writes_before_any_task(written: Written, empty_dsn: str) -> None:
     good = {"database": written.url, "stream": "orders"}
     for options, schema, overwrite, error, detail in [

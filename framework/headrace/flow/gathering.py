@@ -1,6 +1,6 @@
 """Gathers a batch from the messages of the ready lanes, until there are enough.
 
-    a lane ──▶ fill ──▶ full, or nothing more is ready ──▶ (more comes: fill again) ──▶ handled ──▶ put_down
+    a lane ──▶ fill ──▶ full, or nothing more is ready ──▶ (more comes: fill again) ──▶ handled ──▶ return_lanes
 
 A batch keeps its lanes until it is done, so that the order of each key holds. When more messages
 arrive, the batch that gathers is offered them before other actors are woken. So batches fill one

@@ -128,6 +128,16 @@ class Lanes(Generic[T]):
         else:
             self._behind[lane] = deque((waiting, item))  # type: ignore[arg-type]
 
+    def _pop(self, lane: Hashable, waiting: T | deque[T]) -> T:
+        """Take the first message of what waits in a lane."""
+        if type(waiting) is deque:
+            item: T = waiting.popleft()
+            if not waiting:
+                self._behind[lane] = None
+            return item
+        self._behind[lane] = None
+        return waiting  # type: ignore[return-value]
+
     def take(self) -> T | None:
         """Take a ready lane for an actor, and return its first message. None if no lane is ready. The actor calls
         `next` with each message that it is done with, until that returns None."""
@@ -187,21 +197,6 @@ class Lanes(Generic[T]):
         self._left(len(run))
         return run
 
-    def _pop(self, lane: Hashable, waiting: T | deque[T]) -> T:
-        """Take the first message of what waits in a lane."""
-        if type(waiting) is deque:
-            item: T = waiting.popleft()
-            if not waiting:
-                self._behind[lane] = None
-            return item
-        self._behind[lane] = None
-        return waiting  # type: ignore[return-value]
-
-    def watch(self, lane: Hashable, refilled: list[Hashable]) -> None:
-        """Add a lane in work to this list each time when messages arrive for it after none was left. Until
-        `return_lanes`."""
-        self._watched[lane] = refilled
-
     def take_runs(self, limit: int) -> tuple[list[T], list[Hashable]]:
         """Take ready lanes with what waits behind their first messages, up to `limit` messages. Returns these messages, and
         the lanes, which the actor keeps until it calls `return_lanes`."""
@@ -214,6 +209,11 @@ class Lanes(Generic[T]):
             if self._behind[lane] is not None:
                 messages += self.take_run(lane, limit - len(messages))
         return messages, lanes
+
+    def watch(self, lane: Hashable, refilled: list[Hashable]) -> None:
+        """Add a lane in work to this list each time when messages arrive for it after none was left. Until
+        `return_lanes`."""
+        self._watched[lane] = refilled
 
     def return_lanes(self, lanes: Iterable[Hashable]) -> None:
         """Return lanes that no actor works on any more. Those that have messages are ready again, the others are removed.

@@ -30,8 +30,8 @@ log = Log("headrace.spark")
 CHUNK_BYTES = 8_000_000
 """Approximate bytes of a task's rows that are encoded and sent at a time, by one COPY.
 
-This bounds the memory of a task to two such pieces, whatever the size of Spark's batches. A COPY of 50,000 rows of 200 bytes took 3.5 µs a
-row, and five of 10,000 rows, as Spark sends them, took 3.9.
+This bounds the memory of a task to two such pieces, whatever the size of Spark's batches. A COPY of 50,000 rows of 200
+bytes took 3.5 µs a row, and five of 10,000 rows, as Spark sends them, took 3.9.
 """
 
 RETRY_DELAYS = 0.2, 1.0, 3.0, 10.0
@@ -111,7 +111,8 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch], *, ch
     rows = 0
     with _Sender(write) as sender:
         for chunk in _chunks(batches, chunk_bytes):
-            sender.send(_numbered(encode(chunk), attempt.bytes, rows))
+            if not sender.committed:
+                sender.send(_numbered(encode(chunk), attempt.bytes, rows))
             rows += chunk.num_rows
         sender.finish()
     return Part(partition=partition, attempt=str(attempt), rows=rows)
@@ -125,7 +126,7 @@ def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float]
     Args:
         write: the write to commit.
         parts: one for each task.
-        patience: seconds before each further try, if the database could not do it.
+        retry_delays: seconds before each further try, if the database could not do it.
 
     Returns:
         The number of messages published. It is 0 if the batch was committed before.
@@ -214,9 +215,13 @@ class _Sender:
     """Sends a task's rows to the staging table in a thread, as a context manager.
 
     The task reads and encodes the next piece meanwhile, and no more: at most two are held.
+
+    Attributes:
+        committed: whether the batch turned out to be committed already, so that nothing needs to be sent.
     """
 
     def __init__(self, write: Write) -> None:
+        self.committed = False
         self._write = write
         self._thread = ThreadPoolExecutor(1, "headrace-staging")
         self._sending: Future[None] | None = None
@@ -246,7 +251,8 @@ class _Sender:
         if self._connection is None:
             self._connection = connect(self._write.place)
             self._table = _table(self._connection, self._write)
-        if self._table is not None:  # otherwise the batch is committed already
+            self.committed = self._table is None
+        if self._table is not None:
             _ingest(self._connection, self._write, self._table, rows)
 
 
@@ -297,10 +303,11 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
     """Write rows to the staging table by one COPY in one transaction, so a long task keeps none open."""
     schema, _, name = table.partition(".")
     usual = _are_usual(rows)
-    if usual:
-        connection.adbc_connection.set_autocommit(False)
-        fetch(connection, write.place, "select headrace_internal.trust_staging()::text")
     with translated(write.place.url), connection.cursor() as cursor:
+        if usual:
+            connection.adbc_connection.set_autocommit(False)
+            cursor.execute("select headrace_internal.trust_staging()::text")
+            cursor.fetchall()
         try:
             cursor.adbc_ingest(name.strip('"'), rows, mode="append", db_schema_name=schema)
             if usual:
