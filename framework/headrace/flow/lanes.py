@@ -171,7 +171,9 @@ class Lanes(Generic[T]):
         removed, and with `onward` the actor takes another ready lane, as `take` does."""
         lane = item.lane
         waiting = self._behind[lane]
-        if waiting is not None:
+        if type(waiting) is deque and len(waiting) > 1:  # as in `_pop`, without a call
+            item = waiting.popleft()
+        elif waiting is not None:
             item = self._pop(lane, waiting)
         else:
             del self._behind[lane]
