@@ -141,8 +141,19 @@ def _program() -> None:
     gateway.proc.kill()  # as the system does when memory runs out
     gateway.proc.wait()
     again = session()
+    report_event(another=again is not spark, rows=again.range(4).count())
+
+    def stop_with_errors(spark: Any) -> None:
+        loggers = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager
+        loggers.getLogger("org.apache.spark.network.server.TransportRequestHandler").error("an executor is late")
+        loggers.getLogger("org.apache.spark.scheduler.EventLoggingListener").error("the event log is lost")
+        gateways.stop_session(spark)
+
+    cast(Any, sessions).stop_session = stop_with_errors
+    stop()
+    last = session()
     gateway = SparkContext._gateway
-    report_event(another=again is not spark, rows=again.range(4).count(), java=gateway.proc.pid)
+    report_event(rows=last.range(5).count(), java=gateway.proc.pid)
     sys.stdin.readline()
 
 
@@ -169,8 +180,13 @@ def test_a_session_is_made_once_says_nothing_twice_outlives_ctrl_c_is_made_anew_
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does it, to the whole process group
             (tmp_path / "go on").touch()
             assert json.loads(process.stdout.readline()) == {"rows": 3, "drains": True}
+            assert json.loads(process.stdout.readline()) == {"another": True, "rows": 4}
             output = json.loads(process.stdout.readline())
-            assert (output["another"], output["rows"]) == (True, 4)
+            assert output["rows"] == 5
+            (said,) = [line for line in errors.read_text().splitlines() if " ERROR " in line]
+            assert said.endswith("EventLoggingListener: the event log is lost"), (
+                "not what is usual while a session stops"
+            )
             java = psutil.Process(output["java"])
             family = [java, *java.children(recursive=True)]
             process.kill()

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,14 @@ _REDUNDANT_LOGGERS = (
     "org.apache.spark.sql.execution.python",
     "org.apache.spark.sql.execution.streaming",
     "org.apache.spark.util.Utils",
+)
+
+# An executor may still report to a driver that has just closed its part of the conversation. Spark logs that as an error.
+_LOGGERS_OF_THE_CONNECTIONS = (
+    "org.apache.spark.network",
+    "org.apache.spark.rpc",
+    "org.apache.spark.scheduler.TaskSchedulerImpl",
+    "org.apache.spark.scheduler.cluster",
 )
 
 
@@ -136,6 +144,9 @@ def stop() -> None:
 def _end(current: _Current) -> None:
     if current.gateway is not None:
         with current.gateway.kill_after(_STOP_TIMEOUT):
+            if _logs_little(current.resolved):
+                with contextlib.suppress(Exception):  # its process may be gone
+                    _silence(current.spark, _LOGGERS_OF_THE_CONNECTIONS)
             stop_session(current.spark)
         current.gateway.end()
     else:
@@ -290,8 +301,8 @@ def _master_session(resolved: Resolved) -> _Current:
                 ) from error
         if gateway is not None:
             gateway.listener.pass_on()
-            if "spark.log.level" not in resolved.settings.conf:
-                _silence_java_loggers(spark)
+            if _logs_little(resolved):
+                _silence(spark, _REDUNDANT_LOGGERS)
     return _Current(spark, resolved, gateway)
 
 
@@ -340,9 +351,14 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
-def _silence_java_loggers(spark: SparkSession) -> None:
+def _logs_little(resolved: Resolved | None) -> bool:
+    """Whether the user has left it to us what Java logs."""
+    return resolved is not None and "spark.log.level" not in resolved.settings.conf
+
+
+def _silence(spark: SparkSession, loggers: Iterable[str]) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    for name in _REDUNDANT_LOGGERS:
+    for name in loggers:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
