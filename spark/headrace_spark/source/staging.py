@@ -306,8 +306,7 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
     with translated(write.place.url), connection.cursor() as cursor:
         if usual:
             connection.adbc_connection.set_autocommit(False)
-            cursor.execute("select headrace_internal.trust_staging()::text")
-            cursor.fetchall()
+            fetch(connection, write.place, "select headrace_internal.trust_staging()::text")
         try:
             cursor.adbc_ingest(name.strip('"'), rows, mode="append", db_schema_name=schema)
             if usual:
