@@ -26,18 +26,16 @@ class Gathering(Generic[T]):
     """
 
     def __init__(self, lanes: Lanes[T], first: T, limit: int, *, one_key: bool) -> None:
-        self.messages: list[T] = []
+        self.messages = [first]
         self._lanes = lanes
-        self._held: list[Hashable] = []
+        self._held = [first.lane]
+        self._unwatched = 0  # the place of the first held lane that is not watched yet
         # The held lanes that have more messages. A large batch holds too many lanes to look into
         # each.
         self._more: list[Hashable] = []
         self._limit = limit
         self._one_key = one_key
-        self.messages.append(first)
-        self._held.append(first.lane)
         self._take_from(first.lane)
-        self._unwatched = 0  # the place of the first held lane that is not watched yet
         self.fill()
 
     @property
