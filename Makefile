@@ -75,10 +75,10 @@ format: $(READY)  ## Format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock: $(READY)  ## Resolve the dependencies anew into requirements.lock
-	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --extra test --extra lint --extra docs --strip-extras --no-emit-index-url \
-		--no-emit-find-links --no-header --unsafe-package headrace --output-file requirements.lock pyproject.toml
+lock: $(READY)  ## Resolve the dependencies anew into requirements.lock, for the oldest Python
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11.0 --extra test --extra lint --extra docs \
+		--no-emit-index-url --no-emit-find-links --no-header --no-emit-package headrace --output-file requirements.lock pyproject.toml
 
 revisions: $(READY)  ## Record what the newest revision of the schema consists of, after its SQL was changed
 	$(BIN)/python -m tests.upgrade.lock
@@ -118,6 +118,7 @@ $(OTHERS): $(CORE)
 
 $(SPARK): $(CORE)
 	@rm -rf $(SPARK) $(SPARK).part
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(SPARK).part \
+	@# Without --use-pep517, a pip older than 23.1 needs the package wheel.
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --use-pep517 --no-deps --wheel-dir $(SPARK).part \
 		"$$(grep '^pyspark==' requirements.lock)"
 	@mv $(SPARK).part $(SPARK)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +121,15 @@ def test_the_classifiers_name_versions_that_are_allowed(project: dict[str, Any])
 def test_the_tests_exist() -> None:
     for one in (*python.SUITE, *python.SHORT):
         assert (python.PROJECT / one).is_dir(), one
+
+
+def test_every_version_in_the_lock_runs_on_the_oldest_python() -> None:
+    """Otherwise pip refuses it there, and `make test` ends before the first test."""
+    refused = {}
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", python.LOCK.read_text(encoding="utf-8"), re.MULTILINE):
+        with suppress(PackageNotFoundError):
+            package = distribution(name)
+            needed = package.metadata.get("Requires-Python", "")
+            if package.version == version and "3.11.0" not in SpecifierSet(needed):
+                refused[name] = needed
+    assert refused == {}
