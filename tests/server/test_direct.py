@@ -208,7 +208,7 @@ async def test_a_deleted_consumer_is_unknown_to_those_who_wait_for_it(serving: S
         async with connected(serving.port) as waiting:
             await waiting.send(WAIT)
             await until(lambda: serving.server.limits.waiting == 1)
-            await serving.server.app.admin.delete_consumer("orders", "all")
+            await serving.server.app.admin.delete_consumer("orders", "all", force=True)
             serving.server.engine.published("orders")
             assert (await waiting.answer()).status == 404
 

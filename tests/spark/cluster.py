@@ -39,6 +39,9 @@ LITTLE = {
 }
 """The configuration of a driver. Its executors have one core and little memory each."""
 
+REGISTERED = re.compile("(Successfully registered)")
+"""What a worker logs when the master has it."""
+
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _CONNECT = re.compile(r"Spark Connect server started at: \S*?:(\d+)\b")
 _WEB = re.compile(r"MasterUI' on port (\d+)")
@@ -68,14 +71,15 @@ class Cluster:
         for name in ("worker-1", "worker-2"):
             self.start_worker(name)
         for name in ("worker-1", "worker-2"):
-            self.wait(name, re.compile("(Successfully registered)"))
+            self.wait(name, REGISTERED)
 
-    def start_worker(self, name: str) -> None:
+    def start_worker(self, name: str, host: str = "127.0.0.1") -> None:
         """Start a worker, which offers one core."""
         place = self.directory / name
         self._start(
-            name, "worker.Worker", "--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url
-        )
+            name, "worker.Worker", "--port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url,
+            host=host,
+        )  # fmt: skip
 
     def start_connect(self, python: str | None = None) -> str:
         """Start a server of Spark Connect whose executors are on the cluster. Returns its URL.
@@ -125,8 +129,8 @@ class Cluster:
         """Return the environment of a driver. Its executors have one core and little memory each."""
         return variables(self.url, self.python, **more)
 
-    def _start(self, name: str, program: str, *arguments: str) -> None:
-        self._launch(name, program, "--host", "127.0.0.1", "--webui-port", "0", *arguments)
+    def _start(self, name: str, program: str, *arguments: str, host: str = "127.0.0.1") -> None:
+        self._launch(name, program, "--host", host, "--webui-port", "0", *arguments)
 
     def _launch(self, name: str, program: str, *arguments: str, python: str | None = None) -> None:
         home = _find_spark_home()

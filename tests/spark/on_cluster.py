@@ -178,6 +178,41 @@ def staging(dsn: str) -> None:
     print(json.dumps({"ways": ways}))
 
 
+def speculating(dsn: str, place: str, times: str) -> None:
+    """Write a stream several times. Each time a task waits until Spark has started it a second time, beside itself."""
+    from headrace_spark import session, stop
+
+    spark = session()
+    for turn in range(int(times)):
+        numbers = spark.range(100 * turn, 100 * (turn + 1), 1, 4)
+        rows = numbers.mapInArrow(_until_speculated(f"{place}/{turn}", PATIENCE), "key string, data string")
+        rows.write.format("headrace").mode("append").options(database=dsn, stream="orders").save()
+    stop()
+    print(json.dumps({}))
+
+
+def _until_speculated(mark: str, patience: float) -> Any:
+    def work(batches: Any) -> Any:  # its module is not on the executors, so it is sent by value
+        import time
+        from pathlib import Path
+
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        task, second = TaskContext.get(), Path(mark)
+        if task.partitionId() == 0 and task.attemptNumber():
+            second.touch()
+        end = time.monotonic() + patience
+        for batch in batches:
+            while task.partitionId() == 0 and not second.exists():
+                assert time.monotonic() < end, "Spark has not started the task again"
+                time.sleep(0.01)
+            numbers = batch.column(0).to_pylist()
+            yield pa.RecordBatch.from_pylist([{"key": f"orders.{number}", "data": str(number)} for number in numbers])
+
+    return work
+
+
 def pipelines(dsn: str, place: str) -> None:
     """Run every pipeline, in a session that the program has made itself."""
     import replaying

@@ -12,7 +12,15 @@ import pytest
 
 from headrace import store
 from headrace_spark.session.probe import PACKAGES
-from tests.spark.cluster import ON_NODES, Cluster, LocalCluster, another_python, python_of_nodes, write_program
+from tests.spark.cluster import (
+    ON_NODES,
+    REGISTERED,
+    Cluster,
+    LocalCluster,
+    another_python,
+    python_of_nodes,
+    write_program,
+)
 from tests.spark.filling import archived, fill, read
 from tests.spark.on_cluster import drive, fails, write_replaying, write_service
 
@@ -52,6 +60,27 @@ async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_n
     assert len(sums) == len(orders)
     totals = {key: json.loads(data)["total"] for _, key, data in sums}
     assert totals == {f"orders.{r}": 100 * sum(n for n in range(1, 21) if n % 7 == r) for r in range(7)}
+
+
+@pytest.mark.long
+async def test_tasks_that_speculation_runs_twice_publish_each_row_once(
+    cluster: Cluster, database: store.Database, dsn: str, tmp_path: Path
+) -> None:
+    """Spark starts the second attempt on another host than the first."""
+    await store.create_stream(database, "orders")
+    cluster.start_worker("elsewhere", host="127.0.0.2")
+    try:
+        cluster.wait("elsewhere", REGISTERED)
+        drive(
+            cluster, "speculating", tmp_path, dsn, str(tmp_path), "4", HEADRACE_SPARK_SHIP="headrace",
+            **{"spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.quantile": "0.5",
+               "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "50ms",
+               "spark.task.maxFailures": "1"},
+        )  # fmt: skip
+    finally:
+        cluster.kill("elsewhere")
+    assert set(map(str, range(4))) <= set(os.listdir(tmp_path)), "each time a task ran twice"
+    assert sorted(int(data) for _, _, data in await read(database, "orders")) == list(range(400))
 
 
 @pytest.mark.long

@@ -20,7 +20,8 @@ def releases() -> list[Path]:
 def unpacked(archive: Path, directory: Path) -> Path:
     """Unpack a release. Returns the directory to put into `PYTHONPATH`."""
     with tarfile.open(archive) as content:
-        content.extractall(directory, filter="data")
+        content.extraction_filter = getattr(tarfile, "data_filter", None)  # before Python 3.11.4 there is none
+        content.extractall(directory)
     return directory
 
 
