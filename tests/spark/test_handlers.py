@@ -134,21 +134,26 @@ async def test_a_running_job_shows_its_stages_and_tasks_in_the_log_and_in_the_st
     caplog.set_level(logging.INFO, "headrace.spark")
     recorded = Recorded(traces=False)
     app = App(dsn, streams=["orders"], telemetry=recorded.telemetry)
-    enough = anyio.Event()
+    counted, enough = anyio.Event(), anyio.Event()
 
     @spark_consumer(app, "orders", max_wait="0.05s", log_every="0.02s")
     def ship(df: DataFrame) -> None:
         df.groupBy("key").count().collect()  # a job that is over and still belongs to the batch
+        anyio.from_thread.run_sync(counted.set)
         anyio.from_thread.run(enough.wait)
 
     async with running(app):
         assert app.statistics()["spark"] == {"orders:ship": {"job": None, "started": None, **_ZERO}}
         await app.publish_many("orders", [("a", 1), ("b", 2)])
 
-        async def logged_at() -> bool:
-            return bool(app.statistics()["spark"]["orders:ship"]["tasks_done"] and logged(caplog, "spark job running"))
+        async def all_reported() -> bool:
+            """Spark reports the end of a task a moment later."""
+            at = app.statistics()["spark"]["orders:ship"]
+            done = at["tasks"] == at["tasks_done"] and at["stages"] == at["stages_done"] == 2  # without the skipped one
+            return done and bool(logged(caplog, "spark job running"))
 
-        await eventually(logged_at)
+        await counted.wait()
+        await eventually(all_reported)
         found = app.statistics()["spark"]["orders:ship"]
         gauges = {name: recorded.points(f"headrace.spark.{name}") for name in ("tasks", "tasks.done", "rows")}
         enough.set()

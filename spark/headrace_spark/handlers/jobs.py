@@ -26,6 +26,7 @@ from headrace.model.log import Log
 from headrace_spark.session import is_connect
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo, StatusTracker
     from pyspark.sql import SparkSession
 
 log = Log("headrace.spark")
@@ -113,14 +114,12 @@ class Job:
         if spark is None or is_connect(spark):
             return
         with contextlib.suppress(Exception):
-            tracker = spark.sparkContext.statusTracker()
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group)]
-            known = {stage: tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds}
-            stages = [stage for stage in known.values() if stage is not None]
-            self.stages = len(known)
-            self.tasks = sum(stage.numTasks for stage in stages)
-            self.tasks_done = sum(stage.numCompletedTasks for stage in stages)
-            self.stages_done = sum(stage.numCompletedTasks >= stage.numTasks > 0 for stage in stages)
+            stages = _stages(spark.sparkContext.statusTracker(), self.group)
+            begun = [stage for stage in stages if stage is not None]
+            self.stages = len(stages)
+            self.tasks = sum(stage.numTasks for stage in begun)
+            self.tasks_done = sum(stage.numCompletedTasks for stage in begun)
+            self.stages_done = sum(stage.numCompletedTasks >= stage.numTasks > 0 for stage in begun)
 
     def statistics(self) -> dict[str, Any]:
         """The state of the job, for statistics."""
@@ -135,6 +134,19 @@ class Job:
             "spark job running", consumer=self.name, messages=self.rows, seconds=round(time.time() - self.started),
             stages=self.stages, stages_done=self.stages_done, tasks=self.tasks, tasks_done=self.tasks_done,
         )  # fmt: skip
+
+
+def _stages(tracker: StatusTracker, group: str) -> list[SparkStageInfo | None]:
+    """The stages of a group's jobs, but for those that Spark has skipped, because an earlier job had done their work. None for
+    a stage that Spark has not begun."""
+    found: dict[int, SparkStageInfo | None] = {}
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    for job in [job for job in jobs if job is not None]:
+        for number in job.stageIds:
+            stage = tracker.getStageInfo(number)
+            if job.status != "SUCCEEDED" or (stage is not None and stage.numCompletedTasks):
+                found[number] = stage
+    return list(found.values())
 
 
 async def run(
