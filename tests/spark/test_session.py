@@ -220,6 +220,10 @@ def _await(mark: Path, process: subprocess.Popen[str]) -> None:
             "Invalid maximum heap size: -Xmx1x",
         ),
         ("", "no reason is given"),
+        (
+            "26/11/27 00:03:23 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address.\n",
+            "no reason is given",
+        ),
     ],
 )
 def test_the_reason_why_java_does_not_start_is_reported(stderr: str, reason: str) -> None:

@@ -30,7 +30,8 @@ _JAVA_EXCEPTION = re.compile(
     r'(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b:?\s*(.*)'
 )
 _NOISE = re.compile(
-    r"\s+at |\s+\.\.\. |WARNING: |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level|To adjust logging"
+    r"\s+at |\s+\.\.\. |WARNING: |\S+ \S+ (WARN|INFO) |Error: (Could not create|A fatal exception)|Using Spark's|Setting default log level"
+    r"|To adjust logging"
 )
 
 
