@@ -73,12 +73,13 @@ class Work:
                 group.cancel_scope.cancel()
 
     async def _publish(self, app: App, number: int) -> None:
+        """Publish to keys of its own: of two transactions with one key the later seq may commit, and be handled, first."""
         count = 0
         while True:
             count += 1
             async with app.transaction() as transaction:
                 for _ in range(3):
-                    await transaction.publish("orders", f"k{(count + number) % KEYS}", {"n": count})
+                    await transaction.publish("orders", f"k{number}.{count % KEYS}", {"n": count})
 
     async def until(self, count: int) -> None:
         """Wait until so many further messages were handled."""
@@ -92,7 +93,7 @@ class Work:
         app = self._app()
         self._gate.set()
         async with running(app):
-            await app.publish("orders", "k1", {"n": 0})
+            await app.publish("orders", "k1.1", {"n": 0})
             await app.idle()
         assert self._attempts == [2], "the message that was in its handler did not come again"
         async with opened(self.dsn) as database:
