@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.store.database.connection import Connection
+from headrace.store.connections.connection import Connection
 
 FILE = "BENCHMARK_TALLY"
 """The variable of the environment with the path of the file."""

@@ -19,7 +19,7 @@ from headrace.app.app import App
 from headrace.model.errors import StoreUnavailable
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.messages.message import Message
-from headrace.store.database.connection import Connection
+from headrace.store.connections.connection import Connection
 from tests.pooler.conftest import renew_connections
 from tests.support.readers import Clock, Reader, publish
 from tests.torture.fleet import Fleet

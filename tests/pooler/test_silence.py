@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import App, store
-from headrace.store.database.connection import Connection
+from headrace.store.connections.connection import Connection
 from tests.conftest import Connect
 from tests.runtime.running import running
 from tests.support.servers import opened

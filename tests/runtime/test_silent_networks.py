@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace import App, store
-from headrace.store.database import keepalive
+from headrace.store.connections import keepalive
 from tests.runtime.running import Seen, running
 from tests.support import namespaces
 from tests.support.namespaces import Network, Server

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headrace import App, Message, StoreUnavailable, Transaction, store
-from headrace.store.database.connection import Hold
+from headrace.store.connections.hold import Hold
 from tests.runtime.running import Seen, consumer, running
 
 
@@ -23,16 +23,21 @@ async def app(dsn: str) -> AsyncIterator[App]:
         yield app
 
 
-@pytest.fixture(params=[False, True], ids=["id_from_the_ack", "id_from_the_begin"])
+@pytest.fixture(params=["id_from_the_ack", "id_from_the_begin", "next_begun_with_the_commit"])
 def assigned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let transactions of handlers get their id with the ack, or at the BEGIN. Then the ack and the COMMIT are sent
-    together."""
-    begin = store.Database.begin
+    together, and with them the BEGIN of the next one."""
+    begin, ack_and_commit = store.Database.begin, Transaction.ack_and_commit
 
     async def begun(database: store.Database, idle: float, *, assign: bool = False) -> Hold:
-        return await begin(database, idle, assign=request.param)
+        return await begin(database, idle, assign=request.param != "id_from_the_ack")
+
+    async def committed(transaction: Transaction, *args: Any, begin_next: bool, **options: Any) -> None:
+        begin_next = request.param == "next_begun_with_the_commit"
+        await ack_and_commit(transaction, *args, begin_next=begin_next, **options)
 
     monkeypatch.setattr(store.Database, "begin", begun)
+    monkeypatch.setattr(Transaction, "ack_and_commit", committed)
 
 
 @pytest.fixture
@@ -44,13 +49,13 @@ def breaks(monkeypatch: pytest.MonkeyPatch, assigned: None) -> Callable[..., lis
         status, done = store.transaction_status, []
 
         def breaking(commit: Callable[..., Any]) -> Callable[..., Any]:
-            async def broken(hold: Hold, *args: Any) -> None:
+            async def broken(hold: Hold, *args: Any, **options: Any) -> None:
                 if "break" in done:
-                    await commit(hold, *args)
+                    await commit(hold, *args, **options)
                     return
                 done.append("break")
                 if when == "after":
-                    await commit(hold, *args)
+                    await commit(hold, *args, **options)
                 else:
                     hold.break_off()
                 raise ConnectionResetError("the connection broke at COMMIT")
@@ -164,10 +169,10 @@ async def test_a_timeout_that_comes_during_the_commit_comes_too_late(
         await tx.execute("insert into effects values ($1)", number)
 
     def slow(commit: Callable[..., Any]) -> Callable[..., Any]:
-        async def slowly(hold: Hold, *args: Any) -> None:
+        async def slowly(hold: Hold, *args: Any, **options: Any) -> None:
             if attempts.notes == [1]:
                 await hold.connection.execute("select pg_sleep(1)")
-            await commit(hold, *args)
+            await commit(hold, *args, **options)
 
         return slowly
 

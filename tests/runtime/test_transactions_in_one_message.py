@@ -7,13 +7,18 @@ from collections.abc import AsyncIterator
 from io import BytesIO
 from typing import Any
 
+import anyio
 import asyncpg
 import pytest
 import pytest_asyncio
 
-from headrace import App, Message, Transaction, store
+from headrace import App, ConfigurationError, Message, Transaction, store
 from headrace.runtime.handlers import transactional
-from headrace.store.database.connection import Hold, ending_when_idle
+from headrace.store.connections import connection as connections
+from headrace.store.connections import hold as holds
+from headrace.store.connections.hold import Hold
+from headrace.store.connections.statements import ending_when_idle
+from headrace.store.database import pool as pools
 from tests.conftest import Connect
 from tests.runtime.running import Gate, Seen, consumer, dead_letters, eventually, running, seek
 from tests.support.commits import Break, CommitProxy, commit_proxy
@@ -61,9 +66,10 @@ async def warm_up(app: App, seen: Seen) -> None:
 # --- a connection that breaks
 
 
+@pytest.mark.parametrize("waiting", [[], [8]], ids=["alone", "with_the_next_begin"])
 @pytest.mark.parametrize(("when", "attempts"), [("before", [1, 2]), ("after", [1])])
 async def test_an_ack_and_commit_without_an_answer_takes_effect_once(
-    database: store.Database, proxy: CommitProxy, when: Break, attempts: list[int]
+    database: store.Database, proxy: CommitProxy, when: Break, attempts: list[int], waiting: list[int]
 ) -> None:
     app, seen = App(proxy.url(), streams=["orders", "invoices"]), Seen()
 
@@ -78,13 +84,110 @@ async def test_an_ack_and_commit_without_an_answer_takes_effect_once(
         async with running(app):
             await warm_up(app, seen)
             proxy.breaks = when
-            await app.publish("orders", "k", 7)
+            await app.publish_many("orders", [("k", number) for number in (7, *waiting)])
             await app.idle()
             assert proxy.broken.is_set()
-        assert seen.notes == [(0, 1), *((7, attempt) for attempt in attempts)]
-        assert await effects(app) == [0, 7]
-        assert await database.fetchval("select count(*) from headrace_streams.invoices") == 2
+        assert seen.notes == [(0, 1), *((7, attempt) for attempt in attempts), *((number, 1) for number in waiting)]
+        assert await effects(app) == [0, 7, *waiting]
+        assert await database.fetchval("select count(*) from headrace_streams.invoices") == 2 + len(waiting)
         await nothing_is_left(app)
+
+
+@pytest.mark.parametrize("fails", ["assign", "settings"])
+async def test_a_begin_that_fails_after_the_commit_repeats_nothing(
+    app: App, database: store.Database, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The server answers the ack, the COMMIT and the BEGIN of the next transaction with one error."""
+    seen, looked_up, status, ack_and_commit = Seen(), Seen(), store.transaction_status, Transaction.ack_and_commit
+
+    @app.consumer("orders", transactional=True, concurrency=1, backoff=0)
+    async def ship(number: int, message: Message, tx: Transaction) -> None:
+        await tx.execute("insert into effects values ($1)", number)
+        seen.note((number, message.attempt))
+
+    async def noted(executor: Any, xid: int, **more: Any) -> Any:
+        answer = await status(executor, xid, **more)
+        looked_up.note(answer)
+        return answer
+
+    async def committed(transaction: Transaction, *args: Any, begin_next: bool, **options: Any) -> None:
+        await ack_and_commit(transaction, *args, begin_next=True, **options)
+
+    monkeypatch.setattr(holds, "UNUSED", 3600.0)
+    monkeypatch.setattr(holds, "_STALE", 3600.0)
+    # What a sequence has given stays given, so it fails once.
+    await database.fetch("create sequence begins")
+    failing = "1 / (nextval('begins') - 4)"
+    if fails == "assign":
+        monkeypatch.setattr(connections, "_ASSIGN", f"select pg_current_xact_id()::text::bigint + 0 * ({failing})")
+    else:
+        code = f"do $$ begin perform {failing}; end $$"
+        monkeypatch.setattr(pools, "ending_when_idle", lambda seconds: code)
+    monkeypatch.setattr(store, "transaction_status", noted)
+    monkeypatch.setattr(Transaction, "ack_and_commit", committed)
+    await app.publish_many("orders", [("k", number) for number in range(10)])
+    async with running(app):
+        await app.idle()
+    assert looked_up.notes == ["committed"]
+    assert seen.notes == [(number, 1) for number in range(10)]
+    assert await effects(app) == list(range(10))
+    await nothing_is_left(app)
+
+
+async def test_the_isolation_level_can_be_set_in_a_transaction_that_was_begun_with_a_commit(app: App) -> None:
+    levels = Seen()
+
+    @app.consumer("orders", transactional=True, concurrency=1)
+    async def ship(number: int, tx: Transaction) -> None:
+        if number % 3 == 0:
+            await tx.execute("set transaction isolation level serializable")
+        levels.note(await tx.fetchval("show transaction_isolation"))
+        await tx.execute("insert into effects values ($1)", number)
+
+    await app.publish_many("orders", [("k", number) for number in range(40)])
+    async with running(app):
+        await app.idle()
+    assert levels.notes == ["read committed" if number % 3 else "serializable" for number in range(40)]
+    assert await effects(app) == list(range(40))
+    await nothing_is_left(app)
+
+
+async def test_what_a_handler_leaves_behind_writes_into_no_other_transaction(app: App) -> None:
+    """While the next transaction is begun with the COMMIT of the one before."""
+    seen, outcomes = Seen(), Seen()
+
+    async def later(returned: asyncio.Event, write: Any) -> None:
+        await returned.wait()
+        while (
+            True
+        ):  # at each step of the event loop, since another task may run between an answer and whoever waits for it
+            try:
+                await write("insert into effects values (-1)")
+                outcomes.note("written")
+                return
+            except (asyncpg.InterfaceError, ConfigurationError) as error:
+                if "another operation" not in str(error):
+                    outcomes.note("refused")
+                    return
+            await anyio.lowlevel.checkpoint()
+
+    @app.consumer("orders", transactional=True, concurrency=1)
+    async def ship(number: int, tx: Transaction) -> None:
+        returned = asyncio.Event()
+        if number:
+            left.extend(asyncio.ensure_future(later(returned, write)) for write in (tx.execute, tx.connection.execute))
+        await tx.execute("insert into effects values ($1)", number)
+        returned.set()
+        seen.note(number)
+
+    left: list[asyncio.Task[None]] = []
+    async with running(app):
+        await warm_up(app, seen)
+        await app.publish_many("orders", [("k", number) for number in range(1, 40)])
+        await app.idle()
+    await asyncio.gather(*left)
+    assert outcomes.notes == ["refused"] * 2 * 39
+    assert await effects(app) == list(range(40))
 
 
 async def test_a_commit_that_the_server_has_not_read_yet_is_not_reported_as_failed(
@@ -348,9 +451,9 @@ async def test_a_batch_is_acked_and_committed_in_one_message(
 ) -> None:
     seen, sent, run_and_commit = Seen(), Seen(), Hold.run_and_commit
 
-    async def noted(hold: Hold, *last: Any) -> None:
+    async def noted(hold: Hold, *last: Any, **options: Any) -> None:
         sent.note(last)
-        await run_and_commit(hold, *last)
+        await run_and_commit(hold, *last, **options)
 
     @app.consumer("orders", transactional=True, batch=size, concurrency=1)
     async def ship(numbers: list[int], tx: Transaction) -> None:

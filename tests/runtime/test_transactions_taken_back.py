@@ -19,7 +19,7 @@ import pytest_asyncio
 from headrace import App, store
 from headrace.model.errors import InDoubt, StoreUnavailable
 from headrace.runtime.messages.transaction import was_committed
-from headrace.store.database.connection import Hold
+from headrace.store.connections.hold import Hold
 from tests.conftest import Connect
 from tests.runtime.running import eventually
 from tests.support.clusters import cluster

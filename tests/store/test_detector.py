@@ -15,8 +15,9 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
-from headrace.store.database import addresses, lost_calls
-from headrace.store.database.connection import Connection
+from headrace.store.connections import addresses
+from headrace.store.connections.connection import Connection
+from headrace.store.database import lost_calls
 from headrace.store.database.lost_calls import Backend, PendingCall
 from tests.conftest import Connect
 from tests.support.silence import Proxy, proxied

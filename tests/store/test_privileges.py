@@ -16,7 +16,7 @@ import pytest
 from headrace import App, store
 from headrace.model.errors import DatabaseRefused, HeadraceError, NotGranted, SchemaError
 from headrace.model.specs import ConsumerSpec
-from headrace.store.database.connection import for_grants
+from headrace.store.connections.statements import for_grants
 from tests.conftest import Declare
 from tests.support.readers import Reader, publish
 from tests.support.roles import Login, user

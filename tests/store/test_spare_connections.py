@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
-from headrace.store.database import connection as connections
+from headrace.store.connections import spare as spares
 
 pytestmark = pytest.mark.asyncio
 
@@ -91,7 +91,7 @@ async def test_expired_connections_are_replaced_also_if_they_were_in_use(two: st
 async def test_a_connection_that_is_unused_for_a_while_returns_to_the_pool(
     two: store.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SPARE_TIME", 0.0)
+    monkeypatch.setattr(spares, "SPARE_TIME", 0.0)
     before = await _backend(two)
     assert two._spare is not None
     assert two._pool is not None

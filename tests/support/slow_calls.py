@@ -14,7 +14,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
-from headrace.store.database.connection import Connection
+from headrace.store.connections.connection import Connection
 
 SEED = "SLOW_CALLS_SEED"
 SHARE = 0.2

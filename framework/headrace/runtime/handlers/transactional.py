@@ -1,11 +1,12 @@
 """Transactional handlers: the handler's writes, what it publishes and its ack commit together, or not
 at all.
 
-    BEGIN ─▶ your handler ─▶ what it returned is published ─▶ headrace.ack; COMMIT
+    BEGIN ─▶ your handler ─▶ what it returned is published ─▶ headrace.ack; COMMIT; BEGIN of the next one
 
 The ack comes last and is the fence. It raises when the lease was lost, and then nothing is
 committed. It is sent together with the COMMIT if the transaction's id is known from the BEGIN. After a
-lost answer, the transaction is looked up by that id. From the ack on, neither a timeout nor the end of
+lost answer, the transaction is looked up by that id. If messages wait, the next transaction is begun in the same round
+trip. From the ack on, neither a timeout nor the end of
 a drain interrupts. Committed messages are marked as settled with no `await` in between, so that a
 timeout or drain that would stop the handler sees that they are done.
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace import store
+from headrace.flow.lanes import Lanes
 from headrace.model.clock import Time
 from headrace.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
@@ -50,11 +52,12 @@ class Transactional:
         handling: whether the handler runs inside the transaction, and the stream that it publishes
             to.
         acked: called for each message whose ack was committed.
+        lanes: the consumer's messages. While some wait, the next transaction is begun with the COMMIT of the one before.
     """
 
     def __init__(
         self, consumer: int, spec: ConsumerSpec, handling: Handling, acked: Callable[[Message], None],
-        database: store.Database, publisher: Publisher, time: Time,
+        database: store.Database, publisher: Publisher, time: Time, lanes: Lanes[Message],
     ) -> None:  # fmt: skip
         self._consumer = consumer
         self._begins = f"{spec.name}: a transaction"
@@ -65,6 +68,7 @@ class Transactional:
         self._acked = acked
         self._database = database
         self._publisher = publisher
+        self._lanes = lanes
         self._quick = False  # whether the last handler was, see `QUICK`
         self._clock = time.clock
         self._now = time.now
@@ -79,7 +83,7 @@ class Transactional:
             try:
                 result = await call(payload, delivery)
                 self._quick = self._clock() < began + QUICK
-                return await self._finish(transaction, delivery, result)
+                return await self._finish(transaction, delivery, result, begin_next=self._quick)
             finally:
                 delivery.transaction = None
                 await transaction.end()
@@ -135,8 +139,14 @@ class Transactional:
                 if any(message.lease.deadline <= self._clock() for message in delivery.messages):
                     raise LeaseLost("The database was unavailable for longer than the lease of a message.") from error
 
-    async def _finish(self, transaction: Transaction, delivery: Delivery, result: Any) -> Any:
-        """Publish, ack and commit, unless no message may be acked. Returns the outcome of the rest."""
+    async def _finish(
+        self, transaction: Transaction, delivery: Delivery, result: Any, *, begin_next: bool = False
+    ) -> Any:
+        """Publish, ack and commit, unless no message may be acked. Returns the outcome of the rest.
+
+        Args:
+            begin_next: begin the transaction of the next message with the COMMIT, if one waits.
+        """
         if _refused(delivery, result):
             return result
         outgoing: Sequence[tuple[Any, ...]] = ()
@@ -150,10 +160,10 @@ class Transactional:
                 )
             elif outgoing:
                 await transaction.publish_many(self._publishes or "", outgoing)
-            await self._commit(transaction, done)
+            await self._commit(transaction, done, begin_next=begin_next)
         return result
 
-    async def _commit(self, transaction: Transaction, done: list[Message]) -> None:
+    async def _commit(self, transaction: Transaction, done: list[Message], *, begin_next: bool = False) -> None:
         acks = store.Acks(self._consumer, [m.lease.id for m in done], [m.seq for m in done])
         now, timeline = self._now(), done[0].lease.timeline
         if any(message.lease.timeline != timeline for message in done):
@@ -161,7 +171,8 @@ class Transactional:
                 "The database crashed, failed over or was restored, and some leases of the batch are from before."
             )
 
-        await transaction.ack_and_commit(acks, self._commits, now=now, timeline=timeline)
+        begin_next = begin_next and self._lanes.waiting > 0
+        await transaction.ack_and_commit(acks, self._commits, now=now, timeline=timeline, begin_next=begin_next)
         for message in done:
             message.settled = True
             self._acked(message)

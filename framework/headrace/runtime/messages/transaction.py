@@ -19,15 +19,15 @@ import anyio
 import asyncpg
 
 from headrace import store
-from headrace.model.errors import ConfigurationError, InDoubt, StoreUnavailable
+from headrace.model.errors import ConfigurationError, InDoubt, LeaseLost, StoreUnavailable
 from headrace.model.outcomes import Release
-from headrace.store.database.connection import ROLLBACK_TIMEOUT
+from headrace.store.connections.hold import ROLLBACK_TIMEOUT
 from headrace.store.database.errors import translated
 from headrace.store.database.missing_objects import object_replaced
 from headrace.store.database.retry import DatabaseRetry
 
 if TYPE_CHECKING:
-    from headrace.store.database.connection import Hold
+    from headrace.store.connections.hold import Hold
 
 LOOK_AGAIN = 0.02
 """Interval in seconds between lookups of a transaction that is still in progress."""
@@ -62,12 +62,13 @@ class Transaction:
     end.
     """
 
-    __slots__ = ("_database", "_hold", "_publisher", "published")
+    __slots__ = ("_database", "_ending", "_hold", "_publisher", "published")
 
     def __init__(self, database: store.Database, publisher: Publishes, hold: Hold) -> None:
         self._database = database
         self._publisher = publisher
         self._hold: Hold | None = hold
+        self._ending: Hold | None = None  # from the COMMIT on, when user code may not use it any more
         self.published: list[tuple[str, datetime | None]] = []
         """The streams that it published to, each with the delivery time of scheduled messages. After
         the commit this process's consumers are notified of them."""
@@ -137,7 +138,9 @@ class Transaction:
         `Database.begin`."""
         return cls(database, publisher, await database.begin(idle, assign=assign))
 
-    async def ack_and_commit(self, acks: store.Acks, what: str, *, now: datetime | None, timeline: UUID | None) -> None:
+    async def ack_and_commit(
+        self, acks: store.Acks, what: str, *, now: datetime | None, timeline: UUID | None, begin_next: bool = False
+    ) -> None:
         """Ack messages and commit. Returns when the commit is known. It can be cancelled only during the lookup.
 
         If the transaction's id was assigned at the beginning, this is one round trip. After a lost answer, the transaction
@@ -146,6 +149,7 @@ class Transaction:
         Args:
             what: a name for the commit in the log.
             now, timeline: see `store.ack`.
+            begin_next: another transaction will probably follow at once, so that it may be begun in the same round trip.
 
         Raises:
             LeaseLost: see `store.ack`.
@@ -158,16 +162,29 @@ class Transaction:
         if hold.xid is None:
             await self.commit(lambda connection: _ack(hold, acks, now, timeline), what, acks=acks)
             return
-        committing = hold.connected
+        self._hold, self._ending = None, hold
+        xid, committing = hold.xid, hold.connected
+        begin_next = begin_next and database.may_begin_ahead(hold)
         try:
             with translated(database.dsn), anyio.CancelScope(shield=True), explained(hold):
-                await store.ack_and_commit(hold, acks, timeout=ROLLBACK_TIMEOUT, now=now, timeline=timeline)
+                await store.ack_and_commit(
+                    hold, acks, timeout=ROLLBACK_TIMEOUT, now=now, timeline=timeline, begin_next=begin_next
+                )
         except StoreUnavailable as error:
             hold.break_off()
             if not committing:
                 raise
-            if not await was_committed(database, hold.xid, acks, what):
+            if not await was_committed(database, xid, acks, what):
                 raise StoreUnavailable(f"The transaction was not committed. {error}") from error
+        except (LeaseLost, ConfigurationError, Release):
+            raise
+        except Exception:
+            if not begin_next:
+                raise
+            await hold.end()
+            if not await was_committed(database, xid, acks, what):
+                raise
+            # It was the BEGIN of the next transaction that failed.
         self._notify()
 
     async def commit(self, last: Last, what: str, *, acks: store.Acks | None = None) -> None:
@@ -208,7 +225,7 @@ class Transaction:
 
     async def end(self) -> None:
         """Return the connection. Uncommitted changes are rolled back."""
-        hold, self._hold = self._hold, None
+        hold, self._hold, self._ending = self._hold or self._ending, None, None
         if hold is not None:
             await self._database.end(hold)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.flow.lanes import Lanes
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
@@ -18,6 +19,7 @@ from headrace.runtime.handlers.middleware import around
 from headrace.runtime.handlers.runners import Runner
 from headrace.runtime.handlers.transactional import Transactional
 from headrace.runtime.instruments import Sample
+from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.acknowledger import Acknowledger
 
@@ -35,7 +37,8 @@ class Layers(NamedTuple):
 
 
 def with_layers(
-    consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, acknowledger: Acknowledger, shared: Shared
+    consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, acknowledger: Acknowledger, shared: Shared,
+    lanes: Lanes[Message],
 ) -> Layers:  # fmt: skip
     """Return the handler's call with all layers that this consumer uses."""
     call: Call = runner.call
@@ -45,7 +48,7 @@ def with_layers(
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:
         call = Transactional(
-            consumer, spec, handling, acknowledger.ack, shared.database, shared.publisher, shared.time
+            consumer, spec, handling, acknowledger.ack, shared.database, shared.publisher, shared.time, lanes
         ).around(call)
     call = around(call, [*shared.middleware, *handling.middleware], batch=handling.batch is not None)
     if shared.instruments is not None:

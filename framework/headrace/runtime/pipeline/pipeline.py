@@ -103,7 +103,7 @@ class Pipeline:
 
         # From lanes to outcomes
         self._runner = Runner(handler, handling, clock)
-        call, sample = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared)
+        call, sample = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared, lanes)
         failure_handler = FailureHandler(
             acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread", opens=stored_as is not None
         )

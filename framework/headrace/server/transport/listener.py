@@ -26,7 +26,7 @@ from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.server.transport.exchange import FindEndpoint
 from headrace.server.transport.limits import Application, Limits
 from headrace.server.transport.protocol import connection_class
-from headrace.store.database.keepalive import keep_alive
+from headrace.store.connections.keepalive import keep_alive
 
 BACKLOG = 2048
 """Connections that may wait to be accepted. The kernel may allow fewer."""

@@ -20,9 +20,9 @@ import asyncpg
 
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
-from headrace.store.database.addresses import Addresses
+from headrace.store.connections.addresses import Addresses
+from headrace.store.connections.keepalive import quiet_for
 from headrace.store.database.errors import first_line
-from headrace.store.database.keepalive import quiet_for
 from headrace.store.database.lost_calls import (
     BACKENDS,
     COMPARED_CHARACTERS,
@@ -37,7 +37,7 @@ from headrace.store.database.lost_calls import (
 )
 
 if TYPE_CHECKING:
-    from headrace.store.database.connection import Connection
+    from headrace.store.connections.connection import Connection
 
 log = Log("headrace")
 

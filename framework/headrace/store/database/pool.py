@@ -26,21 +26,15 @@ from headrace.model.errors import (
     UnknownConsumer,
 )
 from headrace.model.text.masking import masked
-from headrace.store.database.addresses import Addresses
-from headrace.store.database.connection import (
-    MAX_QUERIES,
-    Connection,
-    Hold,
-    PoolCounters,
-    SpareConnections,
-    ending_when_idle,
-    release,
-    renewed,
-)
+from headrace.store.connections.addresses import Addresses
+from headrace.store.connections.connection import MAX_QUERIES, Connection, PoolCounters
+from headrace.store.connections.hold import BegunAhead, Hold
+from headrace.store.connections.keepalive import SERVER_SETTINGS
+from headrace.store.connections.spare import SpareConnections, release
+from headrace.store.connections.statements import ending_when_idle
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 from headrace.store.database.fair_shares import FairShares, NoPlace
-from headrace.store.database.keepalive import SERVER_SETTINGS
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
 from headrace.store.database.schema import read_state
 
@@ -48,7 +42,7 @@ CONNECT_TIMEOUT = 10.0
 """The default of `connect_timeout`, in seconds."""
 
 COMMAND_TIMEOUT = 60.0
-"""The timeout of a statement that the server is working on, in seconds. `detector.py` detects lost calls much
+"""The timeout of a statement that the server is working on, in seconds. `failure_detector.py` detects lost calls much
 earlier.
 """
 
@@ -164,6 +158,7 @@ class Database:
         self._in_use = 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._spare: SpareConnections | None = None
+        self._begun_ahead: BegunAhead | None = None
 
     def limit_judging(self, places: int) -> None:
         """Set how many connections may examine many messages at the same time. It is at least one, and at most all."""
@@ -198,6 +193,7 @@ class Database:
                 server_settings=self._session(),
             )
             self._spare = SpareConnections(self._pool)
+            self._begun_ahead = BegunAhead(self.end)
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
@@ -252,6 +248,7 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection, including those in use, within a few seconds."""
+        self._end_begun_ahead()
         pool, self._pool = self._pool, None
         spare, self._spare = self._spare, None
         if spare is not None:
@@ -262,6 +259,7 @@ class Database:
 
     async def drain(self) -> None:
         """Close every connection once it is not in use."""
+        self._end_begun_ahead()
         pool, self._pool = self._pool, None
         spare, self._spare = self._spare, None
         if spare is not None:
@@ -379,6 +377,9 @@ class Database:
         Raises:
             StoreUnavailable: also if all `holds` were in use for too long.
         """
+        settings = (ending_when_idle(idle), *self._yours)
+        if assign and self._begun_ahead and (begun := self._begun_ahead.take(settings)) is not None:
+            return begun
         with translated(self.dsn):
             await self._acquire_hold()
             try:
@@ -387,21 +388,37 @@ class Database:
                 self._hold_semaphore.release()
                 raise
             try:
-                await hold.begin(
-                    (ending_when_idle(idle), *self._yours), assign=assign and not self.pooled and not self._yours
-                )
+                await hold.begin(settings, assign=assign and not self.pooled and not self._yours)
             except BaseException:
                 await self.end(hold)
                 raise
         return hold
 
+    def may_begin_ahead(self, hold: Hold) -> bool:
+        """Whether the next transaction may be begun together with the COMMIT of this one. Then `end` keeps it for the next
+        `begin`. Not if something else waits for the connection, or if it has to be replaced.
+        """
+        inner: Connection | None = hold.connection._con
+        return (
+            hold.xid is not None
+            and not self.waiting
+            and hold.pool is self._pool
+            and self._spare is not None
+            and inner is not None
+            and inner.unblemished
+            and not self._spare.must_replace(inner)
+        )
+
     async def end(self, hold: Hold) -> None:
         """Return what `begin` returned. Rolls back what is not committed."""
+        if hold.begun_ahead and self._begun_ahead is not None and hold.pool is self._pool:
+            self._begun_ahead.keep(hold)
+            return
         try:
             await hold.end()
         finally:
             try:
-                await self._release(hold.pool, renewed(hold.connection))
+                await self._release(hold.pool, hold.released())
             finally:
                 self._hold_semaphore.release()
 
@@ -409,6 +426,7 @@ class Database:
         try:
             self._hold_semaphore.acquire_nowait()
         except anyio.WouldBlock:
+            self._end_begun_ahead()
             with self._waiting(), anyio.move_on_after(self.connect_timeout):
                 await self._hold_semaphore.acquire()
                 return
@@ -467,6 +485,7 @@ class Database:
         try:
             if self._in_use <= self.max_connections:
                 return pool, await pool.acquire(timeout=self.connect_timeout)
+            self._end_begun_ahead()
             with self._waiting():
                 return pool, await pool.acquire(timeout=self.connect_timeout)
         except BaseException:
@@ -488,8 +507,14 @@ class Database:
     async def _expire(self) -> None:
         if self._pool is not None:
             await self._pool.expire_connections()
+        self._end_begun_ahead()
         if self._spare is not None:
             await self._spare.return_all()
+
+    def _end_begun_ahead(self) -> None:
+        """End the transactions that no handler has yet, since their connections are needed."""
+        if self._begun_ahead is not None:
+            self._begun_ahead.end_all()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -521,7 +546,7 @@ class Database:
             "open": pool.get_size() if pool else 0,
             "idle": (pool.get_idle_size() if pool else 0) + len(self._spare or ()),
             "max": self.max_connections,
-            "held": self.holds - self._hold_semaphore.value,
+            "held": self.holds - self._hold_semaphore.value - len(self._begun_ahead or ()),
             "holds": self.holds,
             "judging": self._judging.in_use,
             "round_trips": self._counters.round_trips,

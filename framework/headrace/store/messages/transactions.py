@@ -11,7 +11,7 @@ from headrace.store.database.errors import first_line, sqlstate
 from headrace.store.database.pool import Executor
 
 if TYPE_CHECKING:
-    from headrace.store.database.connection import Hold
+    from headrace.store.connections.hold import Hold
 
 Status = Literal["committed", "aborted", "in progress", "unknown"]
 
@@ -66,8 +66,9 @@ class Acks(NamedTuple):
 
 
 async def ack_and_commit(
-    hold: Hold, acks: Acks, *, timeout: float, now: datetime | None = None, timeline: UUID | None = None
-) -> None:
+    hold: Hold, acks: Acks, *, timeout: float, now: datetime | None = None, timeline: UUID | None = None,
+    begin_next: bool = False,
+) -> None:  # fmt: skip
     """Ack messages in the transaction of `hold`, as its last statement, and commit it, in one round trip.
 
     After an error that is not from the server, `transaction_status` of `Hold.xid` finds out whether it was committed.
@@ -76,6 +77,8 @@ async def ack_and_commit(
         hold: a transaction that got its id at its beginning.
         timeout: the timeout for the answer in seconds.
         now, timeline: see `ack`.
+        begin_next: begin the next transaction in the same round trip, see `Hold.run_and_commit`. Then it may also be committed
+            after another error of the server than those below.
 
     Raises:
         LeaseLost: see `ack`.
@@ -87,7 +90,7 @@ async def ack_and_commit(
         None if timeline is None else str(timeline), str(hold.xid),
     )  # fmt: skip
     try:
-        await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout)
+        await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout, begin_next=begin_next)
     except Exception as error:
         if sqlstate(error) == "HR007":
             raise LeaseLost(first_line(error)) from error

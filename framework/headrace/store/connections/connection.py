@@ -5,23 +5,14 @@ BEGIN of a transaction.
 from __future__ import annotations
 
 import asyncio
-import functools
-import math
 import re
 from collections.abc import Awaitable, Coroutine, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-import anyio
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
-from asyncpg.transaction import Transaction, TransactionState
 
-from headrace.store.database.keepalive import keep_alive
-
-ROLLBACK_TIMEOUT = 10.0
-"""The timeout for ending a long transaction in seconds. After it the connection is closed."""
-
+from headrace.store.connections.keepalive import keep_alive
+from headrace.store.connections.statements import ONE_PACKET, bound, for_grants
 
 CANCEL_TIMEOUT = 2.0
 """The timeout for cancelling a statement in seconds. The request uses another connection. If that fails too,
@@ -31,14 +22,6 @@ this connection is closed, and the server notices it.
 
 MAX_QUERIES = 50_000
 """The number of statements after which the pool replaces a connection. The server's memory for it grows slowly."""
-
-
-ONE_PACKET = 1000
-"""The number of characters of arguments that are sent with prepared statements in one packet, with room for the rest."""
-
-
-SPARE_TIME = 1.0
-"""How long an unused connection stays taken from the pool, in seconds. See `SpareConnections`."""
 
 
 if TYPE_CHECKING:
@@ -52,33 +35,6 @@ class StatementObserver(Protocol):
 
     def sent(self, connection: Connection, statement: str) -> None: ...
     def answered(self, connection: Connection, *, succeeded: bool) -> None: ...
-
-
-# Strings, quoted names and comments, which stay as they are. Handlers send statements over these connections, too.
-_KEPT = re.compile(
-    r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|(\$(?:[^\W\d]\w*)?\$).*?\1|--[^\n]*|/\*.*?\*/|\bheadrace_internal\.""",
-    re.DOTALL,
-)
-
-
-def for_grants(query: str) -> str:
-    """A statement of the store for a role that uses the schema through its grants. In the schema headrace_granted it
-    finds what it may use, under the same names.
-    """
-    if "headrace_internal." not in query:
-        return query
-    return _for_grants(query) if len(query) < 10_000 else _for_grants.__wrapped__(query)
-
-
-@functools.lru_cache(maxsize=500)
-def _for_grants(query: str) -> str:
-    return _KEPT.sub(lambda found: "headrace_granted." if found[0] == "headrace_internal." else found[0], query)
-
-
-@functools.lru_cache(maxsize=100)
-def ending_when_idle(seconds: float) -> str:
-    """SQL that makes the server end the transaction when it was idle for `seconds` seconds."""
-    return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
 
 
 # Statements that the server accepts only before the first query of a transaction.
@@ -142,7 +98,7 @@ class Connection(Plain):
     _protocol: Any
     _listeners: dict[str, Any]
     _log_listeners: set[Any]
-    _top_xact: Transaction | None
+    _top_xact: asyncpg.transaction.Transaction | None
 
     def begin(self, counters: PoolCounters, detector: StatementObserver, *, granted: bool = False) -> None:
         """Start the measurements. Called when the connection has just been opened."""
@@ -163,11 +119,14 @@ class Connection(Plain):
     @property
     def reusable(self) -> bool:
         """Whether the next call may use it as it is, without the pool's checks and its clean-up."""
+        return self._top_xact is None and not self._protocol.is_in_transaction() and self.unblemished
+
+    @property
+    def unblemished(self) -> bool:
+        """Whether it will be `reusable` after its transaction."""
         protocol = self._protocol
         return not (
             self.is_closed()
-            or protocol.is_in_transaction()
-            or self._top_xact is not None
             or protocol._is_cancelling()
             or protocol.queries_count >= MAX_QUERIES
             or self._listeners
@@ -187,8 +146,36 @@ class Connection(Plain):
         Args:
             settings: statements that follow the BEGIN. They return no rows.
         """
+        return await self._run_and_begin(_ASSIGN, (), settings, None)
+
+    async def run_commit_and_begin(
+        self, query: str, arguments: Sequence[str | None], settings: tuple[str, ...], timeout: float
+    ) -> AssignedId | None:
+        """Do what `run_and_commit` does, and `begin_assigned` for the next transaction, in one round trip.
+
+        If the query, the COMMIT or the BEGIN fails, what follows is not run. So after an error it is unknown whether the
+        transaction was committed.
+
+        Returns:
+            The id of the next transaction. None if there is none, since the arguments did not fit in one packet.
+        """
+        if _size(arguments) > ONE_PACKET:
+            await self.run_and_commit(query, arguments, timeout)
+            return None
+        query = for_grants(query) if self.granted else query
+        return await self._run_and_begin("commit", ((query, arguments), ("commit", ())), settings, timeout)
+
+    async def _run_and_begin(
+        self,
+        what: str,
+        before: Sequence[tuple[str, Sequence[str | None]]],
+        settings: tuple[str, ...],
+        timeout: float | None,
+    ) -> AssignedId:
+        """Run statements that return no rows, and begin a transaction with an assigned id."""
         statements = ("begin", *settings)
-        rows = await self._watched(_ASSIGN, self._fetch_after([(one, ()) for one in statements], _ASSIGN))
+        begins = [(one, ()) for one in statements]
+        rows = await self._watched(what, self._fetch_after([*before, *begins], _ASSIGN, timeout))
         self._assigned = assigned = AssignedId(rows[0][0], statements, self._protocol.queries_count)
         return assigned
 
@@ -204,7 +191,7 @@ class Connection(Plain):
             timeout: in seconds.
         """
         query = for_grants(query) if self.granted else query
-        if sum(len(text) for text in arguments if text is not None) > ONE_PACKET:
+        if _size(arguments) > ONE_PACKET:
             literals = ["null" if text is None else "'" + text.replace("'", "''") + "'" for text in arguments]
             query = re.sub(r"\$([1-9])", lambda found: literals[int(found[1]) - 1], query)
             return self._watched("commit", super().execute(f"{query}; commit", timeout=timeout))
@@ -237,7 +224,7 @@ class Connection(Plain):
 
         with self._stmt_exclusive_section:  # type: ignore[attr-defined]
             messages = b"".join(
-                [_bound((await self._get_statement(text, timeout)).name, given) for text, given in before]  # type: ignore[attr-defined]
+                [bound((await self._get_statement(text, timeout)).name, given) for text, given in before]  # type: ignore[attr-defined]
             )
             rows, _ = await self._do_execute(query, execute, protocol._get_timeout(timeout))  # type: ignore[attr-defined]
         return rows
@@ -332,211 +319,5 @@ class Connection(Plain):
             self.terminate()
 
 
-def _bound(statement: str, arguments: Sequence[str | None]) -> bytes:
-    """Bind and Execute for a prepared statement, without a Sync."""
-    values = [b"\xff\xff\xff\xff" if text is None else _with_length(text.encode()) for text in arguments]
-    body = b"\0%s\0\0\0%s%s\0\0" % (statement.encode(), len(values).to_bytes(2, "big"), b"".join(values))
-    return b"B%s%sE\0\0\0\t\0\0\0\0\0" % ((len(body) + 4).to_bytes(4, "big"), body)
-
-
-def _with_length(value: bytes) -> bytes:
-    return len(value).to_bytes(4, "big") + value
-
-
-class Hold:
-    """A connection that is taken from the pool for a transaction of user code. `Database.begin` makes it.
-
-    The transaction is one of asyncpg, so that its savepoints and cursors work inside.
-
-    Attributes:
-        pool: the pool of the connection.
-        connection: the connection, in a proxy that no other transaction gets.
-    """
-
-    __slots__ = ("_assigned", "_open", "connection", "pool")
-
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
-        self.pool = pool
-        self._open: Transaction | None = None
-        self._assigned: AssignedId | None = None
-        self.connection = connection
-
-    @property
-    def xid(self) -> int | None:
-        """The transaction's id, if it was assigned at the beginning."""
-        return None if self._assigned is None else self._assigned.xid
-
-    async def begin(self, settings: tuple[str, ...], *, assign: bool = False) -> None:
-        """Begin the transaction.
-
-        Args:
-            settings: statements that are sent with BEGIN, at least one.
-            assign: assign the transaction's id, for `xid`. It takes no further round trip.
-        """
-        self._open = transaction = self.connection.transaction()
-        if assign:
-            connection: Connection = self.connection._con
-            connection._top_xact = transaction
-            transaction._state = TransactionState.STARTED
-            self._assigned = await connection.begin_assigned(settings)
-        else:
-            self.connection.send_with_next("; ".join(settings))
-            await transaction.start()
-
-    @property
-    def connected(self) -> bool:
-        """Whether the connection is open."""
-        inner = self.connection._con  # None if it was closed, and has left its pool
-        return inner is not None and not inner.is_closed()
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether the connection is open and the server is in a transaction on it, also after a statement has failed."""
-        return self.connected and bool(self.connection.is_in_transaction())
-
-    async def commit(self) -> None:
-        """Commit the transaction. After an error that is not from the server, it is unknown whether it was
-        committed.
-        """
-        assert self._open is not None
-        transaction, self._open = self._open, None
-        await transaction.commit()
-
-    async def run_and_commit(self, last: str, arguments: Sequence[str | None], timeout: float) -> None:
-        """Run a query that returns no rows as the last statement, and commit, in one round trip. If the statement fails,
-        nothing is committed.
-
-        The server gets both at the same time. It skips the COMMIT after an error, and it never waits for the COMMIT while
-        the statement holds locks. After an error that is not from the server, it is unknown whether it was committed.
-
-        Args:
-            arguments: in Postgres's text format, None for NULL.
-            timeout: in seconds.
-        """
-        transaction, connection = self._open, self.connection._con
-        assert transaction is not None
-        if connection is None:  # it was closed, and has left its pool
-            raise asyncpg.InterfaceError("the connection is closed")
-        await connection.run_and_commit(last, arguments, timeout)
-        self._open = connection._top_xact = None
-        transaction._state = TransactionState.COMMITTED  # type: ignore[attr-defined]
-
-    def break_off(self) -> None:
-        """Close the connection at once. The server rolls back what is open on it."""
-        self._open = None
-        with suppress(asyncpg.InterfaceError):  # the connection is closed already and has left its pool
-            self.connection.terminate()
-
-    async def end(self) -> None:
-        """Roll back what is not committed. Closes the connection if that fails."""
-        transaction, self._open = self._open, None
-        if transaction is None:
-            return
-        try:
-            with anyio.fail_after(ROLLBACK_TIMEOUT, shield=True):
-                await transaction.rollback()
-        except Exception:  # the connection is unusable, and closing it ends what was open on it
-            self.break_off()
-
-
-def renewed(connection: Any) -> Any:
-    """The same connection in a new proxy, for another user. The old proxy becomes useless, as well as the cursors and
-    prepared statements that user code has made with it. A task that a handler has left behind could otherwise write into
-    the transaction of another one.
-
-    asyncpg's pool does the same when a connection is returned and taken again, with a task and several timers each time.
-
-    Args:
-        connection: the connection, as the pool gave it. One that has to go through the pool is returned as it is.
-    """
-    if not _is_reusable(connection):
-        return connection
-    inner, holder = connection._con, connection._holder
-    inner._on_release()
-    connection._detach()
-    holder._proxy = fresh = PoolConnectionProxy(holder, inner)
-    return fresh
-
-
-class SpareConnections:
-    """Connections that stay taken from their pool after a call, for the next one.
-
-    A connection that goes through the pool for each call costs three times as much processor time as a short
-    statement. A connection that is unused for `SPARE_TIME` seconds is returned to the pool, which closes it later.
-
-    Args:
-        pool: the pool of the connections.
-    """
-
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
-        self._pool = pool
-        self._loop = asyncio.get_running_loop()
-        self._expired_at = -math.inf  # connections from before then are replaced by the pool
-        self._spare: list[tuple[float, Any]] = []  # since when each is unused, the oldest first
-        self._timer: asyncio.TimerHandle | None = None
-        self._returning: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        return len(self._spare)
-
-    def take(self) -> Any:
-        """The connection that was used last, or None if there is none."""
-        while self._spare:
-            _, connection = self._spare.pop()
-            if _is_reusable(connection):
-                return connection
-            with suppress(asyncpg.InterfaceError):  # it has left its pool
-                connection.terminate()
-        return None
-
-    def keep(self, connection: Any) -> bool:
-        """Keep a connection after a call. Returns False if it must go through the pool."""
-        if not _is_reusable(connection) or connection.opened_at <= self._expired_at:
-            return False
-        self._spare.append((self._loop.time(), connection))
-        if self._timer is None:
-            self._timer = self._loop.call_later(SPARE_TIME, self._return_unused)
-        return True
-
-    async def return_all(self) -> None:
-        """Return all of them to the pool, and those that are in use after their calls."""
-        self._expired_at = self._loop.time()
-        self.forget()
-        spare, self._spare = self._spare, []
-        for _, connection in spare:
-            await release(self._pool, connection)
-
-    def forget(self) -> None:
-        """Stop the timer, because the pool closes its connections."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _return_unused(self) -> None:
-        before = self._loop.time() - SPARE_TIME / 2
-        unused = [connection for since, connection in self._spare if since <= before]
-        del self._spare[: len(unused)]
-        for connection in unused:
-            task = self._loop.create_task(release(self._pool, connection))
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
-        self._timer = self._loop.call_later(SPARE_TIME, self._return_unused) if self._spare else None
-
-
-def _is_reusable(connection: Any) -> bool:
-    inner: Connection | None = connection._con  # None if it was closed, and has left its pool
-    return inner is not None and inner.reusable
-
-
-async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
-    """Return a connection to its pool. If that takes more than some seconds, because the network does not
-    respond, close it.
-
-    Close it, too, if a call was interrupted inside a transaction: a cancelled BEGIN may have begun one that nobody ends.
-    asyncpg would roll it back, after a warning of its own about every such connection.
-    """
-    with suppress(asyncpg.InterfaceError):  # the connection is closed already and has left its pool
-        if not connection.is_closed() and connection.is_in_transaction():
-            connection.terminate()
-    with suppress(TimeoutError):
-        await pool.release(connection, timeout=CANCEL_TIMEOUT)
+def _size(arguments: Sequence[str | None]) -> int:
+    return sum(len(text) for text in arguments if text is not None)
