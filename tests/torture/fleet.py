@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that workers may take for the remaining messages after the last publish."""
 
 Line = dict[str, Any]
