@@ -56,6 +56,20 @@ async def nothing_is_left(app: App, name: str = "ship") -> None:
     assert await app.database.fetchval("select count(*) from headrace_internal.acks") == 0
 
 
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """What each lookup of a transaction found."""
+    seen, status = Seen(), store.transaction_status
+
+    async def noted(executor: Any, xid: int, **more: Any) -> Any:
+        answer = await status(executor, xid, **more)
+        seen.note(answer)
+        return answer
+
+    monkeypatch.setattr(store, "transaction_status", noted)
+    return seen
+
+
 async def warm_up(app: App, seen: Seen) -> None:
     """Let the first message through, which is committed in two messages to the server."""
     await app.publish("orders", "warm", 0)
@@ -95,20 +109,15 @@ async def test_an_ack_and_commit_without_an_answer_takes_effect_once(
 
 @pytest.mark.parametrize("fails", ["assign", "settings"])
 async def test_a_begin_that_fails_after_the_commit_repeats_nothing(
-    app: App, database: store.Database, monkeypatch: pytest.MonkeyPatch, fails: str
+    app: App, database: store.Database, looked_up: Seen, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """The server answers the ack, the COMMIT and the BEGIN of the next transaction with one error."""
-    seen, looked_up, status, ack_and_commit = Seen(), Seen(), store.transaction_status, Transaction.ack_and_commit
+    seen, ack_and_commit = Seen(), Transaction.ack_and_commit
 
     @app.consumer("orders", transactional=True, concurrency=1, backoff=0)
     async def ship(number: int, message: Message, tx: Transaction) -> None:
         await tx.execute("insert into effects values ($1)", number)
         seen.note((number, message.attempt))
-
-    async def noted(executor: Any, xid: int, **more: Any) -> Any:
-        answer = await status(executor, xid, **more)
-        looked_up.note(answer)
-        return answer
 
     async def committed(transaction: Transaction, *args: Any, begin_next: bool, **options: Any) -> None:
         await ack_and_commit(transaction, *args, begin_next=True, **options)
@@ -123,7 +132,6 @@ async def test_a_begin_that_fails_after_the_commit_repeats_nothing(
     else:
         code = f"do $$ begin perform {failing}; end $$"
         monkeypatch.setattr(pools, "ending_when_idle", lambda seconds: code)
-    monkeypatch.setattr(store, "transaction_status", noted)
     monkeypatch.setattr(Transaction, "ack_and_commit", committed)
     await app.publish_many("orders", [("k", number) for number in range(10)])
     async with running(app):
@@ -191,36 +199,29 @@ async def test_what_a_handler_leaves_behind_writes_into_no_other_transaction(app
 
 
 async def test_a_commit_that_the_server_has_not_read_yet_is_not_reported_as_failed(
-    database: store.Database, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+    database: store.Database, proxy: CommitProxy, looked_up: Seen
 ) -> None:
     """The connection breaks for the client only, and the message arrives later. Until then the transaction is open, and
     nothing is handled again."""
-    app, seen, found = App(proxy.url(), streams=["orders"]), Seen(), Seen()
-    status = store.transaction_status
+    app, seen = App(proxy.url(), streams=["orders"]), Seen()
 
     @app.consumer("orders", transactional=True, backoff=0)
     async def ship(number: int, message: Message, tx: Transaction) -> None:
         await tx.execute("insert into effects values ($1)", number)
         seen.note((number, message.attempt))
 
-    async def noted(executor: Any, xid: int, **more: Any) -> Any:
-        answer = await status(executor, xid, **more)
-        found.note(answer)
-        return answer
-
-    monkeypatch.setattr(store, "transaction_status", noted)
     async with app:
         await database.fetch("create table effects (id bigint, note text)")
         async with running(app):
             await warm_up(app, seen)
             proxy.breaks = "late"
             await app.publish_many("orders", [("k", 7), ("k", 8)])
-            await found.until(3)
-            assert set(found.notes) == {"in progress"}
+            await looked_up.until(3)
+            assert set(looked_up.notes) == {"in progress"}
             assert seen.notes == [(0, 1), (7, 1)], "the key goes on only after the outcome is known"
             proxy.let_through.set()
             await app.idle()
-        assert found.notes[-1] == "committed"
+        assert looked_up.notes[-1] == "committed"
         assert seen.notes == [(0, 1), (7, 1), (8, 1)]
         assert await effects(app) == [0, 7, 8]
         await nothing_is_left(app)

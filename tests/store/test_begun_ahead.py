@@ -92,7 +92,7 @@ async def test_one_that_nobody_takes_is_ended(few: store.Database, monkeypatch: 
     with anyio.fail_after(30):
         while await open_transactions(few):
             await anyio.lowlevel.checkpoint()
-        while few._begun_ahead is not None and few._begun_ahead._ending:
+        while few._begun_ahead is not None and few._begun_ahead._unused.ending:
             await anyio.lowlevel.checkpoint()
     assert few.statistics()["held"] == 0
     assert few._hold_semaphore.value == few.holds

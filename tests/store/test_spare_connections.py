@@ -95,7 +95,7 @@ async def test_a_connection_that_is_unused_for_a_while_returns_to_the_pool(
     before = await _backend(two)
     assert two._spare is not None
     assert two._pool is not None
-    while len(two._spare) or two._spare._returning:
+    while len(two._spare) or two._spare._unused.ending:
         await anyio.lowlevel.checkpoint()
     assert two._pool.get_idle_size() == 1
     assert await _backend(two) == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -14,6 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction, TransactionState
 
 from headrace.store.connections.connection import AssignedId, Connection
+from headrace.store.connections.unused import Unused
 
 ROLLBACK_TIMEOUT = 10.0
 """The timeout for ending a long transaction in seconds. After it the connection is closed."""
@@ -186,24 +187,18 @@ class BegunAhead:
     """
 
     def __init__(self, end: Callable[[Hold], Coroutine[Any, Any, None]]) -> None:
-        self._end = end
-        self._loop = asyncio.get_running_loop()
-        self._holds: list[tuple[float, Hold]] = []  # since when each is unused, the oldest first
-        self._timer: asyncio.TimerHandle | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._unused: Unused[Hold] = Unused(lambda: UNUSED, functools.partial(_given_up, end))
 
     def __len__(self) -> int:
-        return len(self._holds)
+        return len(self._unused.things)
 
     def keep(self, hold: Hold) -> None:
         """Keep a transaction that was begun ahead."""
-        self._holds.append((time.monotonic(), hold))
-        if self._timer is None:
-            self._timer = self._loop.call_later(UNUSED, self._end_unused)
+        self._unused.keep(hold)
 
     def take(self, settings: tuple[str, ...]) -> Hold | None:
         """Take a transaction with these settings, the newest. Returns None if there is none."""
-        holds = self._holds
+        holds = self._unused.things
         for place in range(len(holds) - 1, -1, -1):
             since, hold = holds[place]
             if hold.settings == settings:
@@ -211,25 +206,15 @@ class BegunAhead:
                 if hold.in_transaction and time.monotonic() < since + _STALE:
                     hold.begun_ahead = hold._renewed = False
                     return hold
-                self._end_soon(hold)
+                self._unused.end_soon(hold)
         return None
 
     def end_all(self) -> None:
         """End all of them, since something else needs their connections."""
-        holds, self._holds = self._holds, []
-        for _, hold in holds:
-            self._end_soon(hold)
+        for hold in self._unused.take_all():
+            self._unused.end_soon(hold)
 
-    def _end_unused(self) -> None:
-        before = time.monotonic() - UNUSED / 2
-        unused = [hold for since, hold in self._holds if since <= before]
-        del self._holds[: len(unused)]
-        for hold in unused:
-            self._end_soon(hold)
-        self._timer = self._loop.call_later(UNUSED, self._end_unused) if self._holds else None
 
-    def _end_soon(self, hold: Hold) -> None:
-        hold.begun_ahead = False
-        task = self._loop.create_task(self._end(hold))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+async def _given_up(end: Callable[[Hold], Coroutine[Any, Any, None]], hold: Hold) -> None:
+    hold.begun_ahead = False
+    await end(hold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from contextlib import suppress
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import asyncpg
 
 from headrace.store.connections.connection import CANCEL_TIMEOUT, Connection
+from headrace.store.connections.unused import Unused
 
 SPARE_TIME = 1.0
 """How long an unused connection stays taken from the pool, in seconds. See `SpareConnections`."""
@@ -29,17 +31,16 @@ class SpareConnections:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._expired_at = -math.inf  # connections from before then are replaced by the pool
-        self._spare: list[tuple[float, Any]] = []  # since when each is unused, the oldest first
-        self._timer: asyncio.TimerHandle | None = None
-        self._returning: set[asyncio.Task[None]] = set()
+        self._unused: Unused[Any] = Unused(lambda: SPARE_TIME, functools.partial(release, pool))
 
     def __len__(self) -> int:
-        return len(self._spare)
+        return len(self._unused.things)
 
     def take(self) -> Any:
         """The connection that was used last, or None if there is none."""
-        while self._spare:
-            _, connection = self._spare.pop()
+        spare = self._unused.things
+        while spare:
+            _, connection = spare.pop()
             if _is_reusable(connection):
                 return connection
             with suppress(asyncpg.InterfaceError):  # it has left its pool
@@ -55,34 +56,19 @@ class SpareConnections:
         """Keep a connection after a call. Returns False if it must go through the pool."""
         if not _is_reusable(connection) or self.must_replace(connection):
             return False
-        self._spare.append((self._loop.time(), connection))
-        if self._timer is None:
-            self._timer = self._loop.call_later(SPARE_TIME, self._return_unused)
+        self._unused.keep(connection)
         return True
 
     async def return_all(self) -> None:
         """Return all of them to the pool, and those that are in use after their calls."""
         self._expired_at = self._loop.time()
         self.forget()
-        spare, self._spare = self._spare, []
-        for _, connection in spare:
+        for connection in self._unused.take_all():
             await release(self._pool, connection)
 
     def forget(self) -> None:
         """Stop the timer, because the pool closes its connections."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _return_unused(self) -> None:
-        before = self._loop.time() - SPARE_TIME / 2
-        unused = [connection for since, connection in self._spare if since <= before]
-        del self._spare[: len(unused)]
-        for connection in unused:
-            task = self._loop.create_task(release(self._pool, connection))
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
-        self._timer = self._loop.call_later(SPARE_TIME, self._return_unused) if self._spare else None
+        self._unused.forget()
 
 
 def _is_reusable(connection: Any) -> bool:
