@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import asyncpg
 
 from headrace.store.connections.keepalive import keep_alive
+from headrace.store.connections.sessions import RESTORE, changes_session
 from headrace.store.connections.statements import ONE_PACKET, bound, for_grants
 
 CANCEL_TIMEOUT = 2.0
@@ -84,12 +85,15 @@ class Connection(Plain):
     Attributes:
         opened_at: when it was opened, on the loop's clock.
         granted: whether its role uses the schema through its grants, see `for_grants`.
+        session_changed: whether a statement may have changed the session beyond its transaction, see `restore_session`.
     """
 
     counters = PoolCounters()  # each pool sets its own
     granted = False
     detector: StatementObserver | None = None
     opened_at = 0.0
+    session_changed = False
+    _codecs_set = False
     _assigned: AssignedId | None = None  # until the first statement of its transaction
     _with_next = ""
     _loop: asyncio.AbstractEventLoop
@@ -126,12 +130,29 @@ class Connection(Plain):
         """Whether it will be `reusable` after its transaction."""
         protocol = self._protocol
         return not (
-            self.is_closed()
+            self.session_changed
+            or self.extended
+            or self.is_closed()
             or protocol._is_cancelling()
             or protocol.queries_count >= MAX_QUERIES
-            or self._listeners
-            or self._log_listeners
         )
+
+    @property
+    def extended(self) -> bool:
+        """Whether user code has set codecs or listeners on it, which no other user must get."""
+        return bool(self._codecs_set or self._listeners or self._log_listeners)
+
+    async def restore_session(self) -> None:
+        """Undo what statements have changed in the session beyond their transactions, for its next user. Closes the
+        connection if that fails.
+        """
+        if not self.session_changed:
+            return
+        try:
+            await super().execute(RESTORE)
+            self.session_changed = False
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            self.terminate()
 
     def send_with_next(self, query: str) -> None:
         """Send this SQL together with the next statement that has no arguments, which saves a round trip."""
@@ -273,7 +294,24 @@ class Connection(Plain):
             self.counters.round_trips += 1
             await super().execute("; ".join(("rollback", *assigned.statements)))
 
+    def prepare(self, query: str, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
+        self._notice(query)
+        return super().prepare(query, **options)
+
+    def set_type_codec(self, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
+        self._codecs_set = True
+        return super().set_type_codec(*args, **options)
+
+    def set_builtin_type_codec(self, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
+        self._codecs_set = True
+        return super().set_builtin_type_codec(*args, **options)
+
+    def _notice(self, statement: str) -> None:
+        if changes_session(statement):
+            self.session_changed = True
+
     async def _watched(self, statement: str, answer: Coroutine[Any, Any, Any]) -> Any:
+        self._notice(statement)
         if (assigned := self._assigned) is not None:
             self._assigned = None
             if _BEFORE_QUERIES.search(statement) is not None:

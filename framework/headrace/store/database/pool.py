@@ -103,12 +103,6 @@ _YOURS = {
 }
 
 
-async def _no_reset(_: Any) -> None:
-    """Reset a returned connection. Does nothing, because Headrace changes no session state and a round trip
-    would be wasted.
-    """
-
-
 class Database:
     """A pool of connections to one database.
 
@@ -185,7 +179,7 @@ class Database:
                 connect=self._connect,
                 connection_class=Connection,
                 init=self._watch,
-                reset=_no_reset,
+                reset=self._restore,
                 statement_cache_size=0 if self.pooled else 200,
                 max_cached_statement_lifetime=0,
                 timeout=self.connect_timeout,
@@ -503,6 +497,13 @@ class Database:
 
     async def _watch(self, connection: Any) -> None:
         connection.begin(self._counters, self._detector, granted=self.granted)
+
+    async def _restore(self, connection: Any) -> None:
+        """Undo what user code has changed in the session of a connection that it returns. Headrace itself changes nothing."""
+        if self.pooled:  # by now the pooler may have given the connection another session
+            connection.session_changed = False
+        else:
+            await connection.restore_session()
 
     async def _expire(self) -> None:
         if self._pool is not None:

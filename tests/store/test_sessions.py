@@ -1,0 +1,66 @@
+"""Statements that change a session are recognized, and others are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.store.connections.sessions import changes_session
+
+CHANGES = [
+    "set statement_timeout = '1s'",
+    "SET SESSION search_path TO app",
+    "set role tenant",
+    "set session authorization tenant",
+    "set session characteristics as transaction isolation level serializable",
+    "  -- a comment\n set role tenant",
+    "/* a comment */set role tenant",
+    "insert into effects values (1); set role tenant",
+    "reset all",
+    "discard all",
+    "listen orders",
+    "load 'auto_explain'",
+    "prepare find as select 1",
+    "do $$ begin perform set_config('app.tenant', '1', false); end $$",
+    "call log_in(1)",
+    "select set_config('app.tenant', $1, false)",
+    "select set_config('app.tenant', $1, $2)",
+    "select set_config('app.a', $1, true); select set_config('app.b', $1, false)",
+    "select pg_advisory_lock(1)",
+    "select pg_try_advisory_lock_shared(1)",
+    "create temp table found (id int)",
+    "create temporary table found as select 1",
+    "create or replace temp view found as select 1",
+    "select 1 into temp found",
+    "declare all_orders cursor with hold for select 1",
+]
+CHANGES_NOTHING = [
+    "update orders set total = 1",
+    "UPDATE orders\nSET total = 1",
+    "insert into orders values (1) on conflict (id) do update set total = 1",
+    "insert into orders values (1) on conflict do nothing",
+    "set local role tenant",
+    "begin; set local statement_timeout = 1000",
+    "set constraints all deferred",
+    "set transaction isolation level serializable",
+    "select set_config('app.tenant', $1, true)",
+    "select set_config('app.tenant', $1, is_local => true), 1",
+    "select pg_advisory_xact_lock(1)",
+    "select pg_try_advisory_xact_lock(1)",
+    "create temp table found (id int) on commit drop",
+    "select temperature from called where listened",
+    "select do_something(), reset_at from resets",
+    "select headrace_internal.lease($1, $2)",
+]
+
+
+@pytest.mark.parametrize("statement", CHANGES)
+def test_what_changes_the_session_is_recognized(statement: str) -> None:
+    assert changes_session(statement)
+    assert changes_session("select 1;\n" + statement if not statement.startswith("insert") else statement)
+    assert changes_session(f"{statement} /* {'x' * 20_000} */")
+
+
+@pytest.mark.parametrize("statement", CHANGES_NOTHING)
+def test_what_ends_with_the_transaction_is_not(statement: str) -> None:
+    assert not changes_session(statement)
+    assert not changes_session(f"{statement} /* {'x' * 20_000} */")
