@@ -18,10 +18,12 @@ from headrace.store.database.pool import Executor, within
 MAX_LOOK = 2_000
 MAX_BYTES = 16_000_000
 
-# Columns by name, so that a newer schema may have more of them.
-_LEASE = """select lease_id, seqs, attempts, keys, data, headers, pg_catalog.array_send(created_at) as created_at, looked_at, more, due_in, version, crashes, lease_ids,
-                   history, timeline, coalesce(busy, false) as busy, coalesce($6, statement_timestamp()) as begun_at
-            from headrace_internal.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10)"""
+# Columns by name, so that a newer schema may have more of them. A function in the FROM clause would have its result copied
+# into a table twice.
+_LEASE = """select (b).lease_id, (b).seqs, (b).attempts, (b).keys, (b).data, (b).headers, pg_catalog.array_send((b).created_at) as created_at,
+                   (b).looked_at, (b).more, (b).due_in, (b).version, (b).crashes, (b).lease_ids, (b).history, (b).timeline,
+                   coalesce((b).busy, false) as busy, coalesce($6, statement_timestamp()) as begun_at
+            from (select headrace_internal.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10) as b) as called"""
 
 _CREATED_AT = 6  # its place
 

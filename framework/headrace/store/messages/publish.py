@@ -20,19 +20,19 @@ T = TypeVar("T")
 CHUNK_MESSAGES = 1000
 CHUNK_CHARACTERS = 8_000_000
 
-# With explicit types, because not every driver asks the server for them. JSON is passed as text.
-# Otherwise a connection on which the user has set a codec for JSON would encode it again.
+# With explicit types, because not every driver asks the server for them. JSON is passed as text to connections of the user.
+# One on which the user has set a codec for JSON would encode it again otherwise. To convert it takes the server longer.
 _PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
 _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
 
 # The public functions choose by the rights of the caller. A database of the owner calls directly what they would choose.
-_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json, null, null)"
-_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
+_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::json, $4::json, null, null)"
+_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::json[], $4::json[])"
 
 # These in turn call the functions of the stream, by a text that the server plans for each call. For a few streams that a
 # process publishes to often, their own functions are called. See `create_appenders` in `sql/functions/publish.sql`.
-_OF_STREAM = "select headrace_streams.{}($1, $2::text::json, $3::text::json)"
-_OF_STREAM_MANY = "select headrace_streams.{}($1, $2::text[]::json[], $3::text[]::json[])"
+_OF_STREAM = "select headrace_streams.{}($1, $2::json, $3::json)"
+_OF_STREAM_MANY = "select headrace_streams.{}($1, $2::json[], $3::json[])"
 
 MAX_DIRECT = 32
 """The number of streams whose functions a process calls directly. Each connection prepares statements for each of them."""
