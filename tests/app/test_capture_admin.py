@@ -303,6 +303,7 @@ async def test_failed_changes_are_seen_retried_and_dropped(admin: Admin, databas
 
 
 class TestRemoving:
+    @pytest.mark.long
     async def test_removing_a_source_that_is_captured_drops_its_slot_and_publication(
         self, admin: Admin, database: store.Database, dsn: str
     ) -> None:

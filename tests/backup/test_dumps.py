@@ -53,7 +53,7 @@ async def dumps(database: store.Database, tmp_path: Path) -> Dumps:
     return Dumps(await programs_for(database), tmp_path)
 
 
-@pytest.mark.parametrize("old", [14, 15, 16, 17])
+@pytest.mark.parametrize("old", [14, 15, *(pytest.param(old, marks=pytest.mark.long) for old in (16, 17))])
 async def test_a_dump_of_an_older_major_version_goes_on_in_the_newest(old: int, tmp_path: Path) -> None:
     """Not every server has lz4, by which messages are compressed where it is there."""
     before, after = require_programs(old), require_programs(18, "pg_dump", "pg_restore")
@@ -73,7 +73,7 @@ async def test_a_dump_of_an_older_major_version_goes_on_in_the_newest(old: int, 
             await scene.goes_on(restored)
 
 
-@pytest.mark.parametrize("direction", ["far behind", "far ahead"])
+@pytest.mark.parametrize("direction", ["far behind", pytest.param("far ahead", marks=pytest.mark.long)])
 async def test_a_dump_goes_on_in_a_cluster_with_other_transaction_ids(direction: str, tmp_path: Path) -> None:
     """Those in cursors and rows are of the other cluster: they were not given here yet, or long ago."""
     programs = find_installation()

@@ -60,6 +60,7 @@ def test_new_code_takes_over_once_handlers_have_finished(
     running.ended_with_all()
 
 
+@pytest.mark.long
 def test_code_that_can_not_be_imported_is_shown_and_waited_out(commands: Commands, dsn: str, service: Path) -> None:
     running = commands("run", "service.py:app", "--reload", "--database", dsn)
     running.line("app starting")

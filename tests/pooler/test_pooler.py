@@ -87,6 +87,7 @@ async def test_twenty_owners_at_once_meet_no_prepared_statement(pooled: store.Da
     assert sorted(found) == list(range(1, 1001))
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_workers_and_publishers_go_on_while_connections_are_renewed(
     pooled: store.Database, database: store.Database, tmp_path: Path

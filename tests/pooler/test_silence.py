@@ -25,6 +25,7 @@ async def proxy(pooled_dsn: str) -> AsyncIterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_handlers_go_on_within_seconds_when_every_connection_to_the_pooler_died_in_silence(
     database: store.Database, proxy: Proxy

@@ -380,7 +380,7 @@ def _certificate(directory: Path, name: str) -> tuple[Path, Path]:
 
 
 @needs_openssl
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_it_serves_https(serve: Serve, tmp_path: Path, processes: str) -> None:
     certificate, key = _certificate(tmp_path, "first")
     trust = ssl.create_default_context(cafile=str(certificate))

@@ -70,7 +70,15 @@ class Killed(Exception):
     """Simulates a SIGKILL. Nothing is cleaned up after it."""
 
 
-@pytest.mark.parametrize("at", ["before the manifest", "after the manifest", "between the moves", "after the moves"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        "before the manifest",
+        pytest.param("after the manifest", marks=pytest.mark.long),
+        "between the moves",
+        pytest.param("after the moves", marks=pytest.mark.long),
+    ],
+)
 async def test_a_run_that_is_killed_leaves_no_row_twice_and_the_next_one_none_missing(
     at: str, run: Any, database: store.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

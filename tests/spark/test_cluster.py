@@ -27,7 +27,8 @@ from tests.spark.on_cluster import drive, fails, write_replaying, write_service
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.mark.parametrize("kind", ["standalone", pytest.param("local-cluster", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["standalone", "local-cluster"])
 async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_nothing_when_executors_are_killed(
     kind: str, request: pytest.FixtureRequest, database: store.Database, dsn: str, tmp_path: Path
 ) -> None:
@@ -62,7 +63,7 @@ async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_n
     assert totals == {f"orders.{r}": 100 * sum(n for n in range(1, 21) if n % 7 == r) for r in range(7)}
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_tasks_that_speculation_runs_twice_publish_each_row_once(
     cluster: Cluster, database: store.Database, dsn: str, tmp_path: Path
 ) -> None:
@@ -122,7 +123,7 @@ async def test_what_does_not_fit_is_one_sentence_of_the_check(cluster: Cluster, 
     assert "The executors' Python can't be run: /no/such/python. Set python to another one." in said
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_another_headrace_on_the_executors_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
     python = python_of_nodes(tmp_path / "python", (*ON_NODES, *PACKAGES))
     (place,) = (tmp_path / "python").glob("lib/python*/site-packages")
@@ -141,7 +142,7 @@ async def test_another_headrace_on_the_executors_is_one_sentence_of_the_check(cl
     assert (code, said) == (0, ""), "what is shipped comes before what is installed"
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_another_python_on_the_executors_is_one_sentence_of_the_check(cluster: Cluster, tmp_path: Path) -> None:
     """The command `nodes-python` is one Python on this machine, and another one on the nodes."""
     (tmp_path / "bin").mkdir()

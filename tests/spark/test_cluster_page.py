@@ -91,7 +91,7 @@ class Reader:
         return self.written.messages("balances") if exists else []
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_every_line_of_the_page_works(cluster: Cluster, dsn: str, tmp_path: Path) -> None:
     reader = Reader(cluster, dsn, tmp_path)
     reader.read(PAGE)

@@ -204,6 +204,7 @@ def copied(df):
 '''
 
 
+@pytest.mark.long
 async def test_an_executor_that_is_killed_after_it_has_staged_rows_publishes_none_of_them_twice(
     cluster: Cluster, database: store.Database, dsn: str, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ async def test_one_death_has_all_idle_connections_replaced(proxy: Proxy, opened:
     assert died(database) == 1
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_dead_inspection_connection_is_replaced_before_the_database_counts_as_silent(
     proxy: Proxy, opened: Opened, connect: Connect, caplog: pytest.LogCaptureFixture
@@ -161,6 +162,7 @@ async def test_a_silent_address_does_not_prevent_the_next_one(dsn: str, proxy: P
         assert proxy.accepted == tried  # from now on it is tried last
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_large_answer_on_a_slow_line_is_waited_for(dsn: str, opened: Opened) -> None:
     async with proxied(dsn, pace=0.05) as slow:
