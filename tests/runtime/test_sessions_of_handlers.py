@@ -97,6 +97,28 @@ async def test_what_a_handler_leaves_in_its_session_nobody_else_finds(
     assert set(map(str, seen.notes)) == set(map(str, found)) == {str(found[0])}
 
 
+async def test_a_handler_that_deallocates_all_statements_harms_only_itself(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may fail, if the driver has lost the statement of its ack. Its connection ends, and no other call meets it."""
+    app, seen = App(dsn, streams=["orders"], max_connections=2), Seen()
+
+    @app.consumer("orders", transactional=True, concurrency=1, backoff=0, max_deliver=2)
+    async def ship(number: int, tx: Transaction) -> None:
+        seen.note(number)
+        if number == 3:
+            await tx.execute("deallocate all")
+
+    async with app, running(app):
+        await app.publish_many("orders", [("k", number) for number in range(MESSAGES)])
+        await app.idle()
+        info = await consumer(app, "ship")
+    assert sorted(set(seen.notes)) == list(range(MESSAGES))
+    assert (info.lag, info.in_flight, info.parked) == (0, 0, 0)
+    failed = [record.getMessage() for record in caplog.records if "does not exist" in record.getMessage()]
+    assert all(text.startswith("message failed: stream=orders consumer=ship key=k seq=4 ") for text in failed)
+
+
 async def test_a_session_that_can_not_be_restored_ends(database: store.Database) -> None:
     """The next user gets another one."""
     async with database.transaction() as connection:

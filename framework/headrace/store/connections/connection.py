@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import asyncpg
 
 from headrace.store.connections.keepalive import keep_alive
-from headrace.store.connections.sessions import RESTORE, changes_session
+from headrace.store.connections.sessions import RESTORE, changes_session, drops_statements
 from headrace.store.connections.statements import ONE_PACKET, bound, for_grants
 
 CANCEL_TIMEOUT = 2.0
@@ -93,7 +93,7 @@ class Connection(Plain):
     detector: StatementObserver | None = None
     opened_at = 0.0
     session_changed = False
-    _codecs_set = False
+    _is_altered = False
     _assigned: AssignedId | None = None  # until the first statement of its transaction
     _with_next = ""
     _loop: asyncio.AbstractEventLoop
@@ -131,16 +131,16 @@ class Connection(Plain):
         protocol = self._protocol
         return not (
             self.session_changed
-            or self.extended
+            or self.altered
             or self.is_closed()
             or protocol._is_cancelling()
             or protocol.queries_count >= MAX_QUERIES
         )
 
     @property
-    def extended(self) -> bool:
-        """Whether user code has set codecs or listeners on it, which no other user must get."""
-        return bool(self._codecs_set or self._listeners or self._log_listeners)
+    def altered(self) -> bool:
+        """Whether user code has set codecs or listeners on it, or dropped its prepared statements. Only its end undoes that."""
+        return bool(self._is_altered or self._listeners or self._log_listeners)
 
     async def restore_session(self) -> None:
         """Undo what statements have changed in the session beyond their transactions, for its next user. Closes the
@@ -299,16 +299,17 @@ class Connection(Plain):
         return super().prepare(query, **options)
 
     def set_type_codec(self, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
-        self._codecs_set = True
+        self._is_altered = True
         return super().set_type_codec(*args, **options)
 
     def set_builtin_type_codec(self, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
-        self._codecs_set = True
+        self._is_altered = True
         return super().set_builtin_type_codec(*args, **options)
 
     def _notice(self, statement: str) -> None:
         if changes_session(statement):
             self.session_changed = True
+            self._is_altered = self._is_altered or drops_statements(statement)
 
     async def _watched(self, statement: str, answer: Coroutine[Any, Any, Any]) -> Any:
         self._notice(statement)
@@ -335,6 +336,10 @@ class Connection(Plain):
             # is not an error of the caller.
             self.terminate()
             raise asyncpg.InterfaceError("the connection broke during a statement") from error
+        except asyncpg.InvalidSQLStatementNameError:
+            # User code has deallocated the driver's statements, which the driver would go on to use.
+            self.terminate()
+            raise
         except AttributeError as error:
             if not self.is_closed():
                 raise

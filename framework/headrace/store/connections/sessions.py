@@ -25,6 +25,11 @@ _CHANGES = re.compile(
 )
 
 
+def drops_statements(statement: str) -> bool:
+    """Whether it may drop the prepared statements of the driver, which would go on to use them."""
+    return "deallocate" in (text := statement.lower()) or "discard" in text
+
+
 def changes_session(statement: str) -> bool:
     """Whether a statement, or one of several in a text, may change the session beyond its transaction.
 
