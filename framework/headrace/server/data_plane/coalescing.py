@@ -2,9 +2,10 @@
 little time.
 
 Under load a call grows while it waits its turn. More requests join it, and a call for ten of them
-costs the database little more than one for two. The result of one call also spares others. A call
-waits at most twice as long as the last call of its own consumer took, within bounds. So slow calls of
-one consumer don't delay those of another, and with many consumers, more calls run at a time.
+costs the database little more than one for two. The result of one call also spares others: what it has
+read, they leave out. A call waits at most `PATIENCE` times as long as the last call of its own consumer
+took, within bounds. So slow calls of one consumer don't delay those of another, and with many consumers,
+more calls run at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from headrace.server.errors import unavailable
+
+PATIENCE = 4
+"""With half of it, three consumers in turn reach it now and then, and two of them read the same messages."""
 
 MIN_WAIT, MAX_WAIT = 0.005, 0.05
 """Default bounds of the time that a call waits for others, in seconds."""
@@ -86,7 +90,7 @@ class CoalescedCalls:
             yield
         finally:
             took = coalescer.clock() - began
-            self._wait_limit = min(max(coalescer.min_wait, 2 * took), coalescer.max_wait)
+            self._wait_limit = min(max(coalescer.min_wait, PATIENCE * took), coalescer.max_wait)
             coalescer.leave()
 
 
