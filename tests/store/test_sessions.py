@@ -1,10 +1,16 @@
-"""Statements that change a session are recognized, and others are not."""
+"""Statements that change a session are recognized, and others are not. A session that they have changed is restored."""
 
 from __future__ import annotations
 
+import secrets
+from typing import Any
+
 import pytest
 
+from headrace import store
 from headrace.store.connections.sessions import changes_session
+from tests.support.roles import as_role
+from tests.support.servers import opened
 
 CHANGES = [
     "set statement_timeout = '1s'",
@@ -64,3 +70,36 @@ def test_what_changes_the_session_is_recognized(statement: str) -> None:
 def test_what_ends_with_the_transaction_is_not(statement: str) -> None:
     assert not changes_session(statement)
     assert not changes_session(f"{statement} /* {'x' * 20_000} */")
+
+
+FOUND = "select pg_backend_pid(), session_user::text, current_user::text, current_setting('search_path'), current_setting('work_mem')"
+
+
+@pytest.mark.asyncio
+async def test_a_session_is_restored_to_what_it_began_with(database: store.Database, dsn: str) -> None:
+    """Also if it began with another role and with settings of its own."""
+    role = f"headrace_test_{secrets.token_hex(6)}"
+    await database.fetch(f"create role {role} login password 'secret'")
+    try:
+        owner = await database.fetchval("select current_user")
+        await database.fetch(f"grant {owner} to {role}")
+        await database.fetch(f"alter role {role} set role = {owner}")
+        await database.fetch(f"alter role {role} set work_mem = '5MB'")
+        async with opened(as_role(dsn, role)) as other:
+            began = await _found(other)
+            assert began[1:] == (role, owner, began[3], "5MB")
+            for changes in (
+                f"set role {role}",
+                "set session authorization default",
+                "set search_path = public, pg_temp",
+                "set work_mem = '6MB'",
+            ):
+                async with other.transaction() as connection:
+                    await connection.execute(changes)
+                assert await _found(other) == began
+    finally:
+        await database.fetch(f"drop role {role}")
+
+
+async def _found(database: store.Database) -> tuple[Any, ...]:
+    return tuple(await database.fetchrow(FOUND))
