@@ -20,6 +20,8 @@ CHANGES = [
     "set session characteristics as transaction isolation level serializable",
     "  -- a comment\n set role tenant",
     "/* a comment */set role tenant",
+    "/* a comment; of two parts */ -- and another one\n/**/ set role tenant",
+    "select '/*'; set role tenant",
     "insert into effects values (1); set role tenant",
     "reset all",
     "discard all",
@@ -70,6 +72,16 @@ def test_what_changes_the_session_is_recognized(statement: str) -> None:
 def test_what_ends_with_the_transaction_is_not(statement: str) -> None:
     assert not changes_session(statement)
     assert not changes_session(f"{statement} /* {'x' * 20_000} */")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["/* x */ ", ";/* ", "; ", " ", "--", "--a\n", "temp table ", "set_config(", "/*", "*/", "into ", "x, true"],
+)
+def test_no_text_takes_long_to_look_at(piece: str) -> None:
+    """What backtracks would take minutes, or for ever."""
+    for text in (piece * 100_000, "select set_config(" + piece * 100_000, ";" + piece * 100_000 + "x"):
+        changes_session(text)
 
 
 FOUND = "select pg_backend_pid(), session_user::text, current_user::text, current_setting('search_path'), current_setting('work_mem')"

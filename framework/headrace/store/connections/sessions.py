@@ -11,18 +11,20 @@ RESTORE = "reset session authorization; reset all; close all; unlisten *; discar
 _LONG = 10_000
 """Number of characters of a statement from which on it is not remembered."""
 
-_BEGINNING = r"(?:\A|;)(?:\s|--[^\n]*|/\*.*?\*/)*"
-_CHANGES = re.compile(
-    rf"""{_BEGINNING}(?:
-            set\b(?!\s+(?:local|constraints|transaction)\b)     # SET LOCAL ends with the transaction
-            | (?:reset|discard|load|listen|prepare|deallocate|do|call)\b)
-        | \bset_config\s*\((?![^;]*,\s*(?:is_local\s*=>\s*)?true\s*\))
-        | \bpg_(?:try_)?advisory_lock
-        | \btemp(?:orary)?\s+(?:table|view|sequence|recursive|unlogged)\b(?!.*\bon\s+commit\s+drop\b)
-        | \binto\s+(?:local\s+|global\s+)?temp(?:orary)?\b
-        | \bwith\s+hold\b""",
-    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+_MANY = 1000
+"""Number of statements in a text, or of calls of `set_config`, from which on they are not looked at."""
+
+# All of these take time in proportion to the text, whatever it is.
+_BLANK = re.compile(r"(?>\s+|--[^\n]*)*")
+_FIRST_WORDS = re.compile(
+    r"set\b(?!\s+(?:local|constraints|transaction)\b)|(?:reset|discard|load|listen|prepare|deallocate|do|call)\b"
 )
+_SETS_FOR_GOOD = re.compile(r"\bset_config\s*\((?![^;]{0,1000}?,\s*(?:is_local\s*=>\s*)?true\s*\))")
+_TEMPORARY = re.compile(
+    r"\btemp(?:orary)?\s+(?:table|view|sequence|recursive|unlogged)\b|\binto\s+(?:local\s+|global\s+)?temp(?:orary)?\b"
+)
+_UNTIL_COMMIT = re.compile(r"\bon\s+commit\s+drop\b")
+_HELD_CURSOR = re.compile(r"\bwith\s+hold\b")
 
 
 def drops_statements(statement: str) -> bool:
@@ -40,4 +42,34 @@ def changes_session(statement: str) -> bool:
 
 @functools.lru_cache(maxsize=1000)
 def _changes(statement: str) -> bool:
-    return _CHANGES.search(statement) is not None
+    text = statement.lower()
+    return (
+        _begins_with_a_change(text)
+        or ("/*" in text and _begins_with_a_change(_without_comments(text)))
+        or ("set_config" in text and (text.count("set_config") > _MANY or _SETS_FOR_GOOD.search(text) is not None))
+        or "pg_advisory_lock" in text
+        or "pg_try_advisory_lock" in text
+        or ("temp" in text and _TEMPORARY.search(text) is not None and _UNTIL_COMMIT.search(text) is None)
+        or ("hold" in text and _HELD_CURSOR.search(text) is not None)
+    )
+
+
+def _begins_with_a_change(text: str) -> bool:
+    """Whether one of the statements in a text begins with a word that changes the session. A string or a comment with a
+    semicolon may look like it, too."""
+    if text.count(";") > _MANY:
+        return True
+    return any(_FIRST_WORDS.match(one, _end_of_blank(one)) is not None for one in text.split(";"))
+
+
+def _end_of_blank(text: str) -> int:
+    blank = _BLANK.match(text)
+    return blank.end() if blank else 0
+
+
+def _without_comments(text: str) -> str:
+    kept, end = [], 0
+    while (start := text.find("/*", end)) >= 0 and (closed := text.find("*/", start)) >= 0:
+        kept.append(text[end:start])
+        end = closed + 2
+    return " ".join((*kept, text[end:]))
