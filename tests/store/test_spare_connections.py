@@ -55,14 +55,15 @@ async def test_a_transaction_that_a_call_left_open_is_ended(two: store.Database)
     assert await _backend(two) != before
 
 
-async def test_a_connection_that_still_listens_is_cleaned_up(two: store.Database) -> None:
+async def test_a_connection_that_still_listens_is_closed(two: store.Database) -> None:
     hold = await two.begin(30)
     await hold.connection.add_listener("news", lambda *_: None)
     await hold.commit()
     connection = hold.connection._con
-    with pytest.warns(asyncpg.InterfaceWarning, match="listener"):
-        await two.end(hold)
-    assert not connection._listeners
+    await two.end(hold)
+    assert connection.is_closed()
+    assert await two.fetchval("select count(*) from pg_listening_channels()") == 0
+    assert two.statistics()["open"] == 1
 
 
 async def test_a_connection_that_broke_is_replaced(two: store.Database) -> None:
