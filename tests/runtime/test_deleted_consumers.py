@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from headrace import App, ConsumersDeleted, LeaseLost, Message, Transaction, store
 from headrace.model.errors import UnknownConsumer
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.leasing.idle import IdleConsumers
 from tests.conftest import Connect
 from tests.runtime.running import WITHIN, Gate, Seen, eventually, running
 from tests.support.logs import logged
@@ -170,14 +172,39 @@ async def test_a_consumer_that_is_deleted_while_its_worker_subscribes_stops_alon
     await other.execute("delete from headrace_internal.consumers")
     waiting = asyncio.create_task(store.wait(database, ship, 10.0))
 
-    async def is_blocked() -> bool:
-        return bool(
-            await other.fetchval("""
-            select count(*) from pg_locks join pg_stat_activity using (pid) where datname = current_database() and not granted
-        """)
-        )
-
-    await eventually(is_blocked)
+    await eventually(lambda: is_blocked(other))
     await deleting.commit()
     with pytest.raises(UnknownConsumer):
         await waiting
+
+
+async def test_consumers_that_subscribe_together_stop_alone_if_one_of_them_is_deleted_meanwhile(
+    database: store.Database, connect: Connect
+) -> None:
+    """The statement of both fails, whoever of them makes it."""
+    await store.create_stream(database, "orders")
+    specs = [ConsumerSpec(stream="orders", name=name) for name in ("ship", "bill")]
+    ship, bill = [(await store.declare_consumer(database, spec)).id for spec in specs]
+    idle = IdleConsumers(database, 10)
+    other = await connect()
+    deleting = other.transaction()
+    await deleting.start()
+    await other.execute("delete from headrace_internal.consumers where name = 'ship'")
+    for consumer in (ship, bill):
+        idle.enter(consumer)
+    subscribing = asyncio.create_task(idle._subscribe({ship, bill}))
+    await eventually(lambda: is_blocked(other))
+    await deleting.commit()
+    await subscribing
+    assert idle.is_subscribed(bill)
+    assert await database.fetch("select consumer_id from headrace_internal.waiting") == [(bill,)]
+    with pytest.raises(UnknownConsumer):
+        await store.lease(database, ship, uuid4(), 10)
+
+
+async def is_blocked(connection: Any) -> bool:
+    return bool(
+        await connection.fetchval("""
+            select count(*) from pg_locks join pg_stat_activity using (pid) where datname = current_database() and not granted
+        """)
+    )

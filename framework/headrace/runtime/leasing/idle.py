@@ -13,6 +13,7 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
+from headrace.model.errors import UnknownConsumer
 from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 from headrace.store.database.retry import DatabaseRetry
 
@@ -102,7 +103,14 @@ class IdleConsumers:
     async def _subscribe(self, consumers: set[int]) -> None:
         term = max(self._timings.shortest_term, min(len(self._idle) / RENEWALS, self._timings.longest_term))
         until = self._clock() + term
-        await store.wait(self._database, sorted(consumers), term)
+        while True:
+            try:
+                await store.wait(self._database, sorted(consumers), term)
+                break
+            except UnknownConsumer:
+                # One of them was deleted during the statement, which leaves it out from now on. Its own lease call says so,
+                # and the others must not take it for theirs. So this goes on at most as often as there are consumers.
+                continue
         self._until.update(dict.fromkeys(consumers, until))
 
     def enter(self, consumer: int) -> None:
