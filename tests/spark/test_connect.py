@@ -74,7 +74,8 @@ def _drive(server: str, dsn: str, directory: Path, **variables: str) -> Any:
     """Run the program in a process without Java. Returns its results."""
     ended = subprocess.run(
         [sys.executable, "-c", "import sys; from tests.spark.test_connect import _program; _program(*sys.argv[1:])", server, dsn],
-        cwd=directory, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        # Longer than the program waits for something, so that it says for what.
+        cwd=directory, capture_output=True, text=True, timeout=PATIENCE + 60, check=False,
         env=environment(PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]), JAVA_HOME="/nowhere", PATH="/nowhere", **variables),
     )  # fmt: skip
     said = [line for line in ended.stderr.splitlines() if "waiting for executors" not in line]  # as on a slow machine
