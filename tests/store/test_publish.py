@@ -8,6 +8,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
+from headrace.store.messages.publish import LARGE
 from tests.conftest import Declare
 from tests.support.readers import publish
 
@@ -186,3 +187,18 @@ async def test_the_bytes_of_a_batch_are_those_of_the_payloads_and_not_those_on_d
     assert batch.more
     await reader.ack_all(batch)
     assert len(await reader.drain(max_bytes=300_000)) == 17
+
+
+@pytest.mark.parametrize("size", [LARGE // 2, LARGE, 20 * LARGE])
+async def test_small_and_large_data_are_stored_and_refused_alike(database: store.Database, size: int) -> None:
+    """From the third publish on, the function of the stream is called, and large data is sent in another way."""
+    await store.create_stream(database, "orders")
+    texts = [f'{{"n": {n}, "text": "{"ä" * size}"}}' for n in range(5)]
+    for _ in range(4):
+        assert await store.publish_many(database, "orders", ["k"] * 5, texts, [None, *['{"h": 1}'] * 4]) == 5
+    stored = await database.fetch("select data, headers from headrace_streams.orders order by seq")
+    assert [tuple(row) for row in stored] == [(text, '{"h": 1}' if n else None) for n, text in enumerate(texts)] * 4
+    for text in ("{" + "x" * size, f'"{"x" * size}\\u0000"', f'"{"x" * size}\0"'):
+        with pytest.raises(InvalidData):
+            await store.publish_many(database, "orders", ["k"], [text])
+    assert await database.fetchval("select count(*) from headrace_streams.orders") == 20

@@ -139,7 +139,7 @@ class Database:
         self.granted = False
         self.owns = False
         self.maintains = True
-        self.direct_statements: dict[str, tuple[str, str] | None] = {}
+        self.direct_statements: dict[str, tuple[str, str, str] | None] = {}
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)

@@ -21,18 +21,24 @@ CHUNK_MESSAGES = 1000
 CHUNK_CHARACTERS = 8_000_000
 
 # With explicit types, because not every driver asks the server for them. JSON is passed as text to connections of the user.
-# One on which the user has set a codec for JSON would encode it again otherwise. To convert it takes the server longer.
+# One on which the user has set a codec for JSON would encode it again otherwise.
 _PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
 _PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
 
 # The public functions choose by the rights of the caller. A database of the owner calls directly what they would choose.
-_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::json, $4::json, null, null)"
-_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::json[], $4::json[])"
+_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json, null, null)"
+_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
 
 # These in turn call the functions of the stream, by a text that the server plans for each call. For a few streams that a
 # process publishes to often, their own functions are called. See `create_appenders` in `sql/functions/publish.sql`.
-_OF_STREAM = "select headrace_streams.{}($1, $2::json, $3::json)"
-_OF_STREAM_MANY = "select headrace_streams.{}($1, $2::json[], $3::json[])"
+_OF_STREAM = "select headrace_streams.{}($1, $2::text::json, $3::text::json)"
+_OF_STREAM_MANY = "select headrace_streams.{}($1, $2::text[]::json[], $3::text[]::json[])"
+# Their connections have no codecs of the user, so large data is sent as JSON. The server copies it less often. With small
+# data, the driver takes longer for that than the server saves.
+_OF_STREAM_LARGE = "select headrace_streams.{}($1, $2::json[], $3::json[])"
+
+LARGE = 2_000
+"""Characters of the first of many messages from which on their data is large."""
 
 MAX_DIRECT = 32
 """The number of streams whose functions a process calls directly. Each connection prepares statements for each of them."""
@@ -143,8 +149,9 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
     """
     direct, general = database.direct_statements, _PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN
     if (statements := direct.get(stream)) is not None:
+        large = many and len(arguments[1][0]) >= LARGE
         try:
-            return await database.fetchval(statements[many], *arguments)
+            return await database.fetchval(statements[2 if large else many], *arguments)
         except HeadraceError as error:
             if not isinstance(error.__cause__, (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)):
                 raise
@@ -159,6 +166,7 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
         direct[stream] = (
             _OF_STREAM.format(_quoted(f"{stream}.publish_one")),
             _OF_STREAM_MANY.format(_quoted(f"{stream}.publish")),
+            _OF_STREAM_LARGE.format(_quoted(f"{stream}.publish")),
         )
     return result
 
