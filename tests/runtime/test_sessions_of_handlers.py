@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from headrace import App, Transaction, store
+from headrace.store.connections import connection as connections
 from tests.runtime.running import Seen, consumer, running
 
 pytestmark = pytest.mark.asyncio
@@ -119,7 +119,9 @@ async def test_a_handler_that_deallocates_all_statements_harms_only_itself(
     assert all(text.startswith("message failed: stream=orders consumer=ship key=k seq=4 ") for text in failed)
 
 
-async def test_a_session_that_can_not_be_restored_ends(database: store.Database) -> None:
+async def test_a_session_that_can_not_be_restored_ends(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next user gets another one."""
     async with database.transaction() as connection:
         before = await connection.fetchval("select pg_backend_pid()")
@@ -128,13 +130,9 @@ async def test_a_session_that_can_not_be_restored_ends(database: store.Database)
     assert await database.fetchval("select pg_backend_pid()") == before
     async with database.transaction() as connection:
         await connection.execute("select set_config('app.tenant', '42', false)")
-        connection._con.restore_session = _fails.__get__(connection._con)
+        monkeypatch.setattr(connections, "RESTORE", "select 1 / 0")
     assert await database.fetchval("select coalesce(current_setting('app.tenant', true), '')") == ""
     assert await database.fetchval("select pg_backend_pid()") != before
-
-
-async def _fails(self: Any) -> None:
-    asyncpg.Connection.terminate(self)
 
 
 async def test_statements_that_change_nothing_take_no_further_round_trip(database: store.Database) -> None:

@@ -103,14 +103,15 @@ class IdleConsumers:
     async def _subscribe(self, consumers: set[int]) -> None:
         term = max(self._timings.shortest_term, min(len(self._idle) / RENEWALS, self._timings.longest_term))
         until = self._clock() + term
-        while True:
+        for left in range(len(consumers), -1, -1):
             try:
                 await store.wait(self._database, sorted(consumers), term)
                 break
             except UnknownConsumer:
                 # One of them was deleted during the statement, which leaves it out from now on. Its own lease call says so,
-                # and the others must not take it for theirs. So this goes on at most as often as there are consumers.
-                continue
+                # and the others must not take it for theirs. That happens at most once for each of them.
+                if not left:
+                    raise
         self._until.update(dict.fromkeys(consumers, until))
 
     def enter(self, consumer: int) -> None:
