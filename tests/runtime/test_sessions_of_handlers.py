@@ -100,7 +100,7 @@ async def test_what_a_handler_leaves_in_its_session_nobody_else_finds(
 async def test_a_handler_that_deallocates_all_statements_harms_only_itself(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may fail, if the driver has lost the statement of its ack. Its connection ends, and no other call meets it."""
+    """Each attempt may fail, if the driver has lost the statement of its ack. Its connection ends: no other call meets it."""
     app, seen = App(dsn, streams=["orders"], max_connections=2), Seen()
 
     @app.consumer("orders", transactional=True, concurrency=1, backoff=0, max_deliver=2)
@@ -116,7 +116,7 @@ async def test_a_handler_that_deallocates_all_statements_harms_only_itself(
     assert sorted(set(seen.notes)) == list(range(MESSAGES))
     assert (info.lag, info.in_flight, info.parked) == (0, 0, 0)
     failed = [record.getMessage() for record in caplog.records if "does not exist" in record.getMessage()]
-    assert all(text.startswith("message failed: stream=orders consumer=ship key=k seq=4 ") for text in failed)
+    assert all(" stream=orders consumer=ship key=k seq=4 " in text for text in failed)
 
 
 async def test_a_session_that_can_not_be_restored_ends(

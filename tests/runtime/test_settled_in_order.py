@@ -29,7 +29,7 @@ def app(dsn: str) -> App:
 
 
 class Settles:
-    """Record the settle calls of the worker, in order."""
+    """Record the settle calls of the worker, in the order in which they are done."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Settlement] = []
@@ -41,8 +41,8 @@ class Settles:
 
     async def _watched(self, *args: Any, **options: Any) -> list[Lost]:
         await self.open.wait()
-        self.calls.append(args[2])
         lost = await self._settle(*args, **options)
+        self.calls.append(args[2])
         self._news.set()
         self._news = anyio.Event()
         return lost
