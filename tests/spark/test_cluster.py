@@ -27,8 +27,10 @@ from tests.spark.on_cluster import drive, fails, write_replaying, write_service
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["standalone", "local-cluster"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("local-cluster", marks=pytest.mark.long), pytest.param("standalone", marks=pytest.mark.torture)],
+)
 async def test_handlers_sources_and_writers_work_with_what_is_shipped_and_lose_nothing_when_executors_are_killed(
     kind: str, request: pytest.FixtureRequest, database: store.Database, dsn: str, tmp_path: Path
 ) -> None:

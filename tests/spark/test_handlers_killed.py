@@ -104,7 +104,7 @@ class Worker:
         self.process.wait()
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_workers_and_their_java_are_killed_and_every_message_is_published_exactly_once(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:

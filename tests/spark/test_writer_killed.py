@@ -30,7 +30,7 @@ def run(written: Written, directory: Path, *deadly: str) -> subprocess.Completed
         )
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_tasks_that_fail_after_their_write_and_a_driver_that_is_killed_publish_each_row_once(
     dsn: str, tmp_path: Path
 ) -> None:
