@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,8 @@ from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SLICE, STRETCH
 from headrace.runtime.slot import ActorSlot
 from tests.runtime.running import dead_letters, running
+
+current: ContextVar[int] = ContextVar("current")
 
 
 class Order(msgspec.Struct):
@@ -74,12 +77,15 @@ async def test_no_handler_starts_after_the_end_of_the_lease() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_event_loop_is_left_to_others_after_a_slice_of_time() -> None:
+@pytest.mark.parametrize("sets", [False, True], ids=["plain", "sets a context variable"])
+async def test_the_event_loop_is_left_to_others_after_a_slice_of_time(sets: bool) -> None:
     now, seen, turns = [0.0], [], []
 
     async def ship(number: int) -> None:
         seen.append(number)
         now[0] += SLICE / STRETCH / 2
+        if sets:
+            current.set(number)
 
     async def another() -> None:
         while True:
@@ -98,11 +104,16 @@ async def test_the_event_loop_is_left_to_others_after_a_slice_of_time() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("plain", [True, False])
-async def test_an_actor_that_is_cancelled_between_messages_leaves_the_next_one_in_its_lane(plain: bool) -> None:
+@pytest.mark.parametrize("sets", [False, True], ids=["", "sets a context variable"])
+async def test_an_actor_that_is_cancelled_between_messages_leaves_the_next_one_in_its_lane(
+    plain: bool, sets: bool
+) -> None:
     seen = []
 
     async def ship(number: int) -> None:
         seen.append(number)
+        if sets:
+            current.set(number)
         if number == STRETCH:
             scope.cancel()
 

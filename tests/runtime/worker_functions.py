@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from headrace import Batch, Message, Reject, Retry
 class Sum(msgspec.Struct):
     numbers: list[int]
     into: str
+
+
+tenant: ContextVar[int | None] = ContextVar("tenant", default=None)
+
+
+def enter(order: Sum, message: Message) -> None:
+    write(order.into, tenant.get())
+    tenant.set(message.seq)
 
 
 class Picky(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
+from contextvars import copy_context
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +28,7 @@ from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects, parts
 from headrace.runtime.handlers.handler import Decode
+from headrace.runtime.isolation import in_context
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
@@ -182,7 +184,7 @@ class BatchExecutor:
                 async with self._admission(batch):
                     if timeout is not None:
                         slot.until = self._clock() + timeout
-                    await self._call(payloads, batch)
+                    await in_context(copy_context(), self._call, payloads, batch)
             except Exception as problem:
                 error = problem
             except BaseException as problem:

@@ -8,6 +8,7 @@ sees its message, so only its end decides the outcome. A message is plain if its
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any
 
 from headrace.runtime.execution.actors import Crew
@@ -30,23 +31,10 @@ class PlainExecutor(SingleExecutor):
         super().__init__(*others)
         self._function = function
 
-    async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
-        """Run messages until none is left to take. Returns None."""
-        following: Message | None = message
-        special, began = 0, self._clock()
-        while following is not None:
-            if following.plain:
-                following = await self._run_plain(following, slot, crew)
-            else:
-                await super().run(following, slot, crew)
-                special += 1
-                if special == STRETCH:
-                    special, began = 0, await self._rest(began)
-                following = self._lanes.next(following, crew.onward)
-        return None
-
-    async def _run_plain(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
-        """Run messages until none is left to take, or until the next one is not plain, which is returned.
+    async def _run(
+        self, message: Message, slot: ActorSlot, crew: Crew, context: Context, base: Context
+    ) -> Message | None:
+        """Run messages until none is left to take, or until a handler has changed the context. Then it returns its message.
 
         For each message: check its lease, decode it, call the handler, and record the outcome. All of it is one function,
         since a call costs as much as any of these steps.
@@ -55,9 +43,11 @@ class PlainExecutor(SingleExecutor):
         function, ack = self._function, self._acknowledger.ack
         following: Message | None = message
         stretch, began = 0, clock()
-        while following is not None and following.plain:
+        while following is not None:
             message = following
-            if message.lease.deadline <= clock():
+            if not message.plain:
+                await super()._run(message, slot, crew, context, base)
+            elif message.lease.deadline <= clock():
                 self._acknowledger.give_up(message)
             else:
                 try:
@@ -81,5 +71,10 @@ class PlainExecutor(SingleExecutor):
             stretch += 1
             if stretch == STRETCH:
                 stretch, began = 0, await self._rest(began)
+            try:
+                if context != base:  # as `changed`, without a call
+                    return message
+            except BaseException:
+                return message
             following = next_message(message, crew.onward)
-        return following
+        return None

@@ -4,6 +4,7 @@ a time."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 import anyio.lowlevel
@@ -16,6 +17,7 @@ from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
+from headrace.runtime.isolation import changed, in_context
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import NEVER, ActorSlot
@@ -40,7 +42,7 @@ class SingleExecutor:
 
     unit = 1
     _one_at_a_time = False
-    """Whether `run` returns after each message."""
+    """Whether `_run` returns after each message."""
 
     def __init__(
         self, decode: Decode, call: Call, timeout: float | None, lanes: Lanes[Message], acknowledger: Acknowledger,
@@ -59,7 +61,27 @@ class SingleExecutor:
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Run messages until none is left to take, or until a timeout has cancelled the actor slot's scope. Then it
-        returns the message that was stopped.
+        returns the message that was stopped."""
+        base, following = copy_context(), message
+        stretch, began = 0, self._clock()
+        while True:
+            context = base.copy()
+            done = await in_context(context, self._run, following, slot, crew, context, base)
+            if done is None or slot.overdue:
+                return done
+            stretch += 1
+            if stretch == STRETCH:
+                stretch, began = 0, await self._rest(began)
+            after = self._lanes.next(done, crew.onward)
+            if after is None:
+                return None
+            following = after
+
+    async def _run(
+        self, message: Message, slot: ActorSlot, crew: Crew, context: Context, base: Context
+    ) -> Message | None:
+        """Run messages until none is left to take, or until a handler has changed the context, or was stopped. Then it
+        returns its message.
 
         For each message: check its lease and its life, decode it, call the handler, and record the outcome. All of it is
         one function, and one coroutine for many lanes, since a call costs as much as any of these steps.
@@ -100,7 +122,7 @@ class SingleExecutor:
             stretch += 1
             if stretch == STRETCH:  # while the next message still waits in its lane, as the actor may be cancelled here
                 stretch, began = 0, await self._rest(began)
-            if slot.overdue or self._one_at_a_time:
+            if slot.overdue or self._one_at_a_time or changed(context, base):
                 return message
             following = next_message(message, crew.onward)
         return None

@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Hashable
+from contextvars import copy_context
 from functools import reduce
 from multiprocessing import connection, parent_process
 from typing import Any, NoReturn
@@ -150,7 +151,8 @@ def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
             request = parent.recv_bytes()
         except (EOFError, OSError):
             return
-        parent.send_bytes(_answer(handler, pickle.loads(request)))
+        # What a handler sets in its context is not there for the next message.
+        parent.send_bytes(copy_context().run(_answer, handler, pickle.loads(request)))
 
 
 def _die_with_the_parent() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from headrace.model.log import Log
 from headrace.model.outcomes import Failure, Reject, Retry, Unfit
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.instruments import Instruments
+from headrace.runtime.isolation import in_context
 from headrace.runtime.log_burst import Burst
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.settings import Settings
@@ -141,7 +143,7 @@ async def _call(hook: DeadLetterHook, message: Message, error: BaseException) ->
     problem: BaseException | None = None
     with anyio.move_on_after(HOOK_TIMEOUT) as scope:
         try:
-            await hook(message, error)
+            await in_context(copy_context(), hook, message, error)
         except Exception as raised:
             problem = raised
         except BaseException as raised:

@@ -22,6 +22,7 @@ import inspect
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from decimal import Decimal
 from threading import Thread
 from typing import Any, TypeVar
@@ -142,7 +143,8 @@ def transformed(function: Transform, data: bytes) -> bytes | None:
     Raises:
         BaseException: an exception of the function. `InvalidData` if it returns what is not JSON.
     """
-    result = function(_decoder.decode(data))
+    # In a copy of the context, so that a variable that it sets is there neither for the next change nor for Headrace.
+    result = copy_context().run(function, _decoder.decode(data))
     if result is None:
         return None
     if inspect.iscoroutine(result):
