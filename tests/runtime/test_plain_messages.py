@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from itertools import pairwise
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from headrace.flow.lanes import Lanes
 from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SLICE, STRETCH
+from headrace.runtime.isolation import own_task
 from headrace.runtime.slot import ActorSlot
 from tests.runtime.running import dead_letters, running
 
@@ -126,6 +128,20 @@ async def test_an_actor_that_is_cancelled_between_messages_leaves_the_next_one_i
     assert seen == list(range(1, STRETCH + 1)) == bench.lease.done
     assert [message.seq for message in bench.lanes.clear()] == list(range(STRETCH + 1, STRETCH + 6))
     assert bench.given_back == []
+
+
+@pytest.mark.asyncio
+async def test_a_cancellation_by_others_between_messages_ends_no_actor() -> None:
+    seen = []
+
+    async def ship(number: int) -> None:
+        seen.append(number)
+        if number == STRETCH:
+            asyncio.get_running_loop().call_soon(own_task().cancel)
+
+    await Bench(ship, STRETCH + 5).run()
+    assert seen == list(range(1, STRETCH + 6))
+    assert own_task().cancelling() == 0
 
 
 @pytest.mark.asyncio

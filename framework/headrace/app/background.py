@@ -75,6 +75,7 @@ class _BackgroundTask:
         self._started = asyncio.Event()
         self._host: asyncio.Task[Any] | None = None
         self._cancelled = False  # whether we cancelled the host
+        self._ending = False  # whether we cancelled the task
         self._task = asyncio.create_task(_work(work, self._started.set))
         self._task.add_done_callback(self._done)
 
@@ -102,7 +103,11 @@ class _BackgroundTask:
         raise error
 
     def _error(self) -> BaseException | None:
-        return None if not self._task.done() or self._task.cancelled() else self._task.exception()
+        if not self._task.done() or (self._task.cancelled() and self._ending):
+            return None
+        if self._task.cancelled():
+            return BackgroundWorkDied("The app has stopped, since other code in this process has cancelled its task.")
+        return self._task.exception()
 
     def detach(self) -> bool:
         """Detach the host at the end of the block. Returns whether only the failure of the work cancelled it."""
@@ -125,6 +130,7 @@ class _BackgroundTask:
         await self._cancel()
 
     async def _cancel(self) -> None:
+        self._ending = True
         self._task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task])

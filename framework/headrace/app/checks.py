@@ -24,7 +24,7 @@ from headrace.model.log import Log
 from headrace.model.text.error_text import error_text
 from headrace.runtime.handlers.dependencies import Dependencies, Need, dependency_of
 from headrace.runtime.handlers.signature import annotated, is_async, name_of
-from headrace.runtime.user_code import interrupts
+from headrace.runtime.isolation import failed_inside
 
 log = Log("headrace")
 
@@ -71,7 +71,7 @@ class Check(msgspec.Struct, frozen=True):
             try:
                 result = await self._call(await dependencies.take(self.dependency_hints))
             except BaseException as error:
-                if isinstance(error, anyio.get_cancelled_exc_class()) or interrupts(error):
+                if not failed_inside(error):
                     raise
                 log.debug("startup check failed", check=self.name, error=repr(error))
                 return error_text(error)[0]

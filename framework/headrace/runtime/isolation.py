@@ -1,16 +1,23 @@
-"""Isolation of context variables: what your code sets in one call is not there for the next.
+"""Isolation of calls that share a task: what your code leaves behind in one call is not there for the next.
 
 A task has one context, and no variable can be taken out of it. So handlers run in copies of their actor's context. A new
 copy per message would cost a quarter of a message that does nothing, so an executor takes a new one only when a handler
 has changed the last.
+
+A cancellation of the task that calls would reach whatever the task waits for next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import types
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import anyio
+
+from headrace.runtime.user_code import interrupts
 
 R = TypeVar("R")
 
@@ -49,3 +56,54 @@ def changed(context: Context, base: Context) -> bool:
         return context != base
     except BaseException:  # a variable has another value now, whose `__eq__` has raised
         return True
+
+
+def own_task() -> asyncio.Task[Any]:
+    """Return the task that this code runs in."""
+    return cast("asyncio.Task[Any]", asyncio.current_task())
+
+
+def is_cancelled() -> bool:
+    """Return whether a scope has cancelled this task, such as the end of a drain or a timeout."""
+    return anyio.current_effective_deadline() == float("-inf")
+
+
+def failed_inside(error: BaseException) -> bool:
+    """Return whether a call of your code has failed with this exception. Otherwise its task is cancelled, or the
+    program is interrupted.
+
+    A cancellation from within the call is a failure: it has waited for something else that was cancelled.
+    """
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return not is_cancelled()
+    return not interrupts(error)
+
+
+async def undisturbed(call: Callable[..., Awaitable[R]], *args: Any) -> R:
+    """Call an async function of ours, and again after a cancellation that is no scope's. That was meant for your code, which
+    the task has left in the meantime.
+    """
+    task = own_task()
+    while True:
+        try:
+            return await call(*args)
+        except asyncio.CancelledError:
+            if is_cancelled() or not task.cancelling():
+                raise
+            _take_back(task)
+
+
+async def absorb_cancellation(task: asyncio.Task[Any]) -> None:
+    """Take back a cancellation that a call of your code has left in this task, if `task.cancelling()`. Otherwise it would
+    end the task, or another call. A timeout of an old library may leave one, when its block ends in that moment.
+
+    A cancellation by a scope stays.
+    """
+    if not is_cancelled():
+        await undisturbed(asyncio.sleep, 0)  # where one is raised that has not been yet
+        _take_back(task)
+
+
+def _take_back(task: asyncio.Task[Any]) -> None:
+    while task.cancelling():
+        task.uncancel()

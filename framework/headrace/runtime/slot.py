@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from headrace.runtime.isolation import own_task
+
 if TYPE_CHECKING:
     from headrace.runtime.messages.batch import Batch
     from headrace.runtime.messages.message import Message
@@ -19,15 +21,17 @@ class ActorSlot:
     """The slot of one actor.
 
     Attributes:
+        task: the actor's task, which makes the slot.
         delivery: the current message or batch. None in between.
         until: the deadline of the handler, on the actor's clock.
         scope: the scope to cancel in order to stop the handler. A cancelled scope is replaced.
         overdue: whether it was cancelled because of the timeout.
     """
 
-    __slots__ = ("delivery", "overdue", "scope", "until")
+    __slots__ = ("delivery", "overdue", "scope", "task", "until")
 
     def __init__(self) -> None:
+        self.task = own_task()
         self.delivery: Message | Batch | None = None
         self.until = NEVER
         self.overdue = False

@@ -17,7 +17,7 @@ from headrace import store
 from headrace.app.periodic.schedule import Schedule
 from headrace.model.errors import HeadraceError, StoreUnavailable, StreamFull
 from headrace.model.log import Log
-from headrace.runtime.execution.failure_handler import failed_inside
+from headrace.runtime.isolation import failed_inside
 from headrace.runtime.pipeline.shared import Shared
 from headrace.store import PolledSchedule, ScheduleRun
 from headrace.store.database.retry import DatabaseRetry, is_outage, run_with_retry

@@ -12,6 +12,7 @@ import anyio.abc
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
+from headrace.runtime.isolation import undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
@@ -169,7 +170,7 @@ class Actors:
             while self.count <= self.target:
                 message = self._lanes.take()
                 if message is None:
-                    await self._wait_for_lane()
+                    await undisturbed(self._wait_for_lane)
                 else:
                     await work(message, slot, self)
                     slot.delivery = None

@@ -25,10 +25,10 @@ from headrace.model.outcomes import RELEASE, Failure, Release, Snooze
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call
 from headrace.runtime.execution.actors import Crew
-from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
+from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.suspects import Suspects, parts
 from headrace.runtime.handlers.handler import Decode
-from headrace.runtime.isolation import in_context
+from headrace.runtime.isolation import absorb_cancellation, failed_inside, in_context, undisturbed
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
@@ -68,7 +68,7 @@ class BatchExecutor:
         batch = Gathering(self._lanes, message, self.unit, one_key=self._handling.group_by_key)
         try:
             if self._handling.batch_timeout:
-                await self._wait(batch)
+                await undisturbed(self._wait, batch)
             await self._handle(batch.messages, slot)
         except BaseException:
             for message in batch.messages:
@@ -80,7 +80,9 @@ class BatchExecutor:
             raise
         finally:
             batch.return_lanes()
-        await anyio.lowlevel.checkpoint()  # yields the event loop to other tasks, in case the handler never waited
+        await undisturbed(
+            anyio.lowlevel.checkpoint
+        )  # yields the event loop to other tasks, in case the handler never waited
 
     # --- filling
 
@@ -193,6 +195,8 @@ class BatchExecutor:
                 error = problem
             finally:
                 slot.until = NEVER
+            if slot.task.cancelling():
+                await absorb_cancellation(slot.task)
         return TimeoutError() if slot.overdue else error
 
     def _admission(self, batch: Batch) -> Any:

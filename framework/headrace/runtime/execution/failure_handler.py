@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio
 import msgspec
 
 from headrace.model.clock import Clock
@@ -14,7 +13,7 @@ from headrace.runtime.messages.failures import failure_of, invalid, timed_out
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import ActorSlot
-from headrace.runtime.user_code import interrupts, leave_out_our_frames
+from headrace.runtime.user_code import leave_out_our_frames
 
 
 class FailureHandler:
@@ -70,15 +69,3 @@ class FailureHandler:
             self._acknowledger.fail(message, failure)
             if failure.kind != "release" or failure.error is not None:
                 self._log.failed(message, failure, self._acknowledger.max_deliver)
-
-
-def failed_inside(error: BaseException) -> bool:
-    """Return whether the handler has failed with this exception. Otherwise its task is cancelled, or the
-    program is interrupted.
-
-    A cancellation from within the handler is a failure. The handler has waited for something else that
-    was cancelled.
-    """
-    if isinstance(error, anyio.get_cancelled_exc_class()):
-        return anyio.current_effective_deadline() > float("-inf")
-    return not interrupts(error)

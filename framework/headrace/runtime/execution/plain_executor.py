@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.single_executor import STRETCH, SingleExecutor
+from headrace.runtime.isolation import absorb_cancellation
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import ActorSlot
 
@@ -40,7 +41,7 @@ class PlainExecutor(SingleExecutor):
         since a call costs as much as any of these steps.
         """
         next_message, clock, decode = self._lanes.next, self._clock, self._decode
-        function, ack = self._function, self._acknowledger.ack
+        function, ack, cancelling = self._function, self._acknowledger.ack, slot.task.cancelling
         following: Message | None = message
         stretch, began = 0, clock()
         while following is not None:
@@ -67,6 +68,8 @@ class PlainExecutor(SingleExecutor):
                         else:
                             message._payload = payload
                             self._finish(message, result, slot)
+                    if cancelling():
+                        await absorb_cancellation(slot.task)
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:

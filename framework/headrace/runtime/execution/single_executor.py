@@ -14,10 +14,10 @@ from headrace.model.clock import Clock
 from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.calls import Call
 from headrace.runtime.execution.actors import Crew
-from headrace.runtime.execution.failure_handler import FailureHandler, failed_inside
+from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
-from headrace.runtime.isolation import changed, in_context
+from headrace.runtime.isolation import absorb_cancellation, changed, failed_inside, in_context, undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import NEVER, ActorSlot
@@ -88,6 +88,7 @@ class SingleExecutor:
         """
         next_message, clock, decode, opens = self._lanes.next, self._clock, self._decode, self._open
         call, timed, ack = self._call, self._timeout is not None, self._acknowledger.ack
+        cancelling = slot.task.cancelling
         following: Message | None = message
         stretch, began = 0, clock()
         while following is not None:
@@ -116,6 +117,8 @@ class SingleExecutor:
                             ack(message)
                         else:
                             self._finish(message, result, slot)
+                    if cancelling():
+                        await absorb_cancellation(slot.task)
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER
@@ -132,7 +135,7 @@ class SingleExecutor:
         A clock that stands still doesn't tell."""
         if began < self._clock() < began + SLICE:
             return began
-        await anyio.lowlevel.checkpoint()
+        await undisturbed(anyio.lowlevel.checkpoint)
         return self._clock()
 
     def _leave_out(self, message: Message, now: float) -> None:

@@ -27,6 +27,7 @@ from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
+from headrace.runtime.isolation import absorb_cancellation, own_task
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
@@ -82,6 +83,8 @@ class Transactional:
             began = self._clock()
             try:
                 result = await call(payload, delivery)
+                if (task := own_task()).cancelling():
+                    await absorb_cancellation(task)
                 self._quick = self._clock() < began + QUICK
                 return await self._finish(transaction, delivery, result, begin_next=self._quick)
             finally:
@@ -90,6 +93,8 @@ class Transactional:
 
         async def publishing(payload: Any, delivery: Delivery) -> Any:
             result = await call(payload, delivery)
+            if (task := own_task()).cancelling():
+                await absorb_cancellation(task)
             if result is None or _refused(delivery, result):
                 return result
             if isinstance(result, StagedMessages):

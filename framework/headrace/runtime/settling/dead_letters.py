@@ -19,11 +19,10 @@ from headrace.model.log import Log
 from headrace.model.outcomes import Failure, Reject, Retry, Unfit
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.instruments import Instruments
-from headrace.runtime.isolation import in_context
+from headrace.runtime.isolation import absorb_cancellation, failed_inside, in_context, own_task
 from headrace.runtime.log_burst import Burst
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.settings import Settings
-from headrace.runtime.user_code import interrupts
 
 log = Log("headrace")
 
@@ -144,12 +143,12 @@ async def _call(hook: DeadLetterHook, message: Message, error: BaseException) ->
     with anyio.move_on_after(HOOK_TIMEOUT) as scope:
         try:
             await in_context(copy_context(), hook, message, error)
-        except Exception as raised:
-            problem = raised
-        except BaseException as raised:
-            if isinstance(raised, anyio.get_cancelled_exc_class()) or interrupts(raised):
+        except BaseException as raised:  # your code may raise anything, and the other hooks go on
+            if not failed_inside(raised):
                 raise
             problem = raised
+        if (task := own_task()).cancelling():
+            await absorb_cancellation(task)
     if scope.cancelled_caught:
         problem = TimeoutError(f"took longer than {HOOK_TIMEOUT:g} s")
     if problem is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace import drivers, store
 from headrace.model.clock import Time
 from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost
+from headrace.runtime.isolation import undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import was_committed
 from headrace.store.database.errors import translated
@@ -53,9 +54,10 @@ class TransactionAcks:
         assert message.xid is not None
         xid, message.xid = message.xid, None
         acks = store.Acks(self._consumer, [message.lease.id], [message.seq])
-        committed = await was_committed(
-            self._database, xid, acks, f"{self._name}: a commit", until=lambda: message.lease.deadline <= self._clock()
-        )
+        committed = await undisturbed(
+            was_committed, self._database, xid, acks, f"{self._name}: a commit",
+            lambda: message.lease.deadline <= self._clock(),
+        )  # fmt: skip
         if committed:
             return None
         if committed is None:
