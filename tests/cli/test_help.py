@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -31,3 +34,9 @@ def test_help_ends_with_the_examples(headrace: Headrace, command: str) -> None:
 def test_a_group_of_commands_lists_its_exit_codes(headrace: Headrace) -> None:
     for group in ("stream", "consumer", "source", "token", "context"):
         assert "Exit codes:" in headrace(group, "--help").out
+
+
+@pytest.mark.process
+def test_the_command_runs_as_a_module() -> None:
+    ended = subprocess.run([sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, version("headrace") + "\n", "")
