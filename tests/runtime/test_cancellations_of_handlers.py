@@ -17,7 +17,7 @@ import pytest
 from headrace import App, ConfigurationError, Message, Transaction, store
 from headrace.app.background import BackgroundWorkDied
 from headrace.runtime.isolation import own_task
-from tests.runtime.running import WITHIN, Gate, Seen, running, work_off
+from tests.runtime.running import WITHIN, Gate, Seen, consumer, dead_letters, running, work_off
 
 pytestmark = pytest.mark.asyncio
 
@@ -220,3 +220,131 @@ async def test_who_runs_an_app_learns_that_its_tasks_were_cancelled(app: App, se
         await cancelled()
     await work_off(app, ("k", 2))
     assert seen.notes == [1, 2]
+
+
+def leave_open() -> None:
+    """Do what an async generator does that holds a timeout or a task group, and is not closed."""
+    scope = anyio.CancelScope()
+    scope.__enter__()
+    scope.cancel()
+
+
+def declare_leaving(app: App, seen: Seen, kind: str) -> None:
+    """Declare a consumer of this kind, whose handler leaves a cancelled scope open in the first attempt of message 3."""
+    options: dict[str, Any] = {"concurrency": 1, "backoff": 0}
+    left = []
+
+    def leave(number: int) -> None:
+        seen.note(number)
+        if number == 3 and not left:
+            left.append(number)
+            leave_open()
+
+    if kind == "plain":
+
+        @app.consumer("orders", name="ship", **options)
+        async def ship(number: int) -> None:
+            leave(number)
+
+    elif kind in ("message", "timeout"):
+
+        @app.consumer("orders", name="ship", **options, **({"timeout": "1h"} if kind == "timeout" else {}))
+        async def ship_message(number: int, message: Message) -> None:
+            leave(number)
+
+    elif kind == "waits":
+
+        @app.consumer("orders", name="ship", **options)
+        async def ship_slowly(number: int) -> None:
+            leave(number)
+            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(0.001)
+
+    elif kind == "transactional":
+
+        @app.consumer("orders", name="ship", **options, transactional=True)
+        async def ship_in_transaction(number: int, tx: Transaction) -> None:
+            await tx.execute("insert into effects values ($1)", number)
+            leave(number)
+
+    else:
+
+        @app.consumer("orders", name="ship", **options, batch=4, group_by_key=kind == "key")
+        async def ship_many(numbers: list[int]) -> None:
+            for number in numbers:
+                leave(number)
+
+
+@pytest.mark.parametrize("kind", ["plain", "message", "timeout", "waits", "transactional", "batch", "key"])
+async def test_a_scope_that_a_handler_leaves_open_stops_no_consumer(
+    app: App, database: store.Database, seen: Seen, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await database.fetch("create table effects (number int)")
+    declare_leaving(app, seen, kind)
+    async with running(app):
+        for part in (BACKLOG[:6], BACKLOG[6:]):
+            await app.publish_many("orders", part)
+            await app.idle()
+        info = await consumer(app, "ship")
+    assert (info.lag, info.in_flight, info.parked, info.dead_letters) == (0, 0, 0, 0)
+    assert set(seen.notes) == {number for _, number in BACKLOG}
+    for key in range(3):
+        of_key = [number for number in dict.fromkeys(seen.notes) if number % 3 == key]
+        assert of_key == sorted(of_key)
+    if kind == "transactional":
+        effects = await database.fetch("select number from effects order by 1")
+        assert [row["number"] for row in effects] == [number for _, number in BACKLOG]
+    assert "scope left open by a handler" in caplog.text
+
+
+async def test_a_message_whose_handler_always_leaves_a_scope_open_becomes_a_dead_letter(app: App, seen: Seen) -> None:
+    @app.consumer("orders", concurrency=1, backoff=0, max_deliver=3)
+    async def ship(number: int) -> None:
+        seen.note(number)
+        if number == 3:
+            leave_open()
+            await anyio.lowlevel.checkpoint()
+
+    await work_off(app, *BACKLOG)
+    async with app:
+        assert [letter.seq for letter in await dead_letters(app, "ship")] == [4]
+    assert seen.notes.count(3) == 3
+    assert len(seen.notes) == len(BACKLOG) + 2
+
+
+async def test_a_hook_that_leaves_a_scope_open_does_not_keep_the_next_ones(app: App, seen: Seen) -> None:
+    @app.on_dead_letter
+    async def alert(message: Message, error: BaseException) -> None:
+        seen.note(message.data)
+        leave_open()
+
+    @app.consumer("orders", max_deliver=1)
+    async def ship(number: int) -> None:
+        raise RuntimeError("never")
+
+    async with running(app):
+        await app.publish_many("orders", BACKLOG)
+        await app.idle()
+        await seen.until(len(BACKLOG))
+
+
+@pytest.mark.parametrize("how", ["a scope left open", "cancelled"])
+async def test_a_function_of_a_schedule_spoils_no_other_schedule(app: App, seen: Seen, how: str) -> None:
+    async def spoilt(due: Any) -> int:
+        if how == "cancelled":
+            own_task().cancel()
+        else:
+            leave_open()
+        return 1
+
+    app.every("1s", "orders", name="spoilt", data=spoilt)
+    app.every("1s", "orders", name="sound", data=2)
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        with anyio.fail_after(WITHIN):
+            while 2 not in seen.notes:
+                await seen.until(len(seen.notes) + 1)

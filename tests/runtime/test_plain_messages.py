@@ -51,7 +51,8 @@ class Bench:
             Message("orders", "ship", "a", seq, 1, 0, str(seq), None, self.lease, seq, acknowledger) for seq in seqs
         ]
         self.lanes.add(self.messages)
-        self.slot = ActorSlot()
+        self.scope = anyio.CancelScope()
+        self.slot = ActorSlot(self.scope)
         self.executor = PlainExecutor(function, int, None, None, self.lanes, acknowledger, self, None, clock)
 
     def stopped(self, message: Message, slot: ActorSlot) -> None:
@@ -117,13 +118,13 @@ async def test_an_actor_that_is_cancelled_between_messages_leaves_the_next_one_i
         if sets:
             current.set(number)
         if number == STRETCH:
-            scope.cancel()
+            bench.scope.cancel()
 
     bench = Bench(ship, STRETCH + 5)  # with a clock that stands still, so the actor yields after each stretch
     for message in bench.messages:
         message.plain = plain
         message.call = None if plain else lambda payload, _: ship(payload)
-    with anyio.CancelScope() as scope:
+    with bench.scope:
         await bench.run()
     assert seen == list(range(1, STRETCH + 1)) == bench.lease.done
     assert [message.seq for message in bench.lanes.clear()] == list(range(STRETCH + 1, STRETCH + 6))
@@ -148,11 +149,11 @@ async def test_a_cancellation_by_others_between_messages_ends_no_actor() -> None
 async def test_a_handler_that_is_cancelled_gives_its_message_back() -> None:
     async def ship(number: int) -> None:
         if number == 2:
-            scope.cancel()
+            bench.scope.cancel()
             await anyio.sleep_forever()
 
     bench = Bench(ship, 3)
-    with anyio.CancelScope() as scope:
+    with bench.scope:
         await bench.run()
     assert (bench.lease.done, bench.given_back, bench.lanes.waiting) == ([1], [2], 1)
 

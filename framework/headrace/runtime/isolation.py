@@ -4,7 +4,8 @@ A task has one context, and no variable can be taken out of it. So handlers run 
 copy per message would cost a quarter of a message that does nothing, so an executor takes a new one only when a handler
 has changed the last.
 
-A cancellation of the task that calls would reach whatever the task waits for next.
+A cancellation of the task that calls would reach whatever the task waits for next. A scope that is left open can't be
+closed by anyone else, so another task takes the place of that one, see `headrace.runtime.execution.actors`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import anyio
 
-from headrace.runtime.user_code import interrupts
+from headrace.runtime.user_code import CodeExited, interrupts
 
 R = TypeVar("R")
 
@@ -56,6 +57,46 @@ def changed(context: Context, base: Context) -> bool:
         return context != base
     except BaseException:  # a variable has another value now, whose `__eq__` has raised
         return True
+
+
+async def in_own_task(call: Callable[..., Awaitable[R]], *args: Any) -> R:
+    """Call an async function of yours in a task of its own.
+
+    Raises:
+        Exception: what it raises.
+        CodeExited: it raised what would end the program.
+        CancelledError: it has cancelled its task.
+        RuntimeError: it has left a scope open.
+    """
+    whole = anyio.CancelScope()
+
+    async def scoped() -> R:
+        with whole:
+            try:
+                return await call(*args)
+            except (Exception, asyncio.CancelledError):
+                raise
+            except BaseException as error:  # it would leave the event loop
+                if interrupts(error):
+                    raise
+                raise CodeExited(error) from error
+        raise asyncio.CancelledError
+
+    return await joined(asyncio.create_task(scoped()), whole)
+
+
+async def joined(task: asyncio.Task[R], whole: anyio.CancelScope) -> R:
+    """Wait for a task whose scope is cancelled if this task is cancelled. Returns its result."""
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        whole.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error from None
+        raise
+    return task.result()
 
 
 def own_task() -> asyncio.Task[Any]:
@@ -102,6 +143,13 @@ async def absorb_cancellation(task: asyncio.Task[Any]) -> None:
     if not is_cancelled():
         await undisturbed(asyncio.sleep, 0)  # where one is raised that has not been yet
         _take_back(task)
+
+
+def left_open(error: RuntimeError) -> bool:
+    """Return whether the exit of one of our scopes has failed since your code has left a scope open in this task. That is
+    what an async generator does which holds a timeout or a task group, and is not closed.
+    """
+    return str(error).startswith("Attempted to exit a cancel scope that isn't")
 
 
 def _take_back(task: asyncio.Task[Any]) -> None:

@@ -3,12 +3,14 @@ filter, can read the current delivery."""
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import anyio
 
-from headrace.runtime.isolation import own_task
+from headrace.runtime.isolation import absorb_cancellation, is_cancelled, own_task
+from headrace.runtime.user_code import interrupts
 
 if TYPE_CHECKING:
     from headrace.runtime.messages.batch import Batch
@@ -18,24 +20,49 @@ NEVER = float("inf")
 
 
 class ActorSlot:
-    """The slot of one actor.
+    """The slot of one actor's task, which makes it.
+
+    Args:
+        whole: the scope of all that the task does. It is cancelled to stop the actor.
 
     Attributes:
-        task: the actor's task, which makes the slot.
+        task: the task.
         delivery: the current message or batch. None in between.
         until: the deadline of the handler, on the actor's clock.
         scope: the scope to cancel in order to stop the handler. A cancelled scope is replaced.
         overdue: whether it was cancelled because of the timeout.
+        spoilt: whether the task can't be used any more, since your code has left a scope open in it.
     """
 
-    __slots__ = ("delivery", "overdue", "scope", "task", "until")
+    __slots__ = ("_whole", "delivery", "overdue", "scope", "spoilt", "task", "until")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: anyio.CancelScope) -> None:
+        self._whole = whole
         self.task = own_task()
+        self.spoilt = False
         self.delivery: Message | Batch | None = None
         self.until = NEVER
         self.overdue = False
         self.scope = anyio.CancelScope()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the handler is to stop, because of its timeout or since the actor ends."""
+        return self._whole.cancel_called or self.scope.cancel_called
+
+    def is_ended_by(self, error: BaseException) -> bool:
+        """Return whether an exception of a handler ends the actor, or the program. Otherwise the handler has failed with it,
+        such as with a cancellation of something that it waited for."""
+        return self.stopped if isinstance(error, asyncio.CancelledError) else interrupts(error)
+
+    async def recover(self) -> None:
+        """Look after the task, when a handler has ended and `task.cancelling()`."""
+        if self.stopped:
+            return
+        if is_cancelled():
+            self.spoilt = True
+        else:
+            await absorb_cancellation(self.task)
 
     def in_work(self) -> Message | Batch | None:
         """Return the current message or batch."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 import signal
 from types import TracebackType
 
+from headrace.model.text.error_text import text_of
+
 OURS = "headrace"
 GLUE = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "contextvars"})
 """Packages whose frames say nothing to you where they follow one of ours, which called your code through them."""
@@ -14,6 +16,9 @@ GLUE = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "contextvars"}
 
 class CodeExited(Exception):
     """Your code raised an exception that ends a program or a task, such as `SystemExit`."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"The code raised {type(error).__name__}: {text_of(error)}")
 
 
 def interrupts(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.schedules import Missed, ScheduleSpec
 from headrace.runtime.formats.format import StreamFormat
+from headrace.runtime.isolation import in_own_task
 
 SCHEDULE_HEADER, DUE_HEADER = "headrace-schedule", "headrace-due-at"
 """The headers of a periodic message: the name of its schedule, and its due time."""
@@ -70,8 +71,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         spec = self.spec
         local = due.astimezone(zone_of(spec.zone))
         with anyio.fail_after(TIME_LIMIT):
-            key = spec.key if self.key is None else await _call(self.key, local, threads)
-            data = self._fixed() if self.data is None else await _call(self.data, local, threads)
+            key = spec.key if self.key is None else await in_own_task(_call, self.key, local, threads)
+            data = self._fixed() if self.data is None else await in_own_task(_call, self.data, local, threads)
         check_key(key)  # type: ignore[arg-type]
         headers = {**spec.headers, SCHEDULE_HEADER: spec.name, DUE_HEADER: due}
         return MessageTexts(str(key), *stored(spec.stream, str(key), data, headers))

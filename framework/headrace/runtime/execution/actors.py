@@ -12,7 +12,7 @@ import anyio.abc
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
-from headrace.runtime.isolation import undisturbed
+from headrace.runtime.isolation import joined, left_open, undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
@@ -45,7 +45,8 @@ class Actors:
     Args:
         timed: whether handlers have a timeout.
         least: the number of actors allowed while consumers of higher priority go first.
-        begin: called first in each actor.
+        begin: called first in each task of an actor.
+        on_spoilt: called when another task takes the place of one in which your code has left a scope open.
 
     Attributes:
         rank: the consumer's priority rank, if priorities differ. It is notified whether lanes wait
@@ -59,9 +60,10 @@ class Actors:
 
     def __init__(
         self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int,
-        begin: Callable[[ActorSlot], None] | None = None,
+        begin: Callable[[ActorSlot], None] | None = None, on_spoilt: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._work = work
+        self._on_spoilt = on_spoilt
         self._lanes = lanes
         self._timed = timed
         self._begin = begin
@@ -161,22 +163,47 @@ class Actors:
                 return
 
     async def _actor(self) -> None:
-        slot = ActorSlot()
+        """Be an actor until it is surplus. It works in a task of its own, and in another one when that is spoilt."""
+        try:
+            ended = False
+            while not ended:
+                whole = anyio.CancelScope()
+                ended = await joined(asyncio.create_task(self._work_in(whole), name="headrace actor"), whole)
+        finally:
+            self.count -= 1
+            self.onward = self.count <= self.target
+
+    async def _work_in(self, whole: anyio.CancelScope) -> bool:
+        """Work until the actor is surplus. Returns False if the task is spoilt before."""
+        slot = ActorSlot(whole)
         current_slot.set(slot)
         if self._begin is not None:
             self._begin(slot)
         work = self._work_timed if self._timed else self._work.run
+        following: Message | None = None
         try:
-            while self.count <= self.target:
-                message = self._lanes.take()
-                if message is None:
-                    await undisturbed(self._wait_for_lane)
-                else:
-                    await work(message, slot, self)
-                    slot.delivery = None
-        finally:
-            self.count -= 1
-            self.onward = self.count <= self.target
+            with whole:
+                while not slot.spoilt and (following is not None or self.count <= self.target):
+                    message = self._lanes.take() if following is None else following
+                    if message is None:
+                        await undisturbed(self._wait_for_lane)
+                        continue
+                    done = await work(message, slot, self)
+                    if done is None or not slot.spoilt:
+                        slot.delivery = None
+                        following = None if done is None else self._lanes.next(done, self.onward)
+        except asyncio.CancelledError:
+            slot.spoilt = True
+        except RuntimeError as error:
+            if not left_open(error):
+                raise
+            slot.spoilt = True
+        if whole.cancel_called or not slot.spoilt:
+            return True
+        self._on_spoilt()
+        if isinstance(slot.delivery, Message):  # its lane has others, which another task may work on
+            self._lanes.return_lanes((slot.delivery.lane,))
+        return False
 
     def _relax(self) -> None:
         """Let consumers of lower priority go, since no lane waits for an actor."""
@@ -194,24 +221,26 @@ class Actors:
             self._waiting -= 1
             self._wake_for(self._lanes.ready - 1)
 
-    async def _work_timed(self, message: Message | None, slot: ActorSlot, crew: Crew) -> None:
+    async def _work_timed(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Work on messages with a timeout. The scope belongs to the actor slot, since one per message
         would cost more than all the rest.
 
-        A timeout cancels the scope. Then the work continues with a fresh one.
+        A timeout cancels the scope. Then this returns the message that was stopped.
         """
         self._slots.add(slot)
+        slot.clear()
+        stopped, ended = None, False
         try:
-            while message is not None:
-                slot.clear()
-                with slot.scope as scope:
-                    stopped = await self._work.run(message, slot, crew)
-                if scope.cancelled_caught:
-                    assert isinstance(slot.delivery, Message)  # a batch has a scope for each call
-                    stopped = slot.delivery
-                message = None if stopped is None else self._lanes.next(stopped, self.onward)
+            with slot.scope:
+                stopped = await self._work.run(message, slot, crew)
+                ended = True
+        except RuntimeError as error:
+            if not left_open(error):
+                raise
+            slot.spoilt = True
         finally:
             self._slots.discard(slot)
+        return stopped if ended or not isinstance(slot.delivery, Message) else slot.delivery
 
     def statistics(self) -> dict[str, int]:
         """Return the current number of actors, the target, and the number of busy actors."""

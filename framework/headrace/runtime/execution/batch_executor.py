@@ -28,7 +28,7 @@ from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.suspects import Suspects, parts
 from headrace.runtime.handlers.handler import Decode
-from headrace.runtime.isolation import absorb_cancellation, failed_inside, in_context, undisturbed
+from headrace.runtime.isolation import in_context, left_open, undisturbed
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
@@ -181,22 +181,27 @@ class BatchExecutor:
         payloads = [message._payload for message in batch.messages]
         error: BaseException | None = None
         slot.delivery, slot.overdue = batch, False
-        with anyio.CancelScope() as slot.scope:
-            try:
-                async with self._admission(batch):
-                    if timeout is not None:
-                        slot.until = self._clock() + timeout
-                    await in_context(copy_context(), self._call, payloads, batch)
-            except Exception as problem:
-                error = problem
-            except BaseException as problem:
-                if not failed_inside(problem):
-                    raise
-                error = problem
-            finally:
-                slot.until = NEVER
-            if slot.task.cancelling():
-                await absorb_cancellation(slot.task)
+        try:
+            with anyio.CancelScope() as slot.scope:
+                try:
+                    async with self._admission(batch):
+                        if timeout is not None:
+                            slot.until = self._clock() + timeout
+                        await in_context(copy_context(), self._call, payloads, batch)
+                except Exception as problem:
+                    error = problem
+                except BaseException as problem:
+                    if slot.is_ended_by(problem):
+                        raise
+                    error = problem
+                finally:
+                    slot.until = NEVER
+                if slot.task.cancelling():
+                    await slot.recover()
+        except RuntimeError as problem:
+            if not left_open(problem):
+                raise
+            slot.spoilt = True
         return TimeoutError() if slot.overdue else error
 
     def _admission(self, batch: Batch) -> Any:

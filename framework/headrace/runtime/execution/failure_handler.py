@@ -23,6 +23,9 @@ class FailureHandler:
         timeout: seconds that a handler may take, or None.
         stoppable: whether a handler that exceeds the timeout can be stopped.
         opens: whether the consumer opens payloads that a codec has encoded.
+
+    Attributes:
+        log: logs the failures.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class FailureHandler:
         self._timeout = timeout
         self._stoppable = stoppable
         self._opens = opens
-        self._log = FailureLog(clock)
+        self.log = FailureLog(clock)
 
     def undecodable(self, message: Message, error: BaseException) -> None:
         """Settle a message with a payload that can't be decoded into the handler's type."""
@@ -68,4 +71,4 @@ class FailureHandler:
             message.settled = True
             self._acknowledger.fail(message, failure)
             if failure.kind != "release" or failure.error is not None:
-                self._log.failed(message, failure, self._acknowledger.max_deliver)
+                self.log.failed(message, failure, self._acknowledger.max_deliver)

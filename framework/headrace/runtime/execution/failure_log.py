@@ -17,6 +17,7 @@ class FailureLog:
 
     def __init__(self, clock: Clock) -> None:
         self._burst = Burst(clock)
+        self._spoilt = Burst(clock)
 
     def failed(self, message: Message, failure: Failure, max_deliver: int = -1) -> None:
         """Log a failure, or count it. If it was the last attempt, `headrace.runtime.settling.dead_letters` logs that,
@@ -46,3 +47,12 @@ class FailureLog:
             error_type=failure.error_type, error=failure.error,
             exc_info=failure.exception if failed and failure.traceback else None,
         )  # fmt: skip
+
+    def left_open(self, consumer: str) -> None:
+        """Log that a handler has left a scope open in the task of its actor."""
+        if self._spoilt.admits():
+            log.error(
+                "scope left open by a handler", consumer=consumer,
+                hint="another task takes the place of the actor's; close async generators that hold a timeout or a task group,"
+                " with contextlib.aclosing",
+            )  # fmt: skip

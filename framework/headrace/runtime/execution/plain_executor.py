@@ -13,7 +13,6 @@ from typing import Any
 
 from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.single_executor import STRETCH, SingleExecutor
-from headrace.runtime.isolation import absorb_cancellation
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import ActorSlot
 
@@ -45,9 +44,11 @@ class PlainExecutor(SingleExecutor):
         following: Message | None = message
         stretch, began = 0, clock()
         while following is not None:
-            message = following
+            message = slot.delivery = following
             if not message.plain:
                 await super()._run(message, slot, crew, context, base)
+                if slot.spoilt:
+                    return message
             elif message.lease.deadline <= clock():
                 self._acknowledger.give_up(message)
             else:
@@ -56,7 +57,6 @@ class PlainExecutor(SingleExecutor):
                 except BaseException as error:  # code of users in a type may raise anything
                     self._undecodable(message, error)
                 else:
-                    slot.delivery = message
                     try:
                         result = await function(payload)
                     except BaseException as error:
@@ -69,7 +69,9 @@ class PlainExecutor(SingleExecutor):
                             message._payload = payload
                             self._finish(message, result, slot)
                     if cancelling():
-                        await absorb_cancellation(slot.task)
+                        await slot.recover()
+                        if slot.spoilt:
+                            return message
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:

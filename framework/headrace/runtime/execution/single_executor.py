@@ -17,7 +17,7 @@ from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode
-from headrace.runtime.isolation import absorb_cancellation, changed, failed_inside, in_context, undisturbed
+from headrace.runtime.isolation import changed, in_context, undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import NEVER, ActorSlot
@@ -60,14 +60,14 @@ class SingleExecutor:
         self._clock = clock
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
-        """Run messages until none is left to take, or until a timeout has cancelled the actor slot's scope. Then it
-        returns the message that was stopped."""
+        """Run messages until none is left to take, until a timeout has cancelled the actor slot's scope, or until the task is
+        spoilt. Then it returns the last message."""
         base, following = copy_context(), message
         stretch, began = 0, self._clock()
         while True:
             context = base.copy()
             done = await in_context(context, self._run, following, slot, crew, context, base)
-            if done is None or slot.overdue:
+            if done is None or slot.overdue or slot.spoilt:
                 return done
             stretch += 1
             if stretch == STRETCH:
@@ -92,7 +92,8 @@ class SingleExecutor:
         following: Message | None = message
         stretch, began = 0, clock()
         while following is not None:
-            message, now = following, clock()
+            message = slot.delivery = following
+            now = clock()
             if message.lease.deadline <= now or message.alive_until <= now:
                 self._leave_out(message, now)
             else:
@@ -103,7 +104,6 @@ class SingleExecutor:
                 except BaseException as error:  # code of users in a type may raise anything
                     self._undecodable(message, error)
                 else:
-                    slot.delivery = message
                     try:
                         if timed or message.crashes:
                             result = await self._call_guarded(payload, message, slot)
@@ -118,14 +118,14 @@ class SingleExecutor:
                         else:
                             self._finish(message, result, slot)
                     if cancelling():
-                        await absorb_cancellation(slot.task)
+                        await slot.recover()
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER
             stretch += 1
             if stretch == STRETCH:  # while the next message still waits in its lane, as the actor may be cancelled here
                 stretch, began = 0, await self._rest(began)
-            if slot.overdue or self._one_at_a_time or changed(context, base):
+            if slot.overdue or slot.spoilt or self._one_at_a_time or changed(context, base):
                 return message
             following = next_message(message, crew.onward)
         return None
@@ -153,7 +153,7 @@ class SingleExecutor:
 
     def _raised(self, message: Message, error: BaseException, slot: ActorSlot) -> None:
         """Record the outcome after the handler has raised. Raises what ends the actor."""
-        if not isinstance(error, Exception) and not failed_inside(error):
+        if not isinstance(error, Exception) and slot.is_ended_by(error):
             self._failure_handler.stopped(message, slot)
             raise error
         self._failure_handler.failed(message, error)

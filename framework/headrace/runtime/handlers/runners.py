@@ -21,7 +21,6 @@ from headrace.model.clock import Clock
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
-from headrace.model.text.error_text import text_of
 from headrace.runtime.calls import Call
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.worker_processes import Processes
@@ -86,7 +85,7 @@ def _contained(apply: Callable[..., Any]) -> Callable[..., Any]:
         except Exception:
             raise
         except BaseException as error:
-            raise CodeExited(f"The code raised {type(error).__name__}: {text_of(error)}") from error
+            raise CodeExited(error) from error
 
     return contained
 

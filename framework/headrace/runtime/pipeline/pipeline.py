@@ -124,6 +124,7 @@ class Pipeline:
         self.actors = Actors(
             work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0],
             begin=None if sample is None else lambda slot: sample.enter_actor(slot.in_work),
+            on_spoilt=lambda: failure_handler.log.left_open(spec.name),
         )  # fmt: skip
         self._timeouts = (
             None if handling.timeout is None else Timeouts(spec.name, handling.timeout, self.actors, in_flight, clock)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
 from typing import Any
 
 import anyio
@@ -19,7 +18,7 @@ from headrace.model.log import Log
 from headrace.model.outcomes import Failure, Reject, Retry, Unfit
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.instruments import Instruments
-from headrace.runtime.isolation import absorb_cancellation, failed_inside, in_context, own_task
+from headrace.runtime.isolation import failed_inside, in_own_task
 from headrace.runtime.log_burst import Burst
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.settings import Settings
@@ -142,13 +141,11 @@ async def _call(hook: DeadLetterHook, message: Message, error: BaseException) ->
     problem: BaseException | None = None
     with anyio.move_on_after(HOOK_TIMEOUT) as scope:
         try:
-            await in_context(copy_context(), hook, message, error)
+            await in_own_task(hook, message, error)
         except BaseException as raised:  # your code may raise anything, and the other hooks go on
             if not failed_inside(raised):
                 raise
             problem = raised
-        if (task := own_task()).cancelling():
-            await absorb_cancellation(task)
     if scope.cancelled_caught:
         problem = TimeoutError(f"took longer than {HOOK_TIMEOUT:g} s")
     if problem is not None:
