@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -105,6 +106,67 @@ async def test_a_second_stop_stops_the_handlers_and_releases_their_messages(
         assert await left(app) == (0, 0, {1: 0, 2: 0, 3: 0, 4: 0})
     (record,) = logged(caplog, "handlers stopped", consumer="ship", handlers=2)
     assert not hasattr(record, "shutdown_timeout")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["plain", "message", "timeout", "batch", "transactional", "publishes"])
+async def test_a_handler_that_swallows_its_stop_has_not_finished(dsn: str, kind: str) -> None:
+    """A bare `except:` must not turn half of its work into an ack."""
+    app, gate = App(dsn), Gate()
+
+    async def half() -> None:
+        with suppress(BaseException):
+            await gate.wait()
+
+    if kind == "plain":
+
+        @app.consumer("orders", name="ship", concurrency=2)
+        async def ship(number: int) -> None:
+            await half()
+
+    elif kind == "batch":
+
+        @app.consumer("orders", name="ship", concurrency=1, batch=2)
+        async def ship_many(numbers: list[int]) -> None:
+            await half()
+
+    else:
+        options: dict[str, Any] = {
+            "message": {},
+            "timeout": {"timeout": "1h"},
+            "transactional": {"transactional": True},
+            "publishes": {"publishes": "copies"},
+        }[kind]
+
+        @app.consumer("orders", name="ship", concurrency=2, **options)
+        async def ship_message(number: int, message: Message) -> Any:
+            await half()
+            return ("k", 1) if kind == "publishes" else None
+
+    async with app:
+        await store.create_stream(app.database, "copies")
+        async with at_work(app, "ab", lambda: gate.until(1 if kind == "batch" else 2)):
+            app.stop()
+            app.stop()
+        assert await left(app) == (0, 0, {1: 0, 2: 0})
+        assert (await store.stream(app.database, "copies")).messages == 0
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_finishes_behind_a_shield_is_not_stopped(dsn: str) -> None:
+    app, gate = App(dsn), Gate()
+
+    @app.consumer("orders", concurrency=1)
+    async def ship(number: int) -> None:
+        with anyio.CancelScope(shield=True):
+            await gate.wait()
+
+    async with app:
+        async with at_work(app, "a", lambda: gate.until(1)):
+            app.stop()
+            app.stop()
+            asyncio.get_running_loop().call_soon(gate.open)
+        assert await left(app) == (0, 0, {})
 
 
 @pytest.mark.asyncio

@@ -17,6 +17,7 @@ from contextvars import Context
 from typing import Any, TypeVar, cast
 
 import anyio
+import anyio.lowlevel
 
 from headrace.runtime.user_code import CodeExited, interrupts
 
@@ -138,11 +139,13 @@ async def absorb_cancellation(task: asyncio.Task[Any]) -> None:
     """Take back a cancellation that a call of your code has left in this task, if `task.cancelling()`. Otherwise it would
     end the task, or another call. A timeout of an old library may leave one, when its block ends in that moment.
 
-    A cancellation by a scope stays.
+    Raises:
+        CancelledError: a scope has cancelled the task. Your code went on and returned, but it was to stop, and what it did
+            may be half of its work.
     """
-    if not is_cancelled():
-        await undisturbed(asyncio.sleep, 0)  # where one is raised that has not been yet
-        _take_back(task)
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    await undisturbed(asyncio.sleep, 0)  # where one is raised that has not been yet
+    _take_back(task)
 
 
 def left_open(error: RuntimeError) -> bool:

@@ -56,10 +56,10 @@ class ActorSlot:
         return self.stopped if isinstance(error, asyncio.CancelledError) else interrupts(error)
 
     async def recover(self) -> None:
-        """Look after the task, when a handler has ended and `task.cancelling()`."""
-        if self.stopped:
-            return
-        if is_cancelled():
+        """Look after the task, when a handler has ended and `task.cancelling()`. Raises `CancelledError` if the handler was to
+        stop, see `absorb_cancellation`.
+        """
+        if is_cancelled() and not self.stopped:
             self.spoilt = True
         else:
             await absorb_cancellation(self.task)

@@ -188,6 +188,8 @@ class BatchExecutor:
                         if timeout is not None:
                             slot.until = self._clock() + timeout
                         await in_context(copy_context(), self._call, payloads, batch)
+                    if slot.task.cancelling():
+                        await slot.recover()
                 except Exception as problem:
                     error = problem
                 except BaseException as problem:
@@ -196,7 +198,7 @@ class BatchExecutor:
                     error = problem
                 finally:
                     slot.until = NEVER
-                if slot.task.cancelling():
+                if slot.task.cancelling() and not slot.stopped:
                     await slot.recover()
         except RuntimeError as problem:
             if not left_open(problem):

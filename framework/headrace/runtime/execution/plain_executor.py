@@ -47,8 +47,8 @@ class PlainExecutor(SingleExecutor):
             message = slot.delivery = following
             if not message.plain:
                 await super()._run(message, slot, crew, context, base)
-                if slot.spoilt or message.call is not None:
-                    return message  # also with a span, which leaves a context that is slower to compare
+                if message.call is not None:
+                    return message  # with a span, which leaves a context that is slower to compare
             elif message.lease.deadline <= clock():
                 self._acknowledger.give_up(message)
             else:
@@ -59,23 +59,25 @@ class PlainExecutor(SingleExecutor):
                 else:
                     try:
                         result = await function(payload)
+                        if cancelling():
+                            await slot.recover()
                     except BaseException as error:
                         message._payload = payload
                         self._raised(message, error, slot)
+                        if cancelling():
+                            await slot.recover()
                     else:
                         if result is None:
                             ack(message)
                         else:
                             message._payload = payload
                             self._finish(message, result, slot)
-                    if cancelling():
-                        await slot.recover()
-                        if slot.spoilt:
-                            return message
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:
                 stretch, began = 0, await self._rest(began)
+            if slot.spoilt:
+                return message
             try:
                 if context != base:  # as `changed`, without a call
                     return message

@@ -109,16 +109,18 @@ class SingleExecutor:
                             result = await self._call_guarded(payload, message, slot)
                         else:
                             result = await (message.call or call)(payload, message)
+                        if cancelling():
+                            await slot.recover()
                     except BaseException as error:
                         self._raised(message, error, slot)
+                        if cancelling():
+                            await slot.recover()
                     else:
                         if result is None and not message.settled and not slot.overdue:
                             message.settled = True
                             ack(message)
                         else:
                             self._finish(message, result, slot)
-                    if cancelling():
-                        await slot.recover()
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER
