@@ -94,9 +94,8 @@ async def joined(task: asyncio.Task[R], whole: anyio.CancelScope) -> R:
         whole.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error from None
-        raise
+        if task.cancelled() or task.exception() is None:
+            raise
     return task.result()
 
 

@@ -80,9 +80,8 @@ class BatchExecutor:
             raise
         finally:
             batch.return_lanes()
-        await undisturbed(
-            anyio.lowlevel.checkpoint
-        )  # yields the event loop to other tasks, in case the handler never waited
+        # Yields the event loop to other tasks, in case the handler never waited.
+        await undisturbed(anyio.lowlevel.checkpoint)
 
     # --- filling
 
@@ -177,34 +176,37 @@ class BatchExecutor:
     async def _attempt(self, batch: Batch, slot: ActorSlot) -> BaseException | None:
         """Make one call of the handler, with its own cancel scope and timeout. Returns the error that
         it failed with."""
-        timeout = self._handling.timeout
-        payloads = [message._payload for message in batch.messages]
-        error: BaseException | None = None
         slot.delivery, slot.overdue = batch, False
+        error: BaseException | None = None
         try:
             with anyio.CancelScope() as slot.scope:
-                try:
-                    async with self._admission(batch):
-                        if timeout is not None:
-                            slot.until = self._clock() + timeout
-                        await in_context(copy_context(), self._call, payloads, batch)
-                    if slot.task.cancelling():
-                        await slot.recover()
-                except Exception as problem:
-                    error = problem
-                except BaseException as problem:
-                    if slot.is_ended_by(problem):
-                        raise
-                    error = problem
-                finally:
-                    slot.until = NEVER
-                if slot.task.cancelling() and not slot.stopped:
-                    await slot.recover()
+                error = await self._called(batch, slot)
         except RuntimeError as problem:
             if not left_open(problem):
                 raise
             slot.spoilt = True
         return TimeoutError() if slot.overdue else error
+
+    async def _called(self, batch: Batch, slot: ActorSlot) -> BaseException | None:
+        """Call the handler. Returns the error that it failed with. Raises what ends the actor."""
+        payloads = [message._payload for message in batch.messages]
+        error: BaseException | None = None
+        try:
+            async with self._admission(batch):
+                if self._handling.timeout is not None:
+                    slot.until = self._clock() + self._handling.timeout
+                await in_context(copy_context(), self._call, payloads, batch)
+            if slot.task.cancelling():
+                await slot.recover()
+        except BaseException as problem:
+            if not isinstance(problem, Exception) and slot.is_ended_by(problem):
+                raise
+            error = problem
+        finally:
+            slot.until = NEVER
+        if slot.task.cancelling() and not slot.stopped:
+            await slot.recover()
+        return error
 
     def _admission(self, batch: Batch) -> Any:
         if any(message.crashes for message in batch.messages):
