@@ -16,7 +16,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from headrace import App, StoreUnavailable
+from headrace import App, ConfigurationError, StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
 from tests.runtime.running import WITHIN, Gate, consumer, eventually, parked
 from tests.support.logs import logged
@@ -250,3 +250,41 @@ async def test_an_end_that_is_cancelled_stops_handlers_at_once(dsn: str) -> None
             await task
         assert gate.inside == 0
         assert (await consumer(app, "ship")).in_flight == 0
+
+
+@pytest.mark.asyncio
+async def test_another_event_loop_is_told_and_breaks_nothing(app: App) -> None:
+    """As when a view of Flask calls `asyncio.run(app.publish(…))`."""
+
+    async def transaction() -> None:
+        async with app.transaction() as tx:
+            await tx.publish("orders", "k", 0)
+
+    calls = [lambda: app.publish("orders", "k", 0), transaction, app.idle, lambda: app.admin.stream("orders")]
+
+    def elsewhere() -> list[str]:
+        said = []
+        for call in calls:
+            try:
+                asyncio.run(call())  # type: ignore[arg-type]
+            except ConfigurationError as error:
+                said.append(str(error))
+        return said
+
+    async with app.running():
+        loop = asyncio.get_running_loop()
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(anyio.to_thread.run_sync, elsewhere)
+            for number in range(100):
+                await app.publish("orders", "k", number)
+        said = await anyio.to_thread.run_sync(elsewhere)
+        await anyio.to_thread.run_sync(
+            lambda: asyncio.run_coroutine_threadsafe(app.publish("orders", "k", 100), loop).result(WITHIN)
+        )
+        await app.idle()
+        stream = await app.admin.stream("orders")
+        assert app.database.statistics()["died"] == 0
+    assert len(said) == len(calls)
+    assert all("connected in another event loop" in text for text in said)
+    assert stream.last_seq == 101

@@ -388,6 +388,7 @@ class App(Declared, Publishing):
         """Wait until no consumer of this process has anything to lease, handle, settle or retry."""
         if self._service is None:
             raise ConfigurationError("The app is not running. Use this inside `async with app.running():`.")
+        self.database.check_loop()
         await self._service.idle()
 
     def readiness(self) -> Readiness:

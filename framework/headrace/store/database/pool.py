@@ -7,6 +7,7 @@ each call runs in an explicit transaction, so that the same server parses and ex
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -150,6 +151,7 @@ class Database:
         self._yours: tuple[str, ...] = ()  # give a transaction of user code the settings that the user has chosen
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._spare: SpareConnections | None = None
         self._begun_ahead: BegunAhead | None = None
@@ -163,6 +165,7 @@ class Database:
         """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""
         if self._pool is not None:
             return
+        self._loop = asyncio.get_running_loop()
         self._settings, self._yours = {}, ()
         self.direct_statements.clear()
         with translated(self.dsn), readable(self.dsn):
@@ -372,6 +375,7 @@ class Database:
             StoreUnavailable: also if all `holds` were in use for too long.
         """
         settings = (ending_when_idle(idle), *self._yours)
+        self._open_pool()
         if assign and self._begun_ahead and (begun := self._begun_ahead.take(settings)) is not None:
             return begun
         with translated(self.dsn):
@@ -533,7 +537,17 @@ class Database:
             raise StoreUnavailable(
                 "The database connection is not open. Use it inside `async with app:`, or while the app runs."
             )
+        self.check_loop()
         return self._pool
+
+    def check_loop(self) -> None:
+        """Raise `ConfigurationError` in another event loop than the one where the database was opened. Its connections
+        can't be used there, and an attempt would break one that others use."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigurationError(
+                "The app was connected in another event loop. Call it there, from a thread with anyio.from_thread.run(app.publish, …)"
+                " or asyncio.run_coroutine_threadsafe(app.publish(…), loop).result(), or connect an app of your own in this loop."
+            )
 
     def statistics(self) -> dict[str, float]:
         """Statistics of the pool.
