@@ -68,6 +68,7 @@ async def test_a_base_backup_taken_while_workers_work_loses_and_repeats_no_effec
             await Work(copy.url).finishes()
 
 
+@pytest.mark.long
 async def test_a_recovery_to_a_moment_at_which_workers_worked_loses_and_repeats_no_effect(tmp_path: Path) -> None:
     with archived(tmp_path / "postgres") as server:
         dsn = server.server.url()

@@ -73,7 +73,9 @@ async def test_a_dump_of_an_older_major_version_goes_on_in_the_newest(old: int, 
             await scene.goes_on(restored)
 
 
-@pytest.mark.parametrize("direction", ["far behind", pytest.param("far ahead", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "direction", [pytest.param(one, marks=pytest.mark.long) for one in ("far behind", "far ahead")]
+)
 async def test_a_dump_goes_on_in_a_cluster_with_other_transaction_ids(direction: str, tmp_path: Path) -> None:
     """Those in cursors and rows are of the other cluster: they were not given here yet, or long ago."""
     programs = find_installation()
@@ -101,6 +103,7 @@ async def test_a_dump_goes_on_in_a_cluster_with_other_transaction_ids(direction:
             await scene.goes_on(restored)
 
 
+@pytest.mark.long
 async def test_holes_are_kept_while_other_transactions_get_the_ids_of_a_dump(tmp_path: Path) -> None:
     """The new cluster is only a little behind, so it gives the ids of the old transactions to its own."""
     programs = find_installation()

@@ -45,7 +45,7 @@ def measure(url: str, file: Path, name: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("name", ["publish", "lease", "drain"])
+@pytest.mark.parametrize("name", ["publish", "lease", pytest.param("drain", marks=pytest.mark.long)])
 def test_a_benchmark_says_what_it_measured_and_against_what(url: str, tmp_path: Path, name: str) -> None:
     result = measure(url, tmp_path / "result.json", name, "--messages", "1500")
     assert result["benchmark"] == name

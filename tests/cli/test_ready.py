@@ -46,6 +46,7 @@ def test_it_is_there_while_the_process_works_and_gone_while_it_drains(
     assert not ready.exists()
 
 
+@pytest.mark.long
 def test_it_means_that_all_of_several_processes_are_ready(commands: Commands, dsn: str, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     members = [child_ready_file(ready, number) for number in (1, 2)]

@@ -227,6 +227,7 @@ def test_a_push_consumer_shows_its_target_what_that_answered_and_its_breaker(ope
     page.settled("erp")
 
 
+@pytest.mark.long
 def test_a_source_that_stopped_shows_the_statement_that_mends_it(open_page: OpenPage, world: World) -> None:
     page = open_page("sources/returns")
     page.see("The captured database has no publication returns.")
@@ -255,6 +256,7 @@ def test_a_source_shows_its_slot_and_lag_and_is_paused_and_resumed(open_page: Op
     page.get("button", "Pause", exact=True).wait_for()
 
 
+@pytest.mark.long
 def test_a_backfill_is_started_shows_its_progress_and_is_cancelled(open_page: OpenPage) -> None:
     page = open_page("sources/warehouse")
     page.see("No backfills")
@@ -269,6 +271,7 @@ def test_a_backfill_is_started_shows_its_progress_and_is_cancelled(open_page: Op
     page.tab.locator("[aria-labelledby=backfills]").get_by_text("cancelled").first.wait_for()
 
 
+@pytest.mark.long
 def test_failed_changes_are_seen_tried_again_and_dropped(open_page: OpenPage, axe: str, world: World) -> None:
     world.do(
         lambda app: app.database.fetch(

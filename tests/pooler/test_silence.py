@@ -38,6 +38,7 @@ async def test_handlers_go_on_within_seconds_when_every_connection_to_the_pooler
 
 
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_a_call_that_the_server_works_on_is_waited_for(proxy: Proxy, connect: Connect) -> None:
     async with opened(proxy.url()) as database:
         await wait_for_a_lock(database, await connect())

@@ -157,7 +157,7 @@ def reader(
     servers.run(drop_slots(dsn))
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_every_line_of_the_page_works(reader: Reader) -> None:
     reader.read(PAGE)
     assert reader.lines > 20

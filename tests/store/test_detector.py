@@ -77,6 +77,7 @@ async def test_one_death_has_all_idle_connections_replaced(proxy: Proxy, opened:
 
 @pytest.mark.long
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_a_dead_inspection_connection_is_replaced_before_the_database_counts_as_silent(
     proxy: Proxy, opened: Opened, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,6 +165,7 @@ async def test_a_silent_address_does_not_prevent_the_next_one(dsn: str, proxy: P
 
 @pytest.mark.long
 @pytest.mark.asyncio
+@pytest.mark.long
 async def test_a_large_answer_on_a_slow_line_is_waited_for(dsn: str, opened: Opened) -> None:
     async with proxied(dsn, pace=0.05) as slow:
         database = await opened(slow.url())

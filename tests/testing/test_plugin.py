@@ -93,6 +93,7 @@ def test_under_pytest_asyncio(project: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_under_anyio(project: Path) -> None:
     (project / "test_anyio.py").write_text(ANYIO)
     (project / "test_sync.py").write_text(SYNC)

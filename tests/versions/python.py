@@ -33,7 +33,7 @@ SUITE = (
 )
 """The tests of the core."""
 
-SHORT = ("tests/app", "tests/client", "tests/drivers", "tests/flow", "tests/model", "tests/runtime")
+SHORT = ("tests/client", "tests/drivers", "tests/flow", "tests/model", "tests/runtime")
 """The tests of what is Python rather than SQL, for continuous integration."""
 
 _WITHOUT = "spark"
