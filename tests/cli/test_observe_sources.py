@@ -160,7 +160,7 @@ async def test_an_open_screen_closes_when_its_source_is_removed(database: store.
 # --- changes
 
 
-@pytest.mark.parametrize("no", ["n", "escape", "enter"])
+@pytest.mark.parametrize("no", ["n", *(pytest.param(no, marks=pytest.mark.long) for no in ("escape", "enter"))])
 async def test_nothing_is_changed_without_a_yes(database: store.Database, admin: Admin, no: str) -> None:
     shop = await captured(database)
     await shop.backfill("public.orders", 10, 5)
@@ -195,6 +195,7 @@ async def test_p_pauses_and_resumes_a_source(database: store.Database, admin: Ad
         assert "shop is resumed" in person.notifications
 
 
+@pytest.mark.long
 async def test_c_cancels_all_backfills_of_a_source_or_the_one_under_the_cursor(
     database: store.Database, admin: Admin
 ) -> None:
@@ -223,6 +224,7 @@ async def test_c_cancels_all_backfills_of_a_source_or_the_one_under_the_cursor(
         assert "shop has no queued or running backfill" in person.notifications
 
 
+@pytest.mark.long
 async def test_r_retries_one_failed_change_and_shift_r_all(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
     await shop.fail("street", "town", "river")
@@ -245,6 +247,7 @@ async def test_r_retries_one_failed_change_and_shift_r_all(database: store.Datab
         assert await retried() == ["street", "town", "river"]
 
 
+@pytest.mark.long
 async def test_it_does_the_same_over_a_server(database: store.Database, dsn: str, admin: Admin) -> None:
     shop = await captured(database)
     await shop.backfill("public.orders", 1000, 450)

@@ -79,6 +79,7 @@ async def sources(database: store.Database) -> AsyncIterator[Sources]:
         await connection.close()
 
 
+@pytest.mark.long
 async def test_a_table_that_is_not_there_and_then_is(database: store.Database) -> None:
     async with sources(database) as beside:
         await captures.make(database, stream="missing", tables=("public.absent",), backfill=False)
@@ -100,6 +101,7 @@ async def test_a_table_that_is_dropped_while_it_is_captured(database: store.Data
         await beside.goes_on("dropped", "insert into bad values (2)")
 
 
+@pytest.mark.long
 async def test_rows_of_a_table_without_a_primary_key(database: store.Database) -> None:
     async with sources(database) as beside:
         await beside.connection.execute("create table keyless (v int)")
@@ -165,6 +167,7 @@ async def captures_differ(beside: Sources, name: str, seen: list[str | None]) ->
             await asyncio.sleep(captures.PAUSE)
 
 
+@pytest.mark.long
 async def test_a_slot_that_another_client_uses(database: store.Database, tmp_path: Path) -> None:
     slot = f"somebody_{uuid4().hex}"
     program = find_installation().program("pg_recvlogical")
@@ -192,6 +195,7 @@ async def test_a_slot_that_another_client_uses(database: store.Database, tmp_pat
         await beside.goes_on("used", "insert into bad values (1)")
 
 
+@pytest.mark.long
 async def test_a_publication_that_lacks_the_table(database: store.Database) -> None:
     async with sources(database) as beside:
         await beside.connection.execute("create publication theirs for table good")
@@ -203,6 +207,7 @@ async def test_a_publication_that_lacks_the_table(database: store.Database) -> N
         await beside.goes_on("lacking", "insert into bad values (1)")
 
 
+@pytest.mark.long
 async def test_a_password_that_changes_and_is_set_again(database: store.Database, tmp_path: Path) -> None:
     port = free_port()
     with clusters.cluster(tmp_path / "postgres", port=port) as server:
@@ -230,6 +235,7 @@ async def test_a_password_that_changes_and_is_set_again(database: store.Database
             await there.close()
 
 
+@pytest.mark.long
 async def test_a_server_without_logical_wal(database: store.Database, tmp_path: Path) -> None:
     with clusters.cluster(tmp_path / "postgres", wal_level="replica") as server:
         there = await asyncpg.connect(server.url())
