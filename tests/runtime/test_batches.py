@@ -23,12 +23,6 @@ from tests.runtime.running import (
     running,
 )
 
-
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 # --- how they fill
 
 

@@ -24,12 +24,6 @@ from tests.runtime.running import (
     seek,
 )
 
-
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 # --- failing batches
 
 

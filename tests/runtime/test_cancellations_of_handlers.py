@@ -7,6 +7,7 @@ A timeout of an old library may leave one, and code that cancels a job by its ta
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -24,24 +25,9 @@ pytestmark = pytest.mark.asyncio
 BACKLOG = [(f"k{number % 3}", number) for number in range(12)]
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-def declare(app: App, seen: Seen, kind: str) -> None:
-    """Declare a consumer of this kind. Its handler cancels its task with each third message, and returns or raises."""
-    options: dict[str, Any] = {"concurrency": 1, "backoff": 0}
-
-    def leave(number: int) -> None:
-        seen.note(number)
-        if number % 3 == 0:
-            own_task().cancel()
+def declare(app: App, kind: str, leave: Callable[[int], None]) -> None:
+    """Declare the consumer `ship` of this kind. Its handler calls `leave` with each message, and returns or raises."""
+    options: dict[str, Any] = {"name": "ship", "concurrency": 1, "backoff": 0}
 
     if kind == "plain":
 
@@ -54,6 +40,14 @@ def declare(app: App, seen: Seen, kind: str) -> None:
         @app.consumer("orders", **options, **({"timeout": "1h"} if kind == "timeout" else {}))
         async def ship_message(number: int, message: Message) -> None:
             leave(number)
+
+    elif kind == "waits":
+
+        @app.consumer("orders", **options)
+        async def ship_slowly(number: int) -> None:
+            leave(number)
+            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(0.001)
 
     elif kind == "raises":
 
@@ -94,7 +88,13 @@ async def test_a_cancellation_that_a_handler_leaves_reaches_nothing(
 ) -> None:
     await database.fetch("create table effects (number int)")
     await store.create_stream(database, "copies")
-    declare(app, seen, kind)
+
+    def leave(number: int) -> None:
+        seen.note(number)
+        if number % 3 == 0:
+            own_task().cancel()
+
+    declare(app, kind, leave)
     async with running(app):
         for part in (BACKLOG[:6], BACKLOG[6:]):  # the actor waits for more in between
             await app.publish_many("orders", part)
@@ -229,9 +229,11 @@ def leave_open() -> None:
     scope.cancel()
 
 
-def declare_leaving(app: App, seen: Seen, kind: str) -> None:
-    """Declare a consumer of this kind, whose handler leaves a cancelled scope open in the first attempt of message 3."""
-    options: dict[str, Any] = {"concurrency": 1, "backoff": 0}
+@pytest.mark.parametrize("kind", ["plain", "message", "timeout", "waits", "transactional", "batch", "key"])
+async def test_a_scope_that_a_handler_leaves_open_stops_no_consumer(
+    app: App, database: store.Database, seen: Seen, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await database.fetch("create table effects (number int)")
     left = []
 
     def leave(number: int) -> None:
@@ -240,47 +242,7 @@ def declare_leaving(app: App, seen: Seen, kind: str) -> None:
             left.append(number)
             leave_open()
 
-    if kind == "plain":
-
-        @app.consumer("orders", name="ship", **options)
-        async def ship(number: int) -> None:
-            leave(number)
-
-    elif kind in ("message", "timeout"):
-
-        @app.consumer("orders", name="ship", **options, **({"timeout": "1h"} if kind == "timeout" else {}))
-        async def ship_message(number: int, message: Message) -> None:
-            leave(number)
-
-    elif kind == "waits":
-
-        @app.consumer("orders", name="ship", **options)
-        async def ship_slowly(number: int) -> None:
-            leave(number)
-            await anyio.lowlevel.checkpoint()
-            await anyio.sleep(0.001)
-
-    elif kind == "transactional":
-
-        @app.consumer("orders", name="ship", **options, transactional=True)
-        async def ship_in_transaction(number: int, tx: Transaction) -> None:
-            await tx.execute("insert into effects values ($1)", number)
-            leave(number)
-
-    else:
-
-        @app.consumer("orders", name="ship", **options, batch=4, group_by_key=kind == "key")
-        async def ship_many(numbers: list[int]) -> None:
-            for number in numbers:
-                leave(number)
-
-
-@pytest.mark.parametrize("kind", ["plain", "message", "timeout", "waits", "transactional", "batch", "key"])
-async def test_a_scope_that_a_handler_leaves_open_stops_no_consumer(
-    app: App, database: store.Database, seen: Seen, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await database.fetch("create table effects (number int)")
-    declare_leaving(app, seen, kind)
+    declare(app, kind, leave)
     async with running(app):
         for part in (BACKLOG[:6], BACKLOG[6:]):
             await app.publish_many("orders", part)

@@ -37,16 +37,6 @@ def enter(number: int) -> str | None:
     return found
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
 def declare(app: App, seen: Seen, kind: str) -> None:
     """Declare a consumer of this kind, whose handler notes the tenant of before, and its own one after a while."""
     options: dict[str, Any] = {"concurrency": 2}

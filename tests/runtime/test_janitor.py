@@ -30,11 +30,6 @@ def app(dsn: str) -> App:
     return App(dsn)
 
 
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
 def consuming(app: App, seen: Seen) -> None:
     @app.consumer("orders")
     async def ship(message: Message) -> None:

@@ -12,11 +12,6 @@ from headrace import App, Batch, ConfigurationError, Message, Retry
 from tests.runtime.running import Gate, Seen, consumer, numbered, running
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 @pytest.mark.asyncio
 async def test_a_key_handler_gets_each_key_s_run_in_order(app: App) -> None:
     seen = Seen()

@@ -71,11 +71,6 @@ class Crashed:
         monkeypatch.setattr(store, "mark_started", mark_started)
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 @pytest.mark.asyncio
 async def test_suspects_are_marked_before_they_start_and_those_marked_before_run_one_at_a_time(
     app: App, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,8 @@
 """Isolation of calls that share a task: what your code leaves behind in one call is not there for the next.
 
-A task has one context, and no variable can be taken out of it. So handlers run in copies of their actor's context. A new
-copy per message would cost a quarter of a message that does nothing, so an executor takes a new one only when a handler
-has changed the last.
+A task has one context, and no variable can be taken out of it. So handlers run in copies of their actor's context. To run
+each message in a new one would take longer than all else that an executor does for a message that does nothing. So it takes
+a new one only when a handler has changed the last.
 
 A cancellation of the task that calls would reach whatever the task waits for next. A scope that is left open can't be
 closed by anyone else, so another task takes the place of that one, see `headrace.runtime.execution.actors`.

@@ -45,8 +45,8 @@ class Actors:
     Args:
         timed: whether handlers have a timeout.
         least: the number of actors allowed while consumers of higher priority go first.
-        begin: called first in each task of an actor.
         on_spoilt: called when another task takes the place of one in which your code has left a scope open.
+        begin: called first in each task of an actor.
 
     Attributes:
         rank: the consumer's priority rank, if priorities differ. It is notified whether lanes wait
@@ -59,8 +59,8 @@ class Actors:
     """
 
     def __init__(
-        self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int,
-        begin: Callable[[ActorSlot], None] | None = None, on_spoilt: Callable[[], None] = lambda: None,
+        self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int, on_spoilt: Callable[[], None],
+        begin: Callable[[ActorSlot], None] | None = None,
     ) -> None:  # fmt: skip
         self._work = work
         self._on_spoilt = on_spoilt
@@ -189,9 +189,10 @@ class Actors:
                         await undisturbed(self._wait_for_lane)
                         continue
                     done = await work(message, slot, self)
-                    if done is None or not slot.spoilt:
-                        slot.delivery = None
-                        following = None if done is None else self._lanes.next(done, self.onward)
+                    if done is not None and slot.spoilt:
+                        break
+                    slot.delivery = None
+                    following = None if done is None else self._lanes.next(done, self.onward)
         except asyncio.CancelledError:
             slot.spoilt = True
         except RuntimeError as error:

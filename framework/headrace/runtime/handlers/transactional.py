@@ -82,9 +82,7 @@ class Transactional:
             delivery.transaction = transaction
             began = self._clock()
             try:
-                result = await call(payload, delivery)
-                if (task := own_task()).cancelling():
-                    await absorb_cancellation(task)
+                result = await _returned(call, payload, delivery)
                 self._quick = self._clock() < began + QUICK
                 return await self._finish(transaction, delivery, result, begin_next=self._quick)
             finally:
@@ -92,9 +90,7 @@ class Transactional:
                 await transaction.end()
 
         async def publishing(payload: Any, delivery: Delivery) -> Any:
-            result = await call(payload, delivery)
-            if (task := own_task()).cancelling():
-                await absorb_cancellation(task)
+            result = await _returned(call, payload, delivery)
             if result is None or _refused(delivery, result):
                 return result
             if isinstance(result, StagedMessages):
@@ -186,6 +182,14 @@ class Transactional:
 def _done(delivery: Delivery) -> list[Message]:
     """The messages to ack."""
     return delivery.done if isinstance(delivery, Batch) else [] if delivery.settled else [delivery]
+
+
+async def _returned(call: Call, payload: Any, delivery: Delivery) -> Any:
+    """Call the handler. A cancellation that it has left must not reach the commit, and its stop must prevent that."""
+    result = await call(payload, delivery)
+    if (task := own_task()).cancelling():
+        await absorb_cancellation(task)
+    return result
 
 
 def _refused(delivery: Delivery, result: Any) -> bool:
