@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from headrace import store
-from headrace.model.outcomes import Failure
+from headrace.model.outcomes import Failure, Settlement
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
@@ -436,3 +436,45 @@ async def test_a_lease_call_that_finds_others_waiting_for_the_lock_returns_busy(
 
 OWNER = UUID(int=7)
 WAITING = "select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())"
+
+
+_CALLED = """
+select p.proname, f.calls from pg_stat_xact_user_functions as f join pg_proc as p on p.oid = f.funcid
+where p.prolang = (select oid from pg_language where lanname = 'sql')
+"""
+
+
+async def planned_anew(connection: Any, work: Awaitable[Any], found: set[str]) -> Any:
+    """Do the work in a transaction of the connection. Adds the functions in SQL that were called, which were not inlined."""
+    async with connection.transaction():
+        before = set(await connection.fetch(_CALLED))  # includes the counts that the session has not reported yet
+        result = await work
+        found.update(name for name, _ in set(await connection.fetch(_CALLED)) - before)
+    return result
+
+
+async def test_no_call_plans_a_function_anew(database: store.Database, declare: Declare, connect: Connect) -> None:
+    """Up to PostgreSQL 17, a function in SQL that is not inlined is planned at each of its calls, which costs more than
+    what it does."""
+    reader = await declare(max_ack_pending=1_000, max_deliver=2)
+    reader.executor = connection = await connect()
+    await connection.execute("set track_functions = 'all'")
+    found = set[str]()
+    call = partial(planned_anew, connection, found=found)
+    for _ in range(8):  # until the session has its plans
+        found.clear()
+        await call(publish(connection, *[f"k.{n}" for n in range(40)], "k.1", "k.2", "late"))
+        shares = await call(reader.lease(limit=43, shares=[20, 23]))  # the second messages of two keys wait
+        assert len(shares.seqs) == 41
+        await call(store.settle(connection, reader.id, Settlement(whole=shares.lease_ids or [])))
+        rest = await call(reader.lease(limit=40))
+        assert len(rest.seqs) == 2
+        await call(reader.nack(rest))
+        again = await call(reader.lease(limit=40))
+        await call(reader.ack_within(connection, again, again.seqs[0]))
+        await call(reader.reject(again, again.seqs[1]))
+        await call(publish(connection, "k.1"))
+        await call(reader.lease())
+        reader.clock.advance(600)  # its lease expires
+        await call(reader.ack_all(await call(reader.lease())))
+    assert found == set()

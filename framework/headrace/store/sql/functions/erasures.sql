@@ -18,9 +18,10 @@ $$;
 
 -- Whether a message was erased while it was leased. Then there is nothing to deliver again or to keep.
 create or replace function headrace_internal.is_erased(p_stream int, p_seq bigint) returns boolean
-language sql stable as $$
-    select exists (select from headrace_internal.erasures where stream_id = p_stream and seq = p_seq)
-$$;
+language plpgsql stable as $$
+begin
+    return exists (select from headrace_internal.erasures where stream_id = p_stream and seq = p_seq);
+end $$;
 
 -- Erase messages. Those of which there is nothing are left out. `erased`: the seqs of those that were erased now.
 -- `consumers`: the consumers that have something of any of these messages, for headrace_internal.forget_erased.

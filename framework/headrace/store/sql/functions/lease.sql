@@ -56,7 +56,8 @@ begin
         from bounds where first <= cardinality(p_seqs)
     ), leased as (
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
-            select p_consumer, lease_id, gen_random_uuid(), p_now, p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
+            -- An owner that no other lease has, since ids of leases are never used twice. A random one would cost more.
+            select p_consumer, lease_id, lpad(to_hex(lease_id), 32, '0')::uuid, p_now, p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
                    case when crashes is not null then seqs end
             from shares
     )

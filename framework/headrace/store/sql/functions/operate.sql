@@ -114,7 +114,7 @@ begin
 end $$;
 
 create or replace function headrace_internal.count_of(p_count bigint, p_noun text) returns text
-language sql immutable as $$
+language sql stable as $$
     select format('%s %s%s', p_count, p_noun, case when p_count <> 1 then 's' end)
 $$;
 

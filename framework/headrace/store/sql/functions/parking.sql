@@ -153,7 +153,8 @@ end $$;
 create or replace function headrace_internal.park_by_key(
     p_consumer int, p_seqs bigint[], p_hashes bigint[], p_floor bigint, p_ordered boolean, p_one_per_key boolean
 ) returns void
-language sql set enable_sort = off as $$
+language plpgsql set enable_sort = off as $$
+begin
     with waiting as materialized (
         select seq, hash, p_ordered and (
                    not p_one_per_key and (
@@ -166,15 +167,18 @@ language sql set enable_sort = off as $$
             select p_consumer, hash, seq from waiting where behind on conflict do nothing
     )
     insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, due_at)
-        select p_consumer, seq, hash, 0, '-infinity' from waiting where not behind on conflict do nothing
-$$;
+        select p_consumer, seq, hash, 0, '-infinity' from waiting where not behind on conflict do nothing;
+end $$;
 
 -- Park the first message of the tail of each of these keys, unless the key is blocked or has an earlier parked
 -- message.
 -- p_after: for each key, a seq up to which its tail has been read and emptied. The index holds dead rows there.
 -- Returns the lowest seq that was parked.
 create or replace function headrace_internal.promote_tails(p_consumer int, p_hashes bigint[], p_after bigint[], p_floor bigint) returns bigint
-language sql set enable_sort = off as $$
+language plpgsql set enable_sort = off as $$
+declare
+    v_lowest  bigint;
+begin
     with next as materialized (
         select k.hash, t.seq
         from (select hash, max(coalesce(after, 0)) as after from unnest(p_hashes, p_after) as k(hash, after) group by hash) as k
@@ -190,8 +194,9 @@ language sql set enable_sort = off as $$
         insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, due_at)
             select p_consumer, seq, hash, 0, '-infinity' from next on conflict do nothing
     )
-    select min(seq) from next
-$$;
+    select min(seq) into v_lowest from next;
+    return v_lowest;
+end $$;
 
 -- one_message_per_key: delete the parked messages of these keys that no longer have a row, because a newer message of
 -- the key replaced it.

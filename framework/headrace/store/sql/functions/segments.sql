@@ -36,14 +36,15 @@ end $$;
 -- Return the table from which to read the seqs from p_first to p_last. It is a single segment where that suffices,
 -- since a query on the parent is planned for every segment that it may touch.
 create or replace function headrace_internal.table_of_range(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns text
-language sql stable as $$
-    select coalesce(
+language plpgsql stable as $$
+begin
+    return coalesce(
         (select relation from (
             select relation, upper from headrace_internal.segments
             where stream_id = p_stream.id and lower <= p_first order by lower desc limit 1) as s
          where upper is null or upper > p_last),
-        p_stream.relation)
-$$;
+        p_stream.relation);
+end $$;
 
 -- Return SQL for the size of data and headers as they are delivered. The stored ones may be compressed. It is text,
 -- because a function would be parsed for inlining at each planning of a statement.

@@ -120,11 +120,12 @@ $$;
 
 -- Delete the acks of those of these leases that have ended.
 create or replace function headrace_internal.delete_ended_acks(p_consumer int, p_leases bigint[]) returns void
-language sql as $$
+language plpgsql as $$
+begin
     delete from headrace_internal.acks as a
     where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
-      and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
-$$;
+      and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id);
+end $$;
 
 -- Return the status of a transaction as pg_xact_status does, or null when the server has forgotten it. An id that the
 -- server has not assigned yet belonged to a transaction that a crash reverted, so it returns `aborted`. This raises

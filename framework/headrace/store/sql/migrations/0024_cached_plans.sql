@@ -1,0 +1,1 @@
+-- Functions that lease and settle calls use keep their plans up to PostgreSQL 17, too: see parking.sql. Only functions change.
