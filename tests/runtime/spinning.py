@@ -11,6 +11,7 @@ from tests.runtime import worker_functions
 app = App(streams=["orders"])
 app.consumer("orders", filter="spin", runner="process", concurrency=1)(worker_functions.spin)
 app.consumer("orders", filter="wait", runner="process", concurrency=1)(worker_functions.wait)
+app.consumer("orders", filter="start_another", runner="process", concurrency=1)(worker_functions.start_another)
 
 
 @app.lifespan

@@ -158,6 +158,22 @@ async def test_a_timeout_kills_a_busy_process_and_the_next_attempt_has_a_new_one
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("exits", [False, True], ids=["timeout", "exit"])
+async def test_what_a_handler_has_started_ends_with_its_process(app: App, notes: Path, exits: bool) -> None:
+    """Otherwise the program of the last attempt would work beside that of the next one."""
+    app.consumer("orders", runner="process", concurrency=1, timeout=None if exits else "300ms", max_deliver=1)(
+        worker_functions.start_another
+    )
+    async with running(app):
+        await app.publish("orders", "a", {"into": str(notes), "exits": exits})
+        await app.idle()
+        (letter,) = await dead_letters(app, "start_another")
+    assert ("exit code 3" if exits else "took longer than") in (letter.error or "")
+    (program,) = written(notes)
+    await eventually(lambda: as_async(lambda: gone(int(program))))
+
+
+@pytest.mark.asyncio
 async def test_the_end_of_a_drain_kills_a_busy_process_and_releases_its_message(app: App, notes: Path) -> None:
     app.consumer("orders", runner="process", concurrency=1, name="ship")(worker_functions.spin)
     async with app:
@@ -182,6 +198,16 @@ async def test_signals_to_the_whole_group_do_not_stop_a_process(app: App, notes:
         await app.publish("orders", "b", {"into": str(notes)})
         await eventually(lambda: waiting(app))
         assert not gone(int(pid))
+
+
+@pytest.mark.asyncio
+async def test_a_handler_in_a_process_may_end_processes_that_it_has_forked(app: App, notes: Path) -> None:
+    app.consumer("orders", runner="process", concurrency=1, timeout="10s", max_deliver=1)(worker_functions.fork)
+    async with running(app):
+        await app.publish("orders", "a", {"into": str(notes)})
+        await app.idle()
+        assert await dead_letters(app, "fork") == []
+    assert written(notes) == ["1 2"]
 
 
 def test_a_signal_to_the_whole_group_does_not_stop_a_process_that_is_about_to_start() -> None:
@@ -265,9 +291,11 @@ async def test_messages_that_a_handler_in_a_process_returns_are_published(app: A
     assert seen.notes == [42]
 
 
-def test_a_killed_worker_takes_its_busy_processes_with_it(dsn: str, notes: Path) -> None:
-    """After kill -9 no process is left that would continue, not even one with a handler that spins."""
-    worker = headrace_run(dsn, KEY="spin", NOTES=notes)
+@pytest.mark.parametrize("key", ["spin", "start_another"])
+def test_a_killed_worker_takes_its_busy_processes_with_it(dsn: str, notes: Path, key: str) -> None:
+    """After kill -9 no process is left that would continue, not even one with a handler that spins, nor a program that a
+    handler has started."""
+    worker = headrace_run(dsn, KEY=key, NOTES=notes)
     try:
         (pid,) = anyio.run(lines, notes, 1)
     finally:

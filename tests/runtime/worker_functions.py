@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
 import threading
+import time
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -94,6 +97,22 @@ def spin(order: dict[str, Any]) -> None:
     if not order.get("once") or len(Path(order["into"]).read_text().splitlines()) == 1:
         while True:
             pass
+
+
+def fork(order: dict[str, Any]) -> None:
+    """Work with a pool of forked processes. One of them is still busy when they are terminated."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.apply_async(time.sleep, [600])
+        write(order["into"], *pool.map(abs, [-1, 2]))
+
+
+def start_another(order: dict[str, Any]) -> None:
+    """Start a program that runs for ever, and wait for it, or exit."""
+    program = subprocess.Popen(["sleep", "infinity"])
+    write(order["into"], program.pid)
+    if order.get("exits"):
+        os._exit(3)
+    program.wait()
 
 
 def wait(order: dict[str, Any]) -> None:

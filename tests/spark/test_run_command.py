@@ -5,11 +5,13 @@ what they report.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,6 +113,21 @@ async def test_pipelines_report_what_they_did_or_why_not_in_a_sentence(
     ):
         assert here(*words) == code
         assert sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the program runs in a thread
+def test_a_program_may_end_processes_that_it_has_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "stop", lambda: None)
+
+    def fork() -> int | None:
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        process.start()
+        process.terminate()
+        process.join(20)
+        process.kill()
+        return process.exitcode
+
+    assert until_stopped(fork) == -signal.SIGTERM
 
 
 def test_a_signal_ends_a_program_whatever_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

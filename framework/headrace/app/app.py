@@ -37,6 +37,7 @@ from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.pipeline.timings import Timings
+from headrace.runtime.stop_signals import stop_signals
 from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.telemetry import Telemetry
@@ -343,7 +344,7 @@ class App(Declared, Publishing):
                 self._service.scheduled()
 
     async def _handle_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals_received:
+        with stop_signals() as signals_received:
             count = 0
             async for number in signals_received:
                 count += 1

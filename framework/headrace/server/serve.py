@@ -17,6 +17,7 @@ import anyio.abc
 
 from headrace.app.app import App
 from headrace.model.log import Log
+from headrace.runtime.stop_signals import stop_signals
 from headrace.server.asgi import Server
 from headrace.server.transport.listener import Listener
 from headrace.server.transport.tls import Certificate
@@ -124,7 +125,7 @@ class ServerRunner:
         self._stopping.set()
 
     async def _handle_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        with stop_signals() as received:
             async for number in received:
                 name = signal.Signals(number).name
                 if self._stopping.is_set():

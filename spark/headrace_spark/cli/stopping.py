@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headrace.model.log import Log
+from headrace.runtime.stop_signals import STOP_SIGNALS, handled_here
 from headrace_spark.session import is_connect, stop
 from headrace_spark.session.gateway import kill_all
 
@@ -109,12 +110,13 @@ def _signals(wake: threading.Event) -> Iterator[list[int]]:
             kill_all()
         wake.set()
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield numbers
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with handled_here():
+        previous = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+        try:
+            yield numbers
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 def _stop(program: _Program[T], numbers: list[int]) -> None:

@@ -31,6 +31,7 @@ from headrace.cli.processes.children import (
 )
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
+from headrace.runtime.stop_signals import stop_signals
 
 log = Log("headrace")
 
@@ -140,7 +141,7 @@ class Reloader:
             self._changed.set()
 
     async def _forward_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with stop_signals() as signals:
             count = 0
             async for received in signals:
                 count += 1

@@ -30,6 +30,7 @@ from headrace.cli.processes.children import (
 )
 from headrace.cli.processes.ready_file import ReadyFile, all_fresh, child_ready_file
 from headrace.model.log import Log
+from headrace.runtime.stop_signals import stop_signals
 
 log = Log("headrace")
 
@@ -158,7 +159,7 @@ class Supervisor:
         self._exit_code = self._exit_code or shell_exit_code(code)
 
     async def _forward_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with stop_signals() as signals:
             async for received in signals:
                 self._signals += 1
                 log_stop(self._signals, received, len(self._processes))

@@ -13,6 +13,7 @@ forked, with the standard library's `multiprocessing`, which also brings the mai
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -27,7 +28,6 @@ import anyio.to_thread
 from headrace.model.clock import Clock
 from headrace.model.handling import Handling
 from headrace.runtime.handlers.worker_protocol import (
-    LEFT_ALONE,
     Place,
     ProcessFailed,
     opened,
@@ -37,6 +37,7 @@ from headrace.runtime.handlers.worker_protocol import (
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, current_slot
+from headrace.runtime.stop_signals import STOP_SIGNALS
 
 STARTING = 60.0
 """Time limit in seconds for a process to start and to import the handler."""
@@ -61,7 +62,7 @@ class Worker:
         resource_tracker.ensure_running()  # otherwise it starts below and unblocks the signals
         # The signals are blocked until the process can handle them. The mask is of this thread
         # only.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_ALONE)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self._process.start()
         finally:
@@ -89,6 +90,7 @@ class Worker:
             return self._connection.recv_bytes()
         except (EOFError, OSError):
             self._connection.close()
+            self.kill()  # what it has started
             self._process.join()
             raise self._death_message() from None
 
@@ -108,7 +110,10 @@ class Worker:
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """Kill the process now, whatever it does. A thread that waits for its answer gets `ProcessFailed`."""
+        """Kill the process now, whatever it does, and what it has started. A thread that waits for its answer gets
+        `ProcessFailed`."""
+        with suppress(ProcessLookupError, PermissionError):  # it has no group yet, or has ended
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()
 
     def end(self) -> None:
@@ -118,7 +123,7 @@ class Worker:
             self._in_use.release()
         self._process.join(LEAVING)
         if self._process.exitcode is None:
-            self._process.kill()
+            self.kill()
             self._process.join()
 
 

@@ -29,10 +29,7 @@ from headrace.model.outcomes import Reject, Retry
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
-
-LEFT_ALONE = (signal.SIGINT, signal.SIGTERM)
-"""Signals that reach a whole process group, from a terminal or a service manager. The parent drains
-then, and its workers must live until it is done."""
+from headrace.runtime.stop_signals import STOP_SIGNALS, handled_here, leave_alone
 
 
 class ProcessFailed(HeadraceError):
@@ -135,11 +132,18 @@ def opened(answer: bytes, delivery: Message | Batch) -> Any:
 
 def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
     """Run a worker process: find the handler, report whether that succeeded, and run errands until the
-    parent closes the pipe."""
-    for number in LEFT_ALONE:  # not ignored: programs that a handler starts would inherit that
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_ALONE)
-    threading.Thread(target=_die_with_the_parent, daemon=True).start()
+    parent closes the pipe. It leaves the stop signals alone, since the parent drains then, and its workers must live
+    until it is done."""
+    os.setpgid(0, 0)  # what a handler starts is killed with it
+    with handled_here():
+        for number in STOP_SIGNALS:
+            signal.signal(number, leave_alone)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        threading.Thread(target=_die_with_the_parent, daemon=True).start()
+        _serve(parent, place, batch)
+
+
+def _serve(parent: connection.Connection, place: Place, batch: bool) -> None:
     try:
         handler = Handler(place.find(), batch=batch)
     except BaseException as error:  # such as SystemExit from the import of its module
@@ -156,12 +160,12 @@ def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
 
 
 def _die_with_the_parent() -> None:
-    """Exit when the parent has died. A killed parent can't stop its workers, and another process
-    repeats their work."""
+    """Exit when the parent has died, with what the handler has started. A killed parent can't stop its workers, and
+    another process repeats their work."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _answer(handler: Handler, request: Request) -> bytes:
