@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -147,6 +148,42 @@ def test_messages_that_could_not_be_printed_are_not_acked(orders: Operator, comm
     assert process.stderr.read() == b""
     process.stderr.close()
     assert orders.json("consumer", "info", "ship")["num_ack_pending"] == 500
+
+
+CLOSED_SERVICE = """
+from headrace import App
+
+app = App(streams=["orders"])
+
+@app.consumer("orders")
+async def ship(number: int) -> None:
+    print("shipping")
+    with open("pipe", "w") as pipe:
+        print("shipped", number, file=pipe)
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_service_works_with_closed_standard_streams(
+    operator: Operator, commands: Commands, tmp_path: Path, closed: str
+) -> None:
+    """The event loop ended the process when a socket had the number of a standard stream."""
+    (tmp_path / "service.py").write_text(CLOSED_SERVICE)
+    os.mkfifo(tmp_path / "pipe")
+    operator.call("stream", "add", "orders")
+    operator.call("stream", "send", "orders", "a", "7")
+    words = [*_HEADRACE, "run", "service:app", "--database", operator.dsn]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+    process = subprocess.Popen(
+        shell + words, cwd=tmp_path, env=commands.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert (tmp_path / "pipe").read_text() == "shipped 7\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_output_that_cannot_hold_a_character_writes_it_out(orders: Operator, commands: Commands) -> None:

@@ -118,6 +118,14 @@ async def test_a_nul_in_a_string_is_refused_by_the_database_too(
         await store.publish(database, "orders", "a", data)
 
 
+async def test_data_that_is_nested_too_deeply_is_refused_in_a_sentence(
+    database: store.Database, declare: Declare
+) -> None:
+    await declare()
+    with pytest.raises(InvalidData, match="nested too deeply"):
+        await store.publish(database, "orders", "a", "[" * 100_000 + "]" * 100_000)
+
+
 async def test_an_escaped_backslash_before_u0000_is_no_nul(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await store.publish(database, "orders", "a", r'"\\u0000 \\\\u0000"')

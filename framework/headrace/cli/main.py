@@ -23,8 +23,19 @@ from headrace.model.text.printing import printable, printable_lines
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. It runs a command and exits with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_streams()
     _escape_unencodable_output()
     sys.exit(call(words))
+
+
+def _open_standard_streams() -> None:
+    """Open the standard streams that were closed, as by `<&-`. Otherwise a socket would get the number of one, and what is
+    meant for the stream, or the event loop would end the process."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            lowest = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(lowest, True)
+            setattr(sys, name, open(lowest, mode))  # noqa: SIM115  # until the end of the process
 
 
 def _escape_unencodable_output() -> None:

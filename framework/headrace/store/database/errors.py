@@ -179,6 +179,10 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return _deleted_meanwhile(error)
         case "22021" if "0x00" in str(error):
             return InvalidData("A text has a NUL character, which Postgres can't store. Leave it out.")
+        case "54001":
+            return InvalidData(f"The data is nested too deeply for Postgres: {first_line(error)}.").with_public(
+                "The data is nested too deeply."
+            )
         case "22P02" | "22P05" | "22021":
             return InvalidData(f"The data is not JSON that Postgres can store: {first_line(error)}.").with_public(
                 _INVALID_VALUES.get(state, _INVALID_JSON)
