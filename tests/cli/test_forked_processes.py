@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.cli.conftest import Headrace
-from tests.cli.processes import Commands, Running
+from tests.cli.processes import PATIENCE, Commands, Running
 
 SERVICE = """
 import multiprocessing
@@ -94,3 +96,31 @@ def test_ctrl_c_in_a_terminal_lets_a_handler_finish_that_has_forked(
     running.line("pool 2")
     assert running.end() == 0
     assert not any("stopping at once" in line for line in running.lines)
+
+
+OTHER_SESSIONS = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+
+def test_a_killed_service_leaves_no_session_while_processes_that_it_has_forked_live(
+    running: Running, publish: Callable[..., None], dsn: str, tmp_path: Path
+) -> None:
+    """They had its sockets, so the server did not notice its death."""
+    publish("pool", until="go")
+    forked = [int(pid) for pid in running.line("forked").split()[1:]]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def others() -> int:
+            row = connection.execute(OTHER_SESSIONS).fetchone()
+            assert row is not None
+            return int(row[0])
+
+        assert others() > 0
+        running.send(signal.SIGKILL)
+        try:
+            end = time.monotonic() + PATIENCE
+            while others():
+                assert time.monotonic() < end, "its sessions live on"
+            for pid in forked:
+                os.kill(pid, 0)  # raises if it has ended
+        finally:
+            (tmp_path / "go").touch()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncpg
 
+from headrace.store.connections.forks import give_up_in_children
 from headrace.store.connections.keepalive import keep_alive
 from headrace.store.connections.sessions import RESTORE, changes_session, drops_statements
 from headrace.store.connections.statements import ONE_PACKET, bound, for_grants
@@ -109,11 +110,17 @@ class Connection(Plain):
         self.counters, self.detector, self.granted = counters, detector, granted
         self.opened_at = self._loop.time()
         keep_alive(self.socket)
+        give_up_in_children(self)
 
     @property
     def socket(self) -> Any:
         """Its socket, or None if it is closed."""
         return self._transport.get_extra_info("socket")
+
+    @property
+    def descriptor(self) -> int | None:
+        """The number of its socket, None if that is closed."""
+        return None if self.is_closed() or self._transport.is_closing() else int(self.socket.fileno())
 
     @property
     def address(self) -> object:

@@ -25,6 +25,7 @@ from headrace.sources.postgres.connection.untrusted import (
     explicit,
 )
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
+from headrace.store.connections.forks import give_up_in_children
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
@@ -70,9 +71,15 @@ class SourceConnection:
         self._socket = conn.socket
         self._query_lock = anyio.Lock()
         self._is_open = True
+        give_up_in_children(self)
         self.label = label
         self.version = conn.server_version
         self.server_encoding = (conn.parameter_status(b"server_encoding") or b"UTF8").decode()
+
+    @property
+    def descriptor(self) -> int | None:
+        """The number of its socket, None if that is closed."""
+        return self._socket if self._is_open and self._conn.status == _CONNECTION_OK else None
 
     @classmethod
     async def connect(
