@@ -210,6 +210,20 @@ async def test_a_handler_in_a_process_may_end_processes_that_it_has_forked(app: 
     assert written(notes) == ["1 2"]
 
 
+@pytest.mark.asyncio
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="elsewhere the forked process is waited for, too")
+async def test_the_death_of_a_process_is_noticed_while_one_lives_that_it_has_forked(app: App, notes: Path) -> None:
+    app.consumer("orders", runner="process", concurrency=1, max_deliver=1)(worker_functions.fork_and_die)
+    async with running(app):
+        await app.publish("orders", "a", {"into": str(notes)})
+        try:
+            await app.idle()
+            (letter,) = await dead_letters(app, "fork_and_die")
+        finally:
+            os.kill(int(written(notes)[0]), signal.SIGKILL)
+    assert letter.error == "ProcessFailed: The handler's process was killed by SIGKILL."
+
+
 def test_a_signal_to_the_whole_group_does_not_stop_a_process_that_is_about_to_start() -> None:
     worker = Worker(Place("tests.runtime.worker_functions", "add"), batch=False)
     worker.start()

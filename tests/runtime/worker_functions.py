@@ -106,6 +106,15 @@ def fork(order: dict[str, Any]) -> None:
         write(order["into"], *pool.map(abs, [-1, 2]))
 
 
+def fork_and_die(order: dict[str, Any]) -> None:
+    """Be killed while a forked process lives, which has the ends of this one's pipes."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[600])
+    process.start()
+    write(order["into"], process.pid)
+    os.setpgid(process.pid or 0, 0)  # so that it is not killed with its parent
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def start_another(order: dict[str, Any]) -> None:
     """Start a program that runs for ever, and wait for it, or exit."""
     program = subprocess.Popen(["sleep", "infinity"])

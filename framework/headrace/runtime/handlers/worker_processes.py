@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing import resource_tracker
+from multiprocessing import connection, resource_tracker
 from typing import Any, TypeVar
 
 import anyio
@@ -30,6 +30,7 @@ from headrace.model.handling import Handling
 from headrace.runtime.handlers.worker_protocol import (
     Place,
     ProcessFailed,
+    end_of,
     opened,
     request,
     serve,
@@ -68,11 +69,12 @@ class Worker:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._theirs.close()
+        self._end = end_of(self._process)
 
     def ready(self) -> None:
         """Wait until the process has found the handler. Raises `ProcessFailed`."""
         with self._in_use:
-            late = not self._connection.poll(STARTING)
+            late = not connection.wait([self._connection, self._end], STARTING)
             problem = f"it was not ready after {STARTING:g} s" if late else self._receive().decode()
         if problem:
             self.end()
@@ -87,12 +89,14 @@ class Worker:
 
     def _receive(self) -> bytes:
         try:
-            return self._connection.recv_bytes()
+            if self._connection in connection.wait([self._connection, self._end]):
+                return self._connection.recv_bytes()
         except (EOFError, OSError):
-            self._connection.close()
-            self.kill()  # what it has started
-            self._process.join()
-            raise self._death_message() from None
+            pass
+        self._connection.close()
+        self.kill()  # what it has started
+        self._process.join()
+        raise self._death_message()
 
     def _death_message(self) -> ProcessFailed:
         code = self._process.exitcode or 0
@@ -113,7 +117,8 @@ class Worker:
         """Kill the process now, whatever it does, and what it has started. A thread that waits for its answer gets
         `ProcessFailed`."""
         with suppress(ProcessLookupError, PermissionError):  # it has no group yet, or has ended
-            os.killpg(self.pid, signal.SIGKILL)
+            if self.pid:
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()
 
     def end(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Hashable
 from contextvars import copy_context
 from functools import reduce
 from multiprocessing import connection, parent_process
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -127,6 +127,24 @@ def opened(answer: bytes, delivery: Message | Batch) -> Any:
     return found.result
 
 
+class Identified(Protocol):
+    """A process of `multiprocessing`."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def sentinel(self) -> int: ...
+
+
+def end_of(process: Identified) -> Any:
+    """Return what `multiprocessing.connection.wait` waits for until a process has ended. The sentinel of the process waits
+    for those that it has forked, too, which inherit the other end."""
+    try:
+        return connection.Connection(os.pidfd_open(process.pid or 0), writable=False)  # which closes it in the end
+    except (AttributeError, OSError):  # not on Linux, or an old one
+        return process.sentinel
+
+
 # --- in the worker process
 
 
@@ -164,7 +182,7 @@ def _die_with_the_parent() -> None:
     another process repeats their work."""
     parent = parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    connection.wait([end_of(parent)])
     os.killpg(0, signal.SIGKILL)
 
 
