@@ -39,6 +39,15 @@ class Work(Protocol):
         timeout it returns the message that was stopped. What follows it needs a fresh scope."""
 
 
+class _Place:
+    """The place of one actor, which is taken until it leaves."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken = True
+
+
 class Actors:
     """A pool of actors for one consumer.
 
@@ -115,7 +124,7 @@ class Actors:
         self.target = min(self.wanted, self._least) if self.held else self.wanted
         for _ in range(self.target - self.count):
             self.count += 1
-            self._group.start_soon(self._actor)
+            self._group.start_soon(self._actor, _Place())
         self.onward = self.count <= self.target
         for _ in range(self.count - self.target):
             self._wake_one()
@@ -162,18 +171,25 @@ class Actors:
                 woken.set_result(None)
                 return
 
-    async def _actor(self) -> None:
+    async def _actor(self, place: _Place) -> None:
         """Be an actor until it is surplus. It works in a task of its own, and in another one when that is spoilt."""
         try:
             ended = False
             while not ended:
                 whole = anyio.CancelScope()
-                ended = await joined(asyncio.create_task(self._work_in(whole), name="headrace actor"), whole)
+                ended = await joined(asyncio.create_task(self._work_in(whole, place), name="headrace actor"), whole)
         finally:
+            self._leave(place)
+
+    def _leave(self, place: _Place) -> None:
+        """Count one actor less, whose place it was. A surplus actor leaves at once, while no other runs. Otherwise all that
+        are done in the meantime would find themselves surplus, too."""
+        if place.taken:
+            place.taken = False
             self.count -= 1
             self.onward = self.count <= self.target
 
-    async def _work_in(self, whole: anyio.CancelScope) -> bool:
+    async def _work_in(self, whole: anyio.CancelScope, place: _Place) -> bool:
         """Work until the actor is surplus. Returns False if the task is spoilt before."""
         slot = ActorSlot(whole)
         current_slot.set(slot)
@@ -200,6 +216,7 @@ class Actors:
                 raise
             slot.spoilt = True
         if whole.cancel_called or not slot.spoilt:
+            self._leave(place)
             return True
         self._on_spoilt()
         if isinstance(slot.delivery, Message):  # its lane has others, which another task may work on
