@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.signal import Signal
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.messages.message import Message
+from tests.runtime.running import Gate
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,27 +35,16 @@ class Ready:
         """There is none, since each lane has one message."""
 
 
-class Gate:
-    """Work that is done when the gate opens, all of it in one turn of the event loop."""
+class Waiting:
+    """Work that is done when its gate opens, all of it in one turn of the event loop."""
 
     unit = 1
 
     def __init__(self) -> None:
-        self.open = anyio.Event()
-        self.begun = 0
+        self.gate = Gate()
 
     async def run(self, *_: Any) -> None:
-        self.begun += 1
-        await self.open.wait()
-
-
-async def until(question: Any) -> None:
-    """Let the others run until the answer is true."""
-    for _ in range(1000):
-        if question():
-            return
-        await anyio.lowlevel.checkpoint()
-    raise AssertionError("it never came to that")
+        await self.gate.wait()
 
 
 @pytest.mark.parametrize("timed", [False, True])
@@ -63,15 +53,15 @@ async def test_actors_that_are_done_at_the_same_time_do_not_all_leave_when_one_i
     before: int, after: int, timed: bool
 ) -> None:
     """They did, and then none was left until the number was changed again."""
-    lanes, work = Ready(3 * before), Gate()
+    lanes, work = Ready(3 * before), Waiting()
     actors = Actors(
         cast("Work", work), cast("Lanes[Message]", lanes), timed=timed, least=1, on_spoilt=lambda: pytest.fail("spoilt")
     )
     async with anyio.create_task_group() as group:
         group.start_soon(actors.run, before)
-        await until(lambda: work.begun == before)
+        await work.gate.until(before)
         actors.resize(after)
-        work.open.set()
+        work.gate.open()
         await until(lambda: not lanes.left)
         await until(lambda: actors.busy == 0)
         assert actors.count == after

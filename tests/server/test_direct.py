@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from headrace.server.options import Options
 from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.listener import Address, Listener
 from tests.server.raw import Client, connected, request
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -97,13 +98,6 @@ async def received(client: Client, ask: bytes = RECEIVE) -> dict[str, str]:
     """Receive messages. Returns their ack ids by their keys."""
     data = msgspec.json.decode((await client.ask(ask)).body)["data"]
     return {one["message"]["key"]: one["ack_id"] for one in data}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop go on until a condition is met."""
-    async with asyncio.timeout(20):
-        for _ in iter(condition, True):
-            await asyncio.sleep(0)
 
 
 @asynccontextmanager

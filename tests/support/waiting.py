@@ -1,9 +1,9 @@
-"""Wait for an event in the database, without sleeping."""
+"""Wait for something in this process or in the database, without sleeping."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -12,6 +12,13 @@ T = TypeVar("T")
 async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start work that will have to wait for a lock. See `until_blocked`."""
     return asyncio.create_task(work)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the event loop go on until a condition is met."""
+    async with asyncio.timeout(20):
+        for _ in iter(condition, True):
+            await asyncio.sleep(0)
 
 
 async def until_blocked(observer: Any, by: Any, *, timeout: float = 10, statement: str = "") -> int:

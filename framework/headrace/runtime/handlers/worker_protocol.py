@@ -18,7 +18,8 @@ from collections.abc import Hashable
 from contextvars import copy_context
 from functools import reduce
 from multiprocessing import connection, parent_process
-from typing import Any, NoReturn, Protocol
+from multiprocessing.process import BaseProcess
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -127,16 +128,7 @@ def opened(answer: bytes, delivery: Message | Batch) -> Any:
     return found.result
 
 
-class Identified(Protocol):
-    """A process of `multiprocessing`."""
-
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def sentinel(self) -> int: ...
-
-
-def end_of(process: Identified) -> Any:
+def end_of(process: BaseProcess) -> Any:
     """Return what `multiprocessing.connection.wait` waits for until a process has ended. The sentinel of the process waits
     for those that it has forked, too, which inherit the other end."""
     try:

@@ -1,1 +1,2 @@
--- Functions that lease and settle calls use keep their plans up to PostgreSQL 17, too: see parking.sql. Only functions change.
+-- Functions that lease and settle calls use are in PL/pgSQL, so that they keep their plans up to PostgreSQL 17, too. Only
+-- functions change.
