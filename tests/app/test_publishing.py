@@ -135,6 +135,7 @@ BAD_KEYS: list[tuple[Any, str]] = [
     ("\ud800", r"The key '\ud800' holds half of a surrogate pair"),
     ("k" * 1025, "is longer than 1024 bytes"),
     (7, "A key is a string such as 'orders.us.42', not int"),
+    (None, "A key is a string such as 'orders.us.42', not NoneType"),
 ]
 
 
@@ -151,6 +152,13 @@ async def test_a_bad_key_is_named_exactly(app: App, dsn: str, own: bool) -> None
                 await app.publish_many("orders", [("good", 1), (key, 2), ("bad..too", 3)], tx=given)
             assert said in str(caught.value)
         assert await stored(app) == []
+        for _ in range(2):
+            await app.publish_many("orders", [("good", 1)] * 20, tx=given)
+        for key, said in BAD_KEYS:  # by the function of the stream, and checked together
+            with pytest.raises(InvalidKey) as caught:
+                await app.publish_many("orders", [("good", 1)] * 20 + [(key, 2)], tx=given)
+            assert said in str(caught.value)
+        assert len(await stored(app)) == 40
 
 
 @pytest.mark.asyncio

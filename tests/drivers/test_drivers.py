@@ -153,6 +153,16 @@ async def test_errors_are_as_everywhere(
 
 @pytest.mark.asyncio
 @each_driver
+async def test_many_messages_one_without_a_key_are_refused_as_everywhere(app: App, dsn: str, opened: Open) -> None:
+    nothing: Any = None
+    async with opened(dsn) as (connection, _, rollback):
+        with pytest.raises(InvalidKey, match="not NoneType"):
+            await app.publish_many("orders", [("a", 1), (nothing, 2)], tx=connection)
+        await rollback()
+
+
+@pytest.mark.asyncio
+@each_driver
 async def test_an_ack_commits_with_the_rest_or_not_at_all(app: App, dsn: str, opened: Open) -> None:
     attempts = Seen()
 

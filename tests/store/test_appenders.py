@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headrace import store
-from headrace.model.errors import InvalidInput, InvalidKey, StoreError, StreamFull, UnknownStream
+from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, StreamFull, UnknownStream
 from headrace.model.specs import StreamSpec
-from headrace.store.messages.publish import MAX_DIRECT
+from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
 from tests.conftest import Declare
 from tests.support.readers import publish
 
 pytestmark = pytest.mark.asyncio
 
+ALL = ["orders.publish", "orders.publish_checked", "orders.publish_one"]
 APPENDERS = """
     select p.proname from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
     where n.nspname = 'headrace_streams' and p.proname like '%.publish%' order by p.proname
@@ -30,17 +31,17 @@ async def drop_appenders(database: store.Database) -> None:
 
 async def test_a_stream_has_appenders_until_it_is_deleted(database: store.Database, declare: Declare) -> None:
     await declare()
-    assert await appenders(database) == ["orders.publish", "orders.publish_one"]
+    assert await appenders(database) == ALL
     await store.delete_stream(database, "orders", force=True)
     assert await appenders(database) == []
     await store.create_stream(database, "orders")
     assert await store.publish(database, "orders", "a", "1") == 1
-    assert await appenders(database) == ["orders.publish", "orders.publish_one"]
+    assert await appenders(database) == ALL
 
 
 async def test_a_stream_with_one_message_per_key_has_its_own(database: store.Database) -> None:
     await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True, dedupe=True))
-    assert await appenders(database) == ["latest.publish", "latest.publish_one"]
+    assert await appenders(database) == [name.replace("orders", "latest") for name in ALL]
     for seq in (1, 1):  # by the function for all streams, and then by that of the stream, which finds it unchanged
         assert await store.publish(database, "latest", "a", "1") == seq
     assert await store.publish(database, "latest", "a", "2") == 2
@@ -74,7 +75,7 @@ async def test_appenders_that_were_dropped_or_changed_are_made_again(
     """)
     await database.fetch('drop function headrace_streams."orders.publish_one"')
     assert await store.migrate(database, reinstall=True) == ["installed the server functions"]
-    assert await appenders(database) == ["orders.publish", "orders.publish_one"]
+    assert await appenders(database) == ALL
     await publish(database, "a", "b")
     assert await database.fetchval('select count(*) from headrace_streams."orders"') == 2
 
@@ -154,7 +155,7 @@ async def test_checks_of_messages_hold_in_appenders(database: store.Database, de
     for headers in ("[]", "1"):
         with pytest.raises(InvalidInput):
             await store.publish_many(database, "orders", keys, data, [headers, *[None] * (count - 1)])
-    with pytest.raises(StoreError, match="not-null"):
+    with pytest.raises(InvalidData, match="no data"):
         await database.fetch(
             """select headrace_streams."orders.publish"($1, $2::text[]::json[], null)""", keys, data[1:]
         )
@@ -208,11 +209,13 @@ async def test_a_full_stream_refuses_what_is_published_directly(database: store.
 async def test_the_functions_of_few_streams_are_called_directly(database: store.Database) -> None:
     for number in range(4):
         await store.create_stream(database, f"s{number}")
-    database.direct_statements.update({f"other{number}": ("", "") for number in range(MAX_DIRECT - 2)})
+    database.direct_statements.update(
+        {f"other{number}": DirectStatements.of(f"other{number}") for number in range(MAX_STREAMS - 2)}
+    )
     for number in range(4):
         for seq in (1, 2):
             assert await store.publish(database, f"s{number}", "a", "1") == seq
-        assert len(database.direct_statements) <= MAX_DIRECT
+        assert len(database.direct_statements) <= MAX_STREAMS
     assert list(database.direct_statements) == ["s2", "s3"]
 
 

@@ -15,6 +15,7 @@ from headrace import store
 from headrace.model.errors import HeadraceError, InvalidData, InvalidKey
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
+from headrace.store.database.direct_statements import LARGE, DirectStatements, keeps_rules
 from tests.conftest import Connect, Declare
 from tests.store.test_dump_and_restore import Restore, restore
 from tests.support.old_checks import checks, give_old_checks
@@ -316,6 +317,90 @@ async def test_usual_messages_are_checked_together(database: store.Database) -> 
         assert (await connection.fetchrow(TOGETHER, *messages))[1]
         assert (await connection.fetchrow(TOGETHER, messages[0], messages[1], None))[1]
         assert not (await connection.fetchrow(TOGETHER, ["a"] * 20, ['"' + "x" * 250_000 + '"'] * 20, None))[1]
+
+
+# --- messages that the caller has checked
+
+
+async def test_messages_that_a_process_has_checked_are_those_that_pass_one_by_one(database: store.Database) -> None:
+    draw = random.Random(2)
+    keys = (*KEYS, *(f"a{chr(code)}b" for code in (*range(1, 0x180), 0x1680, 0x2003, 0x2028, 0x3000, 0xFEFF)))
+    passed = set[tuple[str, str, str | None]]()
+    async with session(database) as connection:
+        for _ in range(3000):
+            batch = [
+                (
+                    draw.choice(keys),
+                    draw.choice(DATA[4:] if draw.random() < 0.8 else DATA),
+                    draw.choice(HEADERS[:3] if draw.random() < 0.8 else HEADERS),
+                )
+                for _ in range(draw.randint(1, 2))
+            ]
+            if keeps_rules(*(list(column) for column in zip(*batch, strict=True))):
+                passed.update(batch)
+        assert len({key for key, _, _ in passed}) > 80
+        for message in passed:
+            assert await connection.fetchval(ALONE, *message)
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+async def test_usual_messages_are_published_as_checked(database: store.Database, declare: Declare, size: int) -> None:
+    reader = await declare()
+    text = f'{{"text": "{"x" * size}\\n"}}'
+    batch = (["orders.us.42", "A-b_c:d/7@x"] * 10, [text, "null"] * 10, [None, '{"a": "b"}'] * 10)
+    assert DirectStatements.of("orders").for_many(*batch).count(".publish_checked") == 1
+    for _ in range(3):
+        assert await store.publish_many(database, "orders", *batch) == 20
+    leased = await reader.lease(limit=60)
+    assert (leased.keys, leased.data, leased.headers) == tuple(3 * column for column in batch)
+
+
+async def test_a_role_with_all_rights_given_by_hand_can_not_call_its_messages_checked(
+    database: store.Database, login: Login
+) -> None:
+    role = user(app := await login())
+    secret = await database.fetchval("select secret from headrace_internal.check_secret")
+    for statement in (
+        f"grant usage on schema headrace, headrace_internal, headrace_streams to {role}",
+        f"grant select on all tables in schema headrace_internal to {role}",
+        f"grant insert, select on all tables in schema headrace_streams to {role}",
+    ):
+        await database.fetch(statement)
+    checked = """select headrace_streams."orders.publish_checked"($1, $2::text[]::json[], $3::text[]::json[])"""
+    async with session(app) as connection:
+        await connection.execute(f"set headrace.checked = '{secret}'")
+        for key, data, headers, *_ in RULES.values():
+            with pytest.raises(asyncpg.CheckViolationError):
+                await connection.fetchval(checked, ["k"] * 20 + [key], ["1"] * 20 + [data], [None] * 20 + [headers])
+        assert await connection.fetchval(checked, ["k"], ["1"], None) == 1
+    assert await database.fetchval(COUNT) == 1
+
+
+async def test_rows_are_checked_again_after_those_that_a_process_has_checked(
+    database: store.Database, declare: Declare
+) -> None:
+    await declare()
+    async with database.transaction() as connection:
+        await connection.fetchval(
+            """select headrace_streams."orders.publish_checked"(array['a'], array['1'::json], null)"""
+        )
+        assert await connection.fetchval("select current_setting('headrace.checked', true)") == ""
+        with pytest.raises(asyncpg.CheckViolationError):
+            async with connection.transaction():
+                await connection.execute("insert into headrace_streams.orders (key, data) values ('a b', '1')")
+
+
+@pytest.mark.long
+async def test_a_message_that_is_too_large_is_refused_although_a_process_has_checked_it(
+    database: store.Database, declare: Declare
+) -> None:
+    await declare()
+    call = (
+        """select headrace_streams."orders.publish_checked"(array['a'], array[to_json(repeat('x', $1::int))], null)"""
+    )
+    with pytest.raises(InvalidData, match="at most 200 MB"):
+        await database.fetchval(call, 200_000_000)
+    assert await database.fetchval(call, 1_000_000) == 1
 
 
 # --- streams of older releases

@@ -8,7 +8,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
-from headrace.store.messages.publish import LARGE
+from headrace.store.database.direct_statements import LARGE
 from tests.conftest import Declare
 from tests.support.readers import publish
 

@@ -40,6 +40,8 @@ def _as_asyncpg(error: Exception) -> Exception:
                 "C": state,
                 "M": diagnostics.message_primary or str(layer),
                 "s": diagnostics.schema_name,
+                "t": diagnostics.table_name,
+                "c": diagnostics.column_name,
                 "n": diagnostics.constraint_name,
             }
             return asyncpg.PostgresError.new({name: value for name, value in fields.items() if value})

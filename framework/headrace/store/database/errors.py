@@ -177,6 +177,10 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
         case "23503" if getattr(error, "schema_name", None) == "headrace_internal":
             return _deleted_meanwhile(error)
+        case "23502" if getattr(error, "schema_name", None) == "headrace_streams":
+            return InvalidData(
+                f"A message has no {getattr(error, 'column_name', None) or 'value'}. It must have a key and data."
+            )
         case "22021" if "0x00" in str(error):
             return InvalidData("A text has a NUL character, which Postgres can't store. Leave it out.")
         case "54001":

@@ -33,6 +33,7 @@ from headrace.store.connections.hold import BegunAhead, Hold
 from headrace.store.connections.keepalive import SERVER_SETTINGS
 from headrace.store.connections.spare import SpareConnections, release
 from headrace.store.connections.statements import ending_when_idle
+from headrace.store.database.direct_statements import DirectStatements
 from headrace.store.database.errors import first_line, readable, translated
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 from headrace.store.database.fair_shares import FairShares, NoPlace
@@ -140,7 +141,7 @@ class Database:
         self.granted = False
         self.owns = False
         self.maintains = True
-        self.direct_statements: dict[str, tuple[str, str, str] | None] = {}
+        self.direct_statements: dict[str, DirectStatements | None] = {}
         self.waiting = 0
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)

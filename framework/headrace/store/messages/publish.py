@@ -11,6 +11,7 @@ import asyncpg
 
 from headrace.model.errors import HeadraceError
 from headrace.model.payloads import UniqueWhile, check_unique
+from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pool import Database, Executor
 
@@ -30,18 +31,7 @@ _PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::jso
 _PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
 
 # These in turn call the functions of the stream, by a text that the server plans for each call. For a few streams that a
-# process publishes to often, their own functions are called. See `create_appenders` in `sql/functions/publish.sql`.
-_OF_STREAM = "select headrace_streams.{}($1, $2::text::json, $3::text::json)"
-_OF_STREAM_MANY = "select headrace_streams.{}($1, $2::text[]::json[], $3::text[]::json[])"
-# Their connections have no codecs of the user, so large data is sent as JSON. The server copies it less often. With small
-# data, the driver takes longer for that than the server saves.
-_OF_STREAM_LARGE = "select headrace_streams.{}($1, $2::json[], $3::json[])"
-
-LARGE = 2_000
-"""Characters of the first of many messages from which on their data is large."""
-
-MAX_DIRECT = 32
-"""The number of streams whose functions a process calls directly. Each connection prepares statements for each of them."""
+# process publishes to often, their own functions are called, see `direct_statements`.
 
 _PUBLISH_UNIQUE = """select headrace.publish_unique(
     $1::text, $2::text, $3::text::json, $4::text, $5::text::json, $6::timestamptz, $7::text)"""
@@ -149,9 +139,9 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
     """
     direct, general = database.direct_statements, _PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN
     if (statements := direct.get(stream)) is not None:
-        large = many and len(arguments[1][0]) >= LARGE
+        statement = statements.for_many(*arguments) if many else statements.one
         try:
-            return await database.fetchval(statements[2 if large else many], *arguments)
+            return await database.fetchval(statement, *arguments)
         except HeadraceError as error:
             if not isinstance(error.__cause__, (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)):
                 raise
@@ -161,18 +151,10 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
             return result
     result = await database.fetchval(general, stream, *arguments)
     if stream not in direct:
-        if len(direct) >= MAX_DIRECT:
+        if len(direct) >= MAX_STREAMS:
             direct.clear()  # when they go round more streams than that, hardly any is found here
-        direct[stream] = (
-            _OF_STREAM.format(_quoted(f"{stream}.publish_one")),
-            _OF_STREAM_MANY.format(_quoted(f"{stream}.publish")),
-            _OF_STREAM_LARGE.format(_quoted(f"{stream}.publish")),
-        )
+        direct[stream] = DirectStatements.of(stream)
     return result
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:
