@@ -7,13 +7,13 @@ import pytest
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, StreamFull, UnknownStream
 from headrace.model.specs import StreamSpec
-from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
+from headrace.store.database.direct_statements import LARGE, MAX_STREAMS, DirectStatements
 from tests.conftest import Declare
 from tests.support.readers import publish
 
 pytestmark = pytest.mark.asyncio
 
-ALL = ["orders.publish", "orders.publish_checked", "orders.publish_one"]
+ALL = ["orders.publish", "orders.publish_checked", "orders.publish_joined", "orders.publish_one"]
 APPENDERS = """
     select p.proname from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
     where n.nspname = 'headrace_streams' and p.proname like '%.publish%' order by p.proname
@@ -46,6 +46,15 @@ async def test_a_stream_with_one_message_per_key_has_its_own(database: store.Dat
         assert await store.publish(database, "latest", "a", "1") == seq
     assert await store.publish(database, "latest", "a", "2") == 2
     assert await store.publish_many(database, "latest", ["a", "b"], ["2", "3"]) == 1
+    for size in (1, LARGE):
+        keys, data = [f"k{number}" for number in range(20)], [f'"{"x" * size}"'] * 20
+        headers = [None, '{"h": 1}'] * 10
+        for count in (20, 0):  # the second time they are unchanged
+            assert await store.publish_many(database, "latest", keys, data, headers) == count
+        rows = await database.fetch(
+            "select key, data, headers from headrace_streams.latest where key like 'k%' order by seq"
+        )
+        assert [tuple(row) for row in rows] == list(zip(keys, data, headers, strict=True))
 
 
 async def test_a_stream_without_appenders_is_published_to_all_the_same(

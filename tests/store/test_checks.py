@@ -15,7 +15,7 @@ from headrace import store
 from headrace.model.errors import HeadraceError, InvalidData, InvalidKey
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
-from headrace.store.database.direct_statements import LARGE, DirectStatements, keeps_rules
+from headrace.store.database.direct_statements import LARGE, DirectStatements, keep_rules
 from tests.conftest import Connect, Declare
 from tests.store.test_dump_and_restore import Restore, restore
 from tests.support.old_checks import checks, give_old_checks
@@ -336,7 +336,7 @@ async def test_messages_that_a_process_has_checked_are_those_that_pass_one_by_on
                 )
                 for _ in range(draw.randint(1, 2))
             ]
-            if keeps_rules(*(list(column) for column in zip(*batch, strict=True))):
+            if keep_rules(*(list(column) for column in zip(*batch, strict=True))):
                 passed.update(batch)
         assert len({key for key, _, _ in passed}) > 80
         for message in passed:
@@ -348,7 +348,8 @@ async def test_usual_messages_are_published_as_checked(database: store.Database,
     reader = await declare()
     text = f'{{"text": "{"x" * size}\\n"}}'
     batch = (["orders.us.42", "A-b_c:d/7@x"] * 10, [text, "null"] * 10, [None, '{"a": "b"}'] * 10)
-    assert DirectStatements.of("orders").for_many(*batch).count(".publish_checked") == 1
+    name = ".publish_checked" if size == LARGE else ".publish_joined"
+    assert name in DirectStatements.of("orders").for_many(*batch)[0]
     for _ in range(3):
         assert await store.publish_many(database, "orders", *batch) == 20
     leased = await reader.lease(limit=60)
@@ -367,13 +368,36 @@ async def test_a_role_with_all_rights_given_by_hand_can_not_call_its_messages_ch
     ):
         await database.fetch(statement)
     checked = """select headrace_streams."orders.publish_checked"($1, $2::text[]::json[], $3::text[]::json[])"""
+    joined = """select headrace_streams."orders.publish_joined"($1, $2, $3)"""
     async with session(app) as connection:
         await connection.execute(f"set headrace.checked = '{secret}'")
         for key, data, headers, *_ in RULES.values():
+            batch = ["k"] * 20 + [key], ["1"] * 20 + [data], [None] * 20 + [headers]
             with pytest.raises(asyncpg.CheckViolationError):
-                await connection.fetchval(checked, ["k"] * 20 + [key], ["1"] * 20 + [data], [None] * 20 + [headers])
+                await connection.fetchval(checked, *batch)
+            with pytest.raises(asyncpg.CheckViolationError):
+                await connection.fetchval(joined, *("\x01".join(text or "" for text in texts) for texts in batch))
         assert await connection.fetchval(checked, ["k"], ["1"], None) == 1
-    assert await database.fetchval(COUNT) == 1
+        assert await connection.fetchval(joined, "k\x01k", "1\x01 2", "\x01{}") == 2
+    assert await database.fetchval(COUNT) == 3
+
+
+@pytest.mark.parametrize("text", ['"a\x01b"', "1\x011", "\x01", "1\x01", '"a\tb"', "", "1,1", '"'])
+async def test_texts_that_are_sent_as_one_are_stored_one_by_one(
+    database: store.Database, declare: Declare, text: str
+) -> None:
+    """Whatever they are: none of these is JSON."""
+    await declare()
+    for place in (0, 7, 19):
+        data = ["1"] * 20
+        data[place] = text
+        for _ in range(3):
+            with pytest.raises(InvalidData):
+                await store.publish_many(database, "orders", ["k"] * 20, data)
+            with pytest.raises(InvalidData):
+                await store.publish_many(database, "orders", ["k"] * 20, ["1"] * 20, ["{" + text, *["{}"] * 19])
+            await store.publish_many(database, "orders", ["k"] * 2, ["1"] * 2)
+    assert await database.fetchval(COUNT) == 18
 
 
 async def test_rows_are_checked_again_after_those_that_a_process_has_checked(
@@ -381,10 +405,9 @@ async def test_rows_are_checked_again_after_those_that_a_process_has_checked(
 ) -> None:
     await declare()
     async with database.transaction() as connection:
-        await connection.fetchval(
-            """select headrace_streams."orders.publish_checked"(array['a'], array['1'::json], null)"""
-        )
-        assert await connection.fetchval("select current_setting('headrace.checked', true)") == ""
+        for call in ("publish_checked\"(array['a'], array['1'::json], null)", "publish_joined\"('a', '1', null)"):
+            await connection.fetchval(f'select headrace_streams."orders.{call}')
+            assert await connection.fetchval("select current_setting('headrace.checked', true)") == ""
         with pytest.raises(asyncpg.CheckViolationError):
             async with connection.transaction():
                 await connection.execute("insert into headrace_streams.orders (key, data) values ('a b', '1')")

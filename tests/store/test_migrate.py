@@ -39,6 +39,21 @@ async def test_an_empty_database_gets_the_schema_and_the_migrations_are_reported
     assert await store.migrate(empty) == []
 
 
+async def test_processes_that_start_in_an_empty_database_publish_by_the_functions_of_the_stream(
+    empty: store.Database, empty_dsn: str
+) -> None:
+    """Both the one that has created the schema, and one that has found it created when it was connected."""
+    async with opened(empty_dsn) as other:
+        for database in (empty, other):
+            assert not database.owns
+            await store.migrate(database)
+            assert database.owns
+        await store.create_stream(empty, "orders")
+        for database in (empty, other):
+            await store.publish(database, "orders", "a", "1")
+            assert list(database.direct_statements) == ["orders"]
+
+
 async def test_without_the_schema_the_error_says_to_migrate(empty: store.Database) -> None:
     with pytest.raises(SchemaError, match="Run `headrace migrate`"):
         await store.publish(empty, "orders", "a", "1")

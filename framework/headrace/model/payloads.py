@@ -129,18 +129,27 @@ def parallel(messages: Iterable[tuple[Any, ...]]) -> tuple[list[str], list[str],
     data: list[str] = []
     headers: list[str | None] = []
     for place, message in enumerate(messages):
-        try:
-            key, payload, *rest = message
-            if len(rest) > 1:
-                raise ValueError
-        except (TypeError, ValueError):
-            raise InvalidData(
-                f"Message {place} is not a (key, data) or (key, data, headers) tuple: {message!r:.80}"
-            ) from None
+        if message.__class__ is tuple and len(message) == 2:  # as mostly
+            key, payload = message
+            given = None
+        else:
+            key, payload, given = _parts(place, message)
         keys.append(key)
         data.append(encode(payload))
-        headers.append(encode_headers(rest[0]) if rest else None)
+        headers.append(encode_headers(given))
     return keys, data, headers
+
+
+def _parts(place: int, message: Any) -> tuple[Any, Any, Any]:
+    try:
+        key, payload, *rest = message
+        if len(rest) > 1:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InvalidData(
+            f"Message {place} is not a (key, data) or (key, data, headers) tuple: {message!r:.80}"
+        ) from None
+    return key, payload, rest[0] if rest else None
 
 
 def check_unique(unique_keys: Sequence[str | None], unique_while: str, message_ids: Sequence[str | None] = ()) -> None:

@@ -7,7 +7,7 @@ A process of the owner calls them directly for the streams that it publishes to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.model.keys import are_plain
 
@@ -18,8 +18,11 @@ LARGE = 2_000
 """Characters of the first of many messages from which on their data is large."""
 
 FEW = 8
-"""Small messages below this number are not checked here, because the server checks them for less than a second test
-of the caller's rights costs."""
+"""Small messages below this number are not checked here, because the server checks them for less than it takes to ask
+whether the caller can be believed."""
+
+_SEPARATOR = "\x01"
+"""What is between texts that are sent as one. No key has it, and no JSON."""
 
 # With explicit types, because not every driver asks the server for them.
 _ONE = "select headrace_streams.{}($1, $2::text::json, $3::text::json)"
@@ -27,38 +30,49 @@ _MANY = "select headrace_streams.{}($1, $2::text[]::json[], $3::text[]::json[])"
 # Connections of a process have no codecs of the user, so large data is sent as JSON. The server copies it less often. With
 # small data, the driver takes longer for that than the server saves.
 _LARGE = "select headrace_streams.{}($1, $2::json[], $3::json[])"
+_JOINED = "select headrace_streams.{}($1, $2, $3)"
 
 
 class DirectStatements(NamedTuple):
-    """The statements that publish to a stream by its own functions."""
+    """The statements that publish to a stream by its own functions.
+
+    `joined` takes small messages that were checked, and `checked` large ones. The others are for all messages.
+    """
 
     one: str
     many: str
     large: str
+    joined: str
     checked: str
-    checked_large: str
 
     @classmethod
     def of(cls, stream: str) -> DirectStatements:
         """The statements for the stream with this name."""
-        many, checked = _quoted(f"{stream}.publish"), _quoted(f"{stream}.publish_checked")
+        name = _quoted(f"{stream}.publish")
         return cls(
             _ONE.format(_quoted(f"{stream}.publish_one")),
-            _MANY.format(many),
-            _LARGE.format(many),
-            _MANY.format(checked),
-            _LARGE.format(checked),
+            _MANY.format(name),
+            _LARGE.format(name),
+            _JOINED.format(_quoted(f"{stream}.publish_joined")),
+            _LARGE.format(_quoted(f"{stream}.publish_checked")),
         )
 
-    def for_many(self, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> str:
-        """The statement that publishes these messages for the least."""
-        large = len(data[0]) >= LARGE
-        if (large or len(keys) >= FEW) and keeps_rules(keys, data, headers):
-            return self.checked_large if large else self.checked
-        return self.large if large else self.many
+    def for_many(
+        self, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None
+    ) -> tuple[str, tuple[Any, ...]]:
+        """The statement that publishes these messages for the least, and its arguments."""
+        arguments = (keys, data, headers)
+        if len(data[0]) >= LARGE:
+            return (self.checked if keep_rules(*arguments) else self.large), arguments
+        if len(keys) >= FEW and keep_rules(*arguments):
+            texts = _SEPARATOR.join(data)
+            if texts.count(_SEPARATOR) == len(data) - 1:
+                joined = None if headers is None else _SEPARATOR.join(one or "" for one in headers)
+                return self.joined, (_SEPARATOR.join(keys), texts, joined)
+        return self.many, arguments
 
 
-def keeps_rules(keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> bool:
+def keep_rules(keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> bool:
     """Whether these are certainly messages, by a test that costs little. `is_message` in `sql/functions/checks.sql` has
     the rules. What is left to the server: the size, whether the JSON is valid, and what this test can't decide.
     """

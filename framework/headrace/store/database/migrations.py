@@ -133,7 +133,9 @@ async def migrate(
     started, reported, delay = monotonic(), float("-inf"), MIN_DELAY
     while True:
         try:
-            return await _attempt(database, owner, reinstall, patience)
+            done = await _attempt(database, owner, reinstall, patience)
+            await database.learn_ownership()  # there may have been no schema when it was opened
+            return done
         except _Blocked as blocked:
             if patience.timeout is not None and monotonic() - started >= patience.timeout:
                 raise InUse(

@@ -119,7 +119,8 @@ class Database:
         pooled: whether a pooler is in between.
         granted: whether its role uses the schema through its grants (`headrace grant`), and not as a member of the
             owner.
-        owns: whether its role is a member of the owner of the schema, which existed when the database was opened.
+        owns: whether its role is a member of the owner of the schema. False if there was none when the database was opened,
+            see `learn_ownership`.
         maintains: whether its role may do the maintenance of all streams.
         direct_statements: the statements that publish to streams by their own functions, by stream. None for a stream whose
             functions can't be called. `publish` keeps them.
@@ -243,6 +244,10 @@ class Database:
             yours = {name: await probe.fetchval("select pg_catalog.current_setting($1)", name) for name in _YOURS}
             self._yours = tuple(_YOURS[name].format(value) for name, value in yours.items() if value != _OURS[name])
             self._settings = _OURS | await _effective_settings(probe)
+
+    async def learn_ownership(self) -> None:
+        """Find out anew what `owns` says, because the schema may have been created."""
+        self.owns = await self.fetchval(_OWNS)
 
     async def close(self) -> None:
         """Close every connection, including those in use, within a few seconds."""

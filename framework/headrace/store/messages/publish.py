@@ -139,9 +139,9 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
     """
     direct, general = database.direct_statements, _PUBLISH_MANY_PLAIN if many else _PUBLISH_PLAIN
     if (statements := direct.get(stream)) is not None:
-        statement = statements.for_many(*arguments) if many else statements.one
+        statement, values = statements.for_many(*arguments) if many else (statements.one, arguments)
         try:
-            return await database.fetchval(statement, *arguments)
+            return await database.fetchval(statement, *values)
         except HeadraceError as error:
             if not isinstance(error.__cause__, (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)):
                 raise
@@ -159,11 +159,10 @@ async def _directly(database: Database, stream: str, many: bool, *arguments: Any
 
 def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T | None] | None:
     """The slice, or None if it has only None."""
-    return values[start:end] if values is not None and any(map(_is_given, islice(values, start, end))) else None
-
-
-def _is_given(value: object) -> bool:
-    return value is not None
+    if values is None:
+        return None
+    part = values[start:end]
+    return part if part.count(None) < len(part) else None
 
 
 async def publish_all(

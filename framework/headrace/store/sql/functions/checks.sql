@@ -118,15 +118,15 @@ begin
 end $$;
 
 -- Let the next statement of the calling function insert messages without a check. The caller has kept all rules but the
--- one for the size, which is tested here, or calls with the rights of the owner at its own risk. Returns false, and lets
--- nothing pass, if they may be too large. The size of the arrays bounds that of each message. After the statement the
--- caller calls headrace_internal.end_checked.
-create or replace function headrace_internal.begin_trusted(p_data json[], p_headers json[]) returns boolean
+-- one for the size, or calls with the rights of the owner at its own risk. Returns false, and lets nothing pass, if they may
+-- be too large. After the statement the caller calls headrace_internal.end_checked.
+-- p_bytes: the size of all of them together, which bounds that of each.
+create or replace function headrace_internal.begin_trusted(p_bytes int) returns boolean
 language plpgsql as $$
 declare
     v_set  text;
 begin
-    if pg_column_size(p_data) + coalesce(pg_column_size(p_headers), 0) > 200000000 then
+    if p_bytes > 200000000 then
         return false;
     end if;
     select set_config('headrace.checked', secret, true) into v_set from headrace_internal.check_secret;

@@ -1,2 +1,2 @@
--- Each stream has one function more, which publishes messages that the caller has checked: see publish.sql. Only functions
+-- Each stream has two functions more, which publish messages that the caller has checked: see publish.sql. Only functions
 -- change.
