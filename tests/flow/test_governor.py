@@ -15,7 +15,7 @@ from tests.flow.simulated import Consumer, Latency, chokes, computes, fixed, rat
 shares = st.none() | st.floats(0, 1)
 samples = st.builds(
     Sample, st.integers(0, 10_000), st.integers(0, 200), st.integers(0, 1000), st.integers(0, 1000),
-    st.integers(0, 100), shares,
+    st.integers(0, 100), shares, st.none() | st.integers(0, 300),
 )  # fmt: skip
 steps = st.lists(st.tuples(st.floats(0, 5), samples, st.none() | st.integers(1, 100)), max_size=80)
 
@@ -113,9 +113,49 @@ def test_a_downstream_that_recovers_is_used_again() -> None:
 def test_a_downstream_that_hangs_keeps_the_minimum() -> None:
     consumer = Consumer(Governor(1, 64), lambda n, at: 0.02 if at < 10 else 1e9)
     consumer.run(10)
-    consumer.run(60)
-    assert consumer.governor.decision.actors == 1
+    assert consumer.run(20)[-1].actors <= 4
+    assert consumer.run(90)[-1].actors == 1
     assert any("hardly any finish" in decision.reason for decision in consumer.governor.history)
+
+
+@pytest.mark.parametrize(("seconds", "within"), [(0.3, 30), (2, 60), (10, 300)])
+def test_calls_that_take_longer_from_some_time_on_are_as_many_again(seconds: float, within: float) -> None:
+    """They take so much longer than before that it looks as if the downstream hung."""
+    consumer = Consumer(Governor(1, 64), lambda n, at: 0.001 if at < 10 else seconds)
+    consumer.run(10)
+    consumer.run(within)
+    assert rate(consumer.run(10 * seconds)) >= 0.75 * 64 / seconds
+
+
+def test_a_downstream_that_answers_after_long_timeouts_is_used_again_when_it_recovers() -> None:
+    consumer = Consumer(Governor(1, 64), lambda n, at: 30 if 10 <= at < 100 else 0.02)
+    consumer.run(10)
+    assert consumer.run(90)[-1].actors <= 4
+    consumer.run(35)
+    assert rate(consumer.run(10)) >= 0.9 * 64 / 0.02
+
+
+def test_after_a_time_without_work_calls_may_take_longer() -> None:
+    governor = Governor(1, 64)
+    consumer = Consumer(governor, waits(0.001))
+    now = consumer.run(10)[-1].at
+    while governor.decision.actors > 1:
+        now += INTERVAL
+        governor.decide(now, Sample(0, 0, 0, 0))
+    governor.resume()
+    later = Consumer(governor, waits(30))
+    later._now = now
+    assert later.run(10)[-1].actors == 64
+
+
+@given(rounds=st.lists(st.integers(0, 20), min_size=50, max_size=100))
+def test_calls_with_one_message_scale_as_single_messages_do(rounds: list[int]) -> None:
+    single, batched = Governor(1, 64), Governor(1, 64)
+    for now, calls in enumerate(rounds):
+        for governor, count in ((single, None), (batched, calls)):
+            actors = governor.decision.actors
+            governor.decide(now * INTERVAL, Sample(calls * actors, actors, 100, 100, calls=count and count * actors))
+        assert single.decision == batched.decision
 
 
 def test_handlers_of_half_a_minute_need_not_end_before_there_are_more() -> None:
@@ -190,11 +230,11 @@ def test_connections_bound_the_number_of_actors() -> None:
 
 
 def test_with_batches_a_round_is_one_batch_for_each_actor() -> None:
-    governor, now = Governor(1, 8, unit=100), 0.0
+    governor, now = Governor(1, 8), 0.0
     for _ in range(60):
         now += INTERVAL
         actors = governor.decision.actors
-        governor.decide(now, Sample(actors * 100, actors, 1000, 1000))
+        governor.decide(now, Sample(actors * 100, actors, 1000, 1000, calls=actors))
     assert governor.decision.actors == 8
     assert governor.decision.latency == pytest.approx(INTERVAL, rel=0.05)
 

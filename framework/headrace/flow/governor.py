@@ -21,6 +21,10 @@ is that of Vegas (Brakmo and Peterson, 1995). Unlike Vegas it doesn't use the lo
 seen. Both sides of a comparison are only seconds old, so that it follows a downstream that changes.
 A lost trial is repeated if the throughput of the window that it was compared with turns out to have
 dropped, too. Then something else was the cause.
+
+When hardly any call ends any more, the downstream may hang, or the calls may only take longer. So the
+actors are halved, and each time it waits twice as long as before. When as many calls have ended as
+there were, it is known how long they take now. So it can wait for them, measure, and climb again.
 """
 
 from __future__ import annotations
@@ -37,8 +41,8 @@ WORTH = 0.15
 """The elasticity from which more actors are kept."""
 
 ROUNDS, FEW_ROUNDS = 8, 3
-"""A window lasts until each actor has finished `ROUNDS` messages on average. `FEW_ROUNDS` are enough
-if that takes `LONG` seconds."""
+"""A window lasts until each actor has ended `ROUNDS` calls on average. `FEW_ROUNDS` are enough if that
+takes `LONG` seconds."""
 
 SHORT, LONG = 0.2, 1.0
 """Bounds of the length of a window in seconds, if it has enough rounds. It is twice as long for a
@@ -76,6 +80,7 @@ class Sample(msgspec.Struct, frozen=True):
         waiting: messages that wait, for an actor or behind another message of their key.
         starved: how often an actor found no lane.
         memory: the share of its memory that the process uses, if that is known.
+        calls: calls of the handler that ended, if each takes many messages. None if each takes one.
     """
 
     finished: int
@@ -84,6 +89,7 @@ class Sample(msgspec.Struct, frozen=True):
     waiting: int
     starved: int = 0
     memory: float | None = None
+    calls: int | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -94,7 +100,7 @@ class Decision(msgspec.Struct, frozen=True):
         reason: why it was decided.
         at: when, on the caller's clock.
         rate: messages per second measured before the decision.
-        latency: seconds per message measured before the decision.
+        latency: seconds per call of the handler measured before the decision.
     """
 
     actors: int
@@ -110,11 +116,33 @@ class Window(msgspec.Struct):
     actors: int
     settling: bool = True  # the first round still contains messages from before
     finished: int = 0
+    calls: int = 0  # the calls that these were in
     seconds: float = 0.0
 
     @property
     def rate(self) -> float:
         return self.finished / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def rounds(self) -> float:
+        """How many calls each actor has ended on average."""
+        return self.calls / self.actors
+
+
+class Doubt(msgspec.Struct):
+    """Whether calls hang or only take longer, since hardly any of them ended.
+
+    Args:
+        calls: how many there were then.
+        patience: how many times as long as expected a window may take now.
+        ended: how many have ended since.
+        worked: seconds that actors have worked since, all together.
+    """
+
+    calls: int
+    patience: int = 1
+    ended: int = 0
+    worked: float = 0.0
 
 
 class Governor:
@@ -122,17 +150,18 @@ class Governor:
     changes.
 
     Args:
-        unit: messages that an actor takes at a time.
+        now: seconds, monotonic.
     """
 
-    def __init__(self, low: int, high: int, *, unit: int = 1) -> None:
+    def __init__(self, low: int, high: int, *, now: float = 0.0) -> None:
         self.low, self.high = low, high
-        self.decision = Decision(low, "the configured minimum" if low < high else "fixed")
+        self.decision = Decision(low, "the configured minimum" if low < high else "fixed", now)
         self.history: deque[Decision] = deque([self.decision], REMEMBERED)
-        self._unit = unit
         self._then: float | None = None
         self._rate: float | None = None  # the last measurement
         self._latency: float | None = None
+        self._expected: float | None = None  # the latency, if calls have ended since there was no work
+        self._doubt: Doubt | None = None
         self._window = Window(low)
         self._peak, self._peak_since = 0, 0.0
         self._fresh(STEPS[0])
@@ -168,8 +197,8 @@ class Governor:
         self._fresh(AGAIN)
 
     def resume(self) -> None:
-        """Resume after a time without work, in which no sample was taken."""
-        self._then = None
+        """Resume after a time without work, in which no sample was taken. Calls may take longer now."""
+        self._then = self._expected = self._doubt = None
 
     # --- what is seen
 
@@ -211,26 +240,31 @@ class Governor:
     def _watch(self, now: float, seconds: float, sample: Sample, high: int) -> None:
         window = self._window
         window.seconds += seconds
+        calls = sample.finished if sample.calls is None else min(sample.calls, sample.finished)
         window.finished += sample.finished
+        window.calls += calls
+        if self._doubt is not None:
+            self._learn(self._doubt, calls, sample.busy * seconds)
         if sample.busy > window.actors:  # surplus actors still work, so this does not measure the decided number yet
-            window.settling, window.finished = True, 0
-        rounds = window.finished / (window.actors * self._unit)
+            window.settling, window.finished, window.calls = True, 0, 0
         if window.settling:
-            if rounds >= 1:
+            if window.rounds >= 1:
                 self._window = Window(window.actors, settling=False)
             elif window.seconds >= LONG and not sample.finished:
                 self._stalled(now, sample, high)
-        elif self._long_enough(window, rounds):
-            self._rate, self._latency = window.rate, window.actors * self._unit / window.rate
+        elif self._long_enough(window):
+            self._doubt = None
+            self._rate, self._latency = window.rate, window.seconds / window.rounds
+            self._expected = self._latency
             self._measured(now, window, sample, high)
         elif window.seconds >= LONG:
             self._stalled(now, sample, high)
 
-    def _long_enough(self, window: Window, rounds: float) -> bool:
+    def _long_enough(self, window: Window) -> bool:
         twice = 1 if self._step >= AGAIN else 2
-        if rounds >= ROUNDS and window.seconds >= SHORT * twice:
+        if window.rounds >= ROUNDS and window.seconds >= SHORT * twice:
             return True
-        return rounds >= FEW_ROUNDS and (window.seconds >= LONG * twice or self._plainly_lost(window))
+        return window.rounds >= FEW_ROUNDS and (window.seconds >= LONG * twice or self._plainly_lost(window))
 
     def _plainly_lost(self, window: Window) -> bool:
         """Whether a trial with more actors finishes clearly less. Then it ends early, because a
@@ -241,12 +275,26 @@ class Governor:
 
     def _stalled(self, now: float, sample: Sample, high: int) -> None:
         """React to a window in which hardly anything was finished."""
-        if self._latency is None:
-            self._move(now, self.decision.actors * 2, sample, high, "none has finished yet")
-        elif self._window.seconds >= LONG + 2 * ROUNDS * self._latency:
-            self._fresh(STEPS[0])
-            self._up = False
-            self._change(now, max(self.low, self.decision.actors // 2), "hardly any finish now")
+        actors, window = self.decision.actors, self._window
+        if self._expected is None:
+            few = "few have" if window.calls or not window.settling else "none has"
+            self._move(now, actors * 2, sample, high, f"{few} finished yet")
+        elif actors > self.low:
+            doubt = self._doubt or Doubt(sample.busy)
+            if window.seconds >= (LONG + 2 * ROUNDS * self._expected) * doubt.patience:
+                doubt.patience *= 2
+                self._doubt = doubt
+                self._fresh(STEPS[0])
+                fewer = max(self.low, actors // 2)
+                self._up = fewer == self.low
+                self._change(now, fewer, "hardly any finish now")
+
+    def _learn(self, doubt: Doubt, calls: int, worked: float) -> None:
+        """Learn how long calls take, when all that were in doubt have ended, or others instead of them."""
+        doubt.ended += calls
+        doubt.worked += worked
+        if doubt.ended >= doubt.calls and self._expected is not None:
+            self._expected = max(self._expected, doubt.worked / doubt.ended)
 
     def _measured(self, now: float, window: Window, sample: Sample, high: int) -> None:
         """Judge the trial that a full window completes. If it was no trial, decide what to try next."""

@@ -34,6 +34,10 @@ class Work(Protocol):
     def unit(self) -> int:
         """The largest number of messages that it takes at a time."""
 
+    @property
+    def batches(self) -> int | None:
+        """How many batches it has run. None if it takes single messages."""
+
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Work on the lane that a message was taken from, and then on others. Returns None when that is done. After a
         timeout it returns the message that was stopped. What follows it needs a fresh scope."""
@@ -95,6 +99,11 @@ class Actors:
     def capacity(self) -> int:
         """How many messages the actors can work on at the same time."""
         return self.target * self._work.unit
+
+    @property
+    def batches(self) -> int | None:
+        """How many batches the actors have run. None if they take single messages."""
+        return self._work.batches
 
     @property
     def busy(self) -> int:

@@ -50,6 +50,7 @@ class BatchExecutor:
         opens: Callable[[Message], None] | None = None,
     ) -> None:  # fmt: skip
         self.unit = handling.unit
+        self.batches = 0
         self._decode = decode
         self._open = opens
         self._call = call
@@ -79,6 +80,7 @@ class BatchExecutor:
                 self._failure_handler.settle(message, RELEASE)  # unless it has an outcome
             raise
         finally:
+            self.batches += 1
             batch.return_lanes()
         # Yields the event loop to other tasks, in case the handler never waited.
         await undisturbed(anyio.lowlevel.checkpoint)

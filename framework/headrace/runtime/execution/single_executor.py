@@ -41,6 +41,7 @@ class SingleExecutor:
     """
 
     unit = 1
+    batches: int | None = None
     _one_at_a_time = False
     """Whether `_run` returns after each message."""
 

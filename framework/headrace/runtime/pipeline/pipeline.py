@@ -131,7 +131,7 @@ class Pipeline:
         )
         self._priorities = shared.priorities
         self._rank = shared.priorities.join(handling.priority, self.actors.adjust)
-        self.governor = Governor(*handling.concurrency, unit=handling.unit)
+        self.governor = Governor(*handling.concurrency, now=clock())
         self._scaler = Scaler(
             spec.name, self.governor, self.actors, lanes, in_flight, clock, shared.timings.sampling,
             database.holds if handling.transactional else None,

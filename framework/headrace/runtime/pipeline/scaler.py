@@ -41,7 +41,7 @@ class Scaler:
         self._clock = clock
         self._interval = interval
         self._most = most
-        self._finished = self._starved = self._samples = 0
+        self._finished = self._calls = self._starved = self._samples = 0
         self._memory: float | None = None
         self._leased = LeaseEvent(in_flight)
 
@@ -77,9 +77,10 @@ class Scaler:
             self._memory = share_in_use()
         self._samples += 1
         finished, starved = self._in_flight.acked + self._in_flight.failed, self._actors.starved
+        calls = self._actors.batches
         sample = Sample(
             finished - self._finished, self._actors.busy, self._lanes.ready, self._lanes.waiting,
-            starved - self._starved, self._memory,
+            starved - self._starved, self._memory, None if calls is None else calls - self._calls,
         )  # fmt: skip
-        self._finished, self._starved = finished, starved
+        self._finished, self._calls, self._starved = finished, calls or 0, starved
         return sample
