@@ -56,7 +56,7 @@ class Demand:
         Args:
             now: seconds, monotonic.
             done: messages finished since the start.
-            appetite: messages that can be in work at the same time.
+            capacity: messages that can be in work at the same time.
         """
         if self._at is None:
             self._at, self._done = now, done
