@@ -135,17 +135,26 @@ def test_a_downstream_that_answers_after_long_timeouts_is_used_again_when_it_rec
     assert rate(consumer.run(10)) >= 0.9 * 64 / 0.02
 
 
-def test_after_a_time_without_work_calls_may_take_longer() -> None:
+def after_a_lull(before: Latency, after: Latency) -> Consumer:
+    """A consumer that has worked, then had no work until it was at its least, and now has a backlog again."""
     governor = Governor(1, 64)
-    consumer = Consumer(governor, waits(0.001))
-    now = consumer.run(10)[-1].at
+    now = Consumer(governor, before).run(240)[-1].at
     while governor.decision.actors > 1:
         now += INTERVAL
         governor.decide(now, Sample(0, 0, 0, 0))
     governor.resume()
-    later = Consumer(governor, waits(30))
-    later._now = now
-    assert later.run(10)[-1].actors == 64
+    consumer = Consumer(governor, after)
+    consumer._now = now
+    return consumer
+
+
+def test_after_a_time_without_work_calls_may_take_longer() -> None:
+    assert after_a_lull(waits(0.001), waits(30)).run(10)[-1].actors == 64
+
+
+def test_after_a_time_without_work_a_downstream_still_takes_no_more_than_before() -> None:
+    four_at_a_time = computes(0.5, cores=4)
+    assert max(tick.in_flight for tick in after_a_lull(four_at_a_time, four_at_a_time).run(20)) <= 8
 
 
 @given(rounds=st.lists(st.integers(0, 20), min_size=50, max_size=100))

@@ -160,7 +160,8 @@ class Governor:
         self._then: float | None = None
         self._rate: float | None = None  # the last measurement
         self._latency: float | None = None
-        self._expected: float | None = None  # the latency, if calls have ended since there was no work
+        self._expected: float | None = None  # the latency, as far as it is known
+        self._confirmed = False  # whether it was measured since there was no work
         self._doubt: Doubt | None = None
         self._window = Window(low)
         self._peak, self._peak_since = 0, 0.0
@@ -197,8 +198,9 @@ class Governor:
         self._fresh(AGAIN)
 
     def resume(self) -> None:
-        """Resume after a time without work, in which no sample was taken. Calls may take longer now."""
-        self._then = self._expected = self._doubt = None
+        """Resume after a time without work, in which no sample was taken. Calls may take much longer now."""
+        self._then = self._doubt = None
+        self._confirmed = False
 
     # --- what is seen
 
@@ -253,7 +255,7 @@ class Governor:
             elif window.seconds >= LONG and not sample.finished:
                 self._stalled(now, sample, high)
         elif self._long_enough(window):
-            self._doubt = None
+            self._doubt, self._confirmed = None, True
             self._rate, self._latency = window.rate, window.seconds / window.rounds
             self._expected = self._latency
             self._measured(now, window, sample, high)
@@ -275,19 +277,20 @@ class Governor:
 
     def _stalled(self, now: float, sample: Sample, high: int) -> None:
         """React to a window in which hardly anything was finished."""
-        actors, window = self.decision.actors, self._window
+        actors, window, doubt = self.decision.actors, self._window, self._doubt or Doubt(sample.busy)
+        late = window.seconds >= (LONG + 2 * ROUNDS * (self._expected or 0.0)) * doubt.patience
+        if late and not window.calls and not self._confirmed:
+            self._expected = None
         if self._expected is None:
             few = "few have" if window.calls or not window.settling else "none has"
             self._move(now, actors * 2, sample, high, f"{few} finished yet")
-        elif actors > self.low:
-            doubt = self._doubt or Doubt(sample.busy)
-            if window.seconds >= (LONG + 2 * ROUNDS * self._expected) * doubt.patience:
-                doubt.patience *= 2
-                self._doubt = doubt
-                self._fresh(STEPS[0])
-                fewer = max(self.low, actors // 2)
-                self._up = fewer == self.low
-                self._change(now, fewer, "hardly any finish now")
+        elif late and actors > self.low:
+            doubt.patience *= 2
+            self._doubt = doubt
+            self._fresh(STEPS[0])
+            fewer = max(self.low, actors // 2)
+            self._up = fewer == self.low
+            self._change(now, fewer, "hardly any finish now")
 
     def _learn(self, doubt: Doubt, calls: int, worked: float) -> None:
         """Learn how long calls take, when all that were in doubt have ended, or others instead of them."""
