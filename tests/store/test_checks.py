@@ -15,7 +15,7 @@ from headrace import store
 from headrace.model.errors import HeadraceError, InvalidData, InvalidKey
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
-from headrace.store.database.direct_statements import LARGE, DirectStatements, keep_rules
+from headrace.store.database.direct_statements import LARGE, DirectStatements, joined_if_checked
 from tests.conftest import Connect, Declare
 from tests.store.test_dump_and_restore import Restore, restore
 from tests.support.old_checks import checks, give_old_checks
@@ -336,7 +336,7 @@ async def test_messages_that_a_process_has_checked_are_those_that_pass_one_by_on
                 )
                 for _ in range(draw.randint(1, 2))
             ]
-            if keep_rules(*(list(column) for column in zip(*batch, strict=True))):
+            if joined_if_checked(*(list(column) for column in zip(*batch, strict=True))) is not None:
                 passed.update(batch)
         assert len({key for key, _, _ in passed}) > 80
         for message in passed:

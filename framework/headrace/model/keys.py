@@ -56,12 +56,9 @@ def check_key(key: str) -> str:
 def are_plain(keys: Sequence[str]) -> bool:
     """Whether these are certainly keys, by one test for all, which costs little. If not, `check_key` can tell.
 
-    Keys that are joined by a dot have the tokens that they have alone.
+    Keys that are joined by a dot have the tokens that they have alone. Raises `TypeError` if not all are texts.
     """
-    try:
-        joined = ".".join(keys)
-    except TypeError:
-        return False
+    joined = ".".join(keys)
     return (
         joined.isascii()
         and not joined.encode().translate(None, _PLAIN)

@@ -61,29 +61,32 @@ class DirectStatements(NamedTuple):
         self, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None
     ) -> tuple[str, tuple[Any, ...]]:
         """The statement that publishes these messages for the least, and its arguments."""
-        arguments = (keys, data, headers)
-        if len(data[0]) >= LARGE:
-            return (self.checked if keep_rules(*arguments) else self.large), arguments
-        if len(keys) >= FEW and keep_rules(*arguments):
-            texts = _SEPARATOR.join(data)
-            if texts.count(_SEPARATOR) == len(data) - 1:
-                joined = None if headers is None else _SEPARATOR.join(one or "" for one in headers)
-                return self.joined, (_SEPARATOR.join(keys), texts, joined)
-        return self.many, arguments
+        large = len(data[0]) >= LARGE
+        texts = joined_if_checked(keys, data, headers) if large or len(keys) >= FEW else None
+        if texts is None or (not large and texts.count(_SEPARATOR) >= len(data)):
+            return self.large if large else self.many, (keys, data, headers)
+        if large:
+            return self.checked, (keys, data, headers)
+        joined = None if headers is None else _SEPARATOR.join(one or "" for one in headers)
+        return self.joined, (_SEPARATOR.join(keys), texts, joined)
 
 
-def keep_rules(keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> bool:
-    """Whether these are certainly messages, by a test that costs little. `is_message` in `sql/functions/checks.sql` has
-    the rules. What is left to the server: the size, whether the JSON is valid, and what this test can't decide.
+def joined_if_checked(keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> str | None:
+    """The data as one text, if these are certainly messages, by a test that costs little. Otherwise None.
+
+    `is_message` in `sql/functions/checks.sql` has the rules. What is left to the server: the size, whether the JSON is
+    valid, and what this test can't decide. JSON has no other form of a NUL than the one below.
     """
     try:
-        return (
+        texts = _SEPARATOR.join(data)
+        kept = (
             are_plain(keys)
-            and ("\\" not in "".join(data) or not any("\\u0000" in text for text in data))  # NUL has no other form
+            and ("\\" not in texts or "\\u0000" not in texts)
             and (headers is None or all(one is None or one.startswith("{") for one in headers))
         )
     except (AttributeError, TypeError):  # not all are texts
-        return False
+        return None
+    return texts if kept else None
 
 
 def _quoted(name: str) -> str:

@@ -89,8 +89,6 @@ grant execute on function headrace_streams.is_message, headrace_streams.are_chec
 -- messages are checked row by row, which is cheaper up to some 7 of them.
 create or replace function headrace_internal.begin_checked(p_keys text[], p_data json[], p_headers json[]) returns boolean
 language plpgsql as $$
-declare
-    v_set  text;
 begin
     if cardinality(p_keys) < 8 or pg_column_size(p_data) > 4000000 or pg_column_size(p_headers) > 4000000
        or not has_schema_privilege('headrace_internal', 'create')
@@ -102,8 +100,7 @@ begin
     then
         return false;
     end if;
-    select set_config('headrace.checked', secret, true) into v_set from headrace_internal.check_secret;
-    return v_set is not null;
+    return headrace_internal.begin_trusted(pg_column_size(p_data));
 end $$;
 
 -- Check messages as headrace_internal.begin_checked does, and the other two rules as well, which is cheaper than row by row
@@ -144,7 +141,7 @@ create or replace function headrace_internal.trust_staging() returns void
 language plpgsql as $$
 begin
     if has_schema_privilege('headrace_internal', 'create') then
-        perform set_config('headrace.checked', (select secret from headrace_internal.check_secret), true);
+        perform headrace_internal.begin_trusted(0);
     end if;
 end $$;
 

@@ -33,7 +33,7 @@ declare
 begin
     for v_appender in
         select format('headrace_streams.%I', p_stream.name || a.suffix) as name, a.arguments,
-               format(a.body, p_stream.name, p_stream.relation, p_stream.name || '.publish') as body
+               format(a.body, p_stream.name, p_stream.relation, p_stream.name || '.publish', p_stream.name || '.publish_checked') as body
         from (values
             (false, '.publish', 'p_keys text[], p_data json[], p_headers json[]', $body$
 declare
@@ -64,20 +64,6 @@ begin
     get diagnostics v_count = row_count;
     return headrace_internal.end_publish(v_stream, v_trusted, v_count);
 end $body$),
-            (false, '.publish_joined', 'p_keys text, p_data text, p_headers text', $body$
-declare
-    v_headers  json[] := string_to_array(p_headers, E'\u0001', '')::json[];
-    v_stream   int;
-    v_trusted  boolean;
-    v_count    bigint;
-begin
-    v_stream := headrace_internal.begin_publish(%1$L, v_headers);
-    v_trusted := headrace_internal.begin_trusted(pg_column_size(p_data) + coalesce(pg_column_size(p_headers), 0));
-    insert into %2$s (key, data, headers)
-        select unnest(string_to_array(p_keys, E'\u0001')), unnest(string_to_array(p_data, E'\u0001'))::json, unnest(v_headers);
-    get diagnostics v_count = row_count;
-    return headrace_internal.end_publish(v_stream, v_trusted, v_count);
-end $body$),
             (false, '.publish_one', 'p_key text, p_data json, p_headers json', $body$
 declare
     v_stream  int;
@@ -102,11 +88,6 @@ end $body$),
 begin
     return headrace_streams.%3$I(p_keys, p_data, p_headers);
 end $body$),
-            (true, '.publish_joined', 'p_keys text, p_data text, p_headers text', $body$
-begin
-    return headrace_streams.%3$I(string_to_array(p_keys, E'\u0001'), string_to_array(p_data, E'\u0001')::json[],
-                                 string_to_array(p_headers, E'\u0001', '')::json[]);
-end $body$),
             (true, '.publish_one', 'p_key text, p_data json, p_headers json', $body$
 declare
     v_stream  int := headrace_internal.begin_publish(%1$L, case when p_headers is not null then array[p_headers] end);
@@ -117,8 +98,13 @@ begin
         select seq into v_seq from %2$s where key = p_key;
     end if;
     return headrace_internal.end_publish(v_stream, false, v_seq);
+end $body$),
+            (null, '.publish_joined', 'p_keys text, p_data text, p_headers text', $body$
+begin
+    return headrace_streams.%4$I(string_to_array(p_keys, E'\u0001'), string_to_array(p_data, E'\u0001')::json[],
+                                 string_to_array(p_headers, E'\u0001', '')::json[]);
 end $body$)) as a(one_message_per_key, suffix, arguments, body)
-        where a.one_message_per_key = p_stream.one_message_per_key
+        where coalesce(a.one_message_per_key = p_stream.one_message_per_key, true)
     loop
         if (select prosrc from pg_proc where oid = to_regproc(v_appender.name)) is distinct from v_appender.body then
             execute format('create or replace function %s(%s) returns bigint language plpgsql set search_path = pg_catalog, pg_temp as %L',
