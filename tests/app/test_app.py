@@ -222,6 +222,31 @@ async def test_several_apps_may_run_in_one_process(dsn: str) -> None:
     assert sorted(seen) == ["inner", "outer"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"timeout": 60}, {"batch": 10}, {"transactional": True}], ids=str)
+@pytest.mark.asyncio
+async def test_a_handler_that_waits_until_its_app_is_idle_is_told_that_it_would_wait_for_itself(
+    dsn: str, settings: dict[str, Any]
+) -> None:
+    app, other = App(dsn), App(dsn)
+    refused: list[str] = []
+
+    async def wait(payload: Any) -> None:
+        await other.idle()  # of another app, a handler may wait
+        with pytest.raises(ConfigurationError) as raised:
+            await app.idle()
+        refused.append(str(raised.value))
+
+    app.consumer("orders", name="ship", **settings)(wait)
+    other.consumer("orders", name="bill")(nothing)
+    async with running(app), running(other):
+        await app.publish("orders", "a", 1)
+        await app.idle()
+    assert refused == [  # once, and its message was acked
+        "A handler of the consumer 'ship' calls idle(), and would wait for its own message. Call idle() outside of handlers,"
+        " such as in a test."
+    ]
+
+
 def noting(seen: list[str], name: str) -> Any:
     async def handler() -> None:
         seen.append(name)

@@ -386,7 +386,8 @@ class App(Declared, Publishing):
         self._attached.append(attached)
 
     async def idle(self) -> None:
-        """Wait until no consumer of this process has anything to lease, handle, settle or retry."""
+        """Wait until no consumer of this process has anything to lease, handle, settle or retry. Raises
+        `ConfigurationError` in a handler, which would wait for itself, and unless the app is running."""
         if self._service is None:
             raise ConfigurationError("The app is not running. Use this inside `async with app.running():`.")
         self.database.check_loop()

@@ -19,6 +19,7 @@ from headrace.app.limits import SERVICE_LIMITS, ServiceLimits
 from headrace.app.periodic import runner as periodic
 from headrace.app.periodic.schedule import Schedule
 from headrace.app.readiness import NOT_RUNNING, ConsumerState, Readiness, assess
+from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.maintenance.janitor import Janitor
@@ -256,7 +257,17 @@ class Service:
         self.drain()
 
     async def idle(self) -> None:
-        """Wait until no consumer has anything to lease, handle, settle or retry."""
+        """Wait until no consumer has anything to lease, handle, settle or retry.
+
+        Raises:
+            ConfigurationError: a handler of these consumers calls this.
+        """
+        for pipeline in self.pipelines:
+            if pipeline.actors.call_this:
+                raise ConfigurationError(
+                    f"A handler of the consumer {pipeline.spec.name!r} calls idle(), and would wait for its own message."
+                    " Call idle() outside of handlers, such as in a test."
+                )
         for pipeline in self.pipelines:
             await pipeline.idle()
 

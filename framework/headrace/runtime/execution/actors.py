@@ -111,6 +111,12 @@ class Actors:
         return self.count - self._waiting
 
     @property
+    def call_this(self) -> bool:
+        """Whether the current task is that of one of the actors, and so runs its handler."""
+        slot = current_slot.get()
+        return slot in self._slots and slot.task is asyncio.current_task()
+
+    @property
     def held(self) -> bool:
         """Whether consumers of higher priority go first."""
         return self.rank is not None and self.rank.held
@@ -202,6 +208,7 @@ class Actors:
         """Work until the actor is surplus. Returns False if the task is spoilt before."""
         slot = ActorSlot(whole)
         current_slot.set(slot)
+        self._slots.add(slot)
         if self._begin is not None:
             self._begin(slot)
         work = self._work_timed if self._timed else self._work.run
@@ -224,6 +231,8 @@ class Actors:
             if not left_open(error):
                 raise
             slot.spoilt = True
+        finally:
+            self._slots.discard(slot)
         if whole.cancel_called or not slot.spoilt:
             self._leave(place)
             return True
@@ -254,7 +263,6 @@ class Actors:
 
         A timeout cancels the scope. Then this returns the message that was stopped.
         """
-        self._slots.add(slot)
         slot.clear()
         stopped, ended = None, False
         try:
@@ -266,7 +274,7 @@ class Actors:
                 raise
             slot.spoilt = True
         finally:
-            self._slots.discard(slot)
+            slot.until = NEVER
         return stopped if ended or not isinstance(slot.delivery, Message) else slot.delivery
 
     def statistics(self) -> dict[str, int]:
