@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncpg
 
+from headrace.store.connections.built_in_types import Rows, described
 from headrace.store.connections.forks import give_up_in_children
 from headrace.store.connections.keepalive import keep_alive
 from headrace.store.connections.sessions import RESTORE, changes_session, drops_statements
@@ -355,6 +357,10 @@ class Connection(Plain):
             raise asyncpg.InterfaceError("the connection was closed during a statement") from error
         finally:
             detector.answered(self, succeeded=succeeded)
+
+    async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> tuple[Rows, Any]:
+        """Describe types that asyncpg has no codecs for, see `built_in_types`."""
+        return await described(typeoids, partial(super()._introspect_types, typeoids, timeout))  # type: ignore[misc]
 
     async def _cancel(self, *waiters: Any) -> None:
         """Cancel within a short timeout. asyncpg's own limit is the timeout of a statement, and until then the
