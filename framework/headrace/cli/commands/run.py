@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Annotated
@@ -117,6 +118,9 @@ def run(
 async def _run(app: App, ready_file: Path | None) -> None:
     set_process_kind("run")
     let_end_process()
+    # What the app has imported stays. The garbage collector would go through all of it now and then, and messages would wait.
+    gc.collect()
+    gc.freeze()
     # It also captures sources that the app didn't declare, because it mostly has their transforms. Their
     # URLs may come from users of the API, so they get no passwords of this process.
     app.attach(Capturing(database_of=app.database_of))
