@@ -5,7 +5,6 @@ They are measured in the same run, between the repeats, so that a busy or thrott
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -51,20 +50,11 @@ class PlainLog:
             await self._connection.execute(_INSERT, batch.keys, batch.texts)
         return sum(len(batch.keys) for batch in batches) / watch.seconds()
 
-    async def insert_latencies(self, batch: Batch, pause: float = 0.0) -> list[int]:
-        """The times of consecutive bare inserts of one row, from the call to the commit, in ns.
-
-        Args:
-            pause: seconds between two of them. A machine that rests in between takes longer for the next.
-        """
-        taken = []
-        for key, text in zip(batch.keys, batch.texts, strict=True):
-            start = time.monotonic_ns()
-            await self._connection.fetchval(_INSERT_ONE, key, text)
-            taken.append(time.monotonic_ns() - start)
-            if pause:
-                await asyncio.sleep(pause)
-        return taken
+    async def insert(self, key: str, text: str) -> int:
+        """Insert one row. Returns the time from the call to the commit, in ns."""
+        start = time.monotonic_ns()
+        await self._connection.fetchval(_INSERT_ONE, key, text)
+        return time.monotonic_ns() - start
 
     async def read_rate(self, size: int, *, decode: bool) -> float:
         """Messages read per second: scan the primary key, `size` rows at a time, and decode them if `decode`."""

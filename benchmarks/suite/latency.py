@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
+from itertools import cycle
 from typing import Any
 
+import anyio
 import msgspec
 
 from benchmarks.crew import Crew, crew
-from benchmarks.harness import STREAM, Options, bench
+from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.payloads import SMALL_NOTE, Keys, batches, bytes_of
-from benchmarks.publishing import Publisher
+from benchmarks.publishing import Publisher, at_pace
 from benchmarks.report import Result, figures
 from benchmarks.timing import Measured, Phase, Summary, milliseconds
 from benchmarks.wire import ConsumerJob, Finish, Job
@@ -20,6 +23,8 @@ KEYS = Keys(1000)
 CONSUMER = {"concurrency": 16, "max_ack_pending": 1000}
 WARM_UP = 2.0
 LIMIT_COUNT = 500
+CONNECTIONS = 8
+"""Connections of the bare inserts at a pace, since some begin before the last one has ended."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -75,15 +80,16 @@ async def latency(options: Options) -> Result:
 
 async def _paced(options: Options, pace: Pace, seconds: float) -> Paced:
     paced = Paced()
-    singles = next(batches(KEYS, LIMIT_COUNT, LIMIT_COUNT))
+    rows = next(batches(KEYS, LIMIT_COUNT, LIMIT_COUNT))
+    singles = list(zip(rows.keys, rows.texts, strict=True))
     for _ in range(options.times(3, 1)):
         async with bench(options) as place:
             await place.rest()
             job = Job(place.dsn, STREAM, [ConsumerJob("latency", "timed", CONSUMER)])
             async with crew(job) as worker, App(place.dsn) as app:
                 summary, proven, late = await _measure(app, worker, pace, seconds)
-            commits = await place.plain.insert_latencies(singles)
-            paced.paced_commits += await place.plain.insert_latencies(singles, pause=pace.batch / pace.rate)
+            commits = [await place.plain.insert(*single) for single in singles]
+            paced.paced_commits += await _bare_inserts(place, singles, pace.rate / pace.batch, seconds)
         paced.measured.samples.append(summary.rate)
         paced.measured.limit_samples.append(LIMIT_COUNT / (sum(commits) / 1e9))
         paced.summaries.append(summary)
@@ -91,6 +97,26 @@ async def _paced(options: Options, pace: Pace, seconds: float) -> Paced:
         paced.commits += commits
         paced.checks = proven
     return paced
+
+
+async def _bare_inserts(place: Bench, singles: list[tuple[str, str]], rate: float, seconds: float) -> list[int]:
+    """The times of bare inserts of one row that are called as the publisher calls, in ns."""
+    taken: list[int] = []
+    following = cycle(singles)
+    async with AsyncExitStack() as stack:
+        free = [await place.plain.another(place.database) for _ in range(CONNECTIONS)]
+        for log in free:
+            stack.push_async_callback(log.close)
+        places = anyio.Semaphore(CONNECTIONS)
+
+        async def insert() -> None:
+            async with places:
+                log = free.pop()
+                taken.append(await log.insert(*next(following)))
+                free.append(log)
+
+        await at_pace(rate, seconds, insert)
+    return taken
 
 
 async def _measure(app: App, worker: Crew, pace: Pace, seconds: float) -> tuple[Summary, list[str], dict[str, Any]]:
