@@ -14,6 +14,7 @@ from headrace.flow.demand import (
     BATCH,
     POLL_INTERVALS,
     SPAN,
+    CallPace,
     Demand,
     ListenPolicy,
     NotificationBackoff,
@@ -225,3 +226,48 @@ def test_of_many_processes_with_equal_shares_a_few_go_on_listening(listeners: in
     left = sum(one.listen for one in crowd)
     assert left <= 2 / ListenPolicy.SHARE
     assert unheard <= 4 * A_SECOND
+
+
+# --- the pace of lease calls
+
+
+def took(messages: int, *, busy: float = 1.0) -> float:
+    """The seconds that a call takes, on a machine that is busy by this factor."""
+    return (200e-6 + 2.5e-6 * messages) * busy
+
+
+def test_calls_that_take_no_longer_than_they_need_are_followed_by_others_at_once() -> None:
+    pace = CallPace()
+    rests = [pace.rest(messages, took(messages)) for messages in [10, 40, 100, 1000, 40, 300] * 10]
+    assert max(rests) < 1e-6
+
+
+def test_after_a_call_that_was_delayed_the_next_one_waits_for_a_multiple_of_the_delay() -> None:
+    pace = CallPace()
+    pace.rest(100, took(100))
+    assert pace.rest(100, took(100) + 0.0005) == pytest.approx(8 * 0.0005, rel=0.01)
+    assert pace.rest(100, took(100, busy=50)) == CallPace.LONGEST
+    assert pace.rest(100, took(100)) == pytest.approx(0, abs=1e-5)
+
+
+def test_few_messages_never_wait() -> None:
+    pace = CallPace()
+    for messages in range(CallPace.MANY):
+        assert pace.rest(messages, took(messages)) == 0
+        assert pace.rest(messages, took(messages, busy=50)) == 0
+    assert pace.rest(CallPace.MANY, took(CallPace.MANY, busy=50)) > 0
+
+
+def test_messages_that_take_longer_from_some_time_on_wait_no_longer_than_others_in_the_end() -> None:
+    """Such as larger payloads. Meanwhile their calls seem to be delayed, and wait for hundredths of a second."""
+    pace = CallPace()
+    pace.rest(100, took(100))
+    rests = [pace.rest(100, took(100, busy=3)) for _ in range(2000)]
+    assert rests[0] == pytest.approx(8 * (took(100, busy=3) - took(100)), rel=0.01)
+    assert rests[-1] == pytest.approx(0, abs=1e-5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 100))))
+def test_no_call_waits_longer_than_a_hundredth_of_a_second(calls: list[tuple[int, float]]) -> None:
+    pace = CallPace()
+    assert all(0 <= pace.rest(*call) <= CallPace.LONGEST for call in calls)

@@ -233,6 +233,11 @@ async def test_one_leads_and_the_others_wait_for_it_if_calls_bring_much(
         assert second.reader.seq == 2
         go_on.set()
     assert (second.reader.seq, second.left_out) == (6, [3, 4, 5, 6])
+    assert second.reader.follows  # it has not looked for more than these
+    assert not first.reader.follows
+    await place.publish(4)
+    await second.lease()
+    assert not second.reader.follows, "with nothing kept that it has not read, it leads"
 
 
 async def test_a_leader_that_fails_or_is_slow_holds_up_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

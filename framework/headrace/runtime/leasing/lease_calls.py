@@ -16,7 +16,7 @@ from uuid import UUID
 import anyio
 
 from headrace import store
-from headrace.flow.demand import ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
+from headrace.flow.demand import CallPace, ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
 from headrace.model.clock import Clock
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
@@ -54,6 +54,8 @@ class LeaseCalls:
         self.policy = ListenPolicy(least_share=timings.least_share, leaving=timings.leaving)
         self._look = ScanLimit()
         self._poll = Poll(timings.polls)
+        self._pace = CallPace()
+        self._next_at = float("-inf")  # when the next call may begin, for `keep_pace`
         self._backoff = NotificationBackoff()
         self._news = anyio.Event()  # set when a call may find something
         self._hurried = anyio.Event()  # set when a call must be made, whatever it will find
@@ -124,8 +126,10 @@ class LeaseCalls:
         except FilterTooSlow:
             self._look.too_slow()
             raise
+        ended = self._clock()
         if spec.where is not None:
-            self._look.took(self._clock() - began, batch.looked_at)
+            self._look.took(ended - began, batch.looked_at)
+        self._next_at = ended + self._pace.rest(len(batch.seqs), ended - began)
         self._adapt(batch)
         return batch
 
@@ -164,6 +168,15 @@ class LeaseCalls:
             await self.until_woken(self._interval(batch))
             if self._notified and (delay := self._backoff.delay):
                 await self._sleep(delay)
+
+    async def keep_pace(self) -> None:
+        """Leave some more messages to the next call, if the last one brought many. See `CallPace`.
+
+        For callers whose actors have enough to do, and not for those that somebody waits for.
+        """
+        left = self._next_at - self._clock()
+        if left > 0:
+            await self._sleep(left)
 
     async def until_woken(self, seconds: float) -> None:
         """Wait for a wake-up, at most for some seconds."""

@@ -94,6 +94,7 @@ class Reader:
         self._origin: Origin | None = None
         self._brought = 0  # messages, by the last call, if it brought much
         self.seq: int | None = None  # the last that it has read
+        self.follows = False  # whether the last call left to the leader what is not kept
 
     def join(self, name: str) -> None:
         """Begin to read the stream with this name."""
@@ -109,6 +110,7 @@ class Reader:
     async def lease(self, spec: ConsumerSpec, want: int, call: Call) -> Batch:
         """Make a lease call for up to `want` messages. Raises what it raises, and `StoreUnavailable`."""
         stream = self._stream
+        self.follows = False
         if stream is None or len(stream.readers) < 2 or spec.where is not None or spec.filters != (">",):
             self.seq = None
             return await call(want)
@@ -120,7 +122,9 @@ class Reader:
             with anyio.move_on_after(LONGEST_WAIT):
                 await stream.leading.wait()
         if not self._is_ahead(stream):  # it leaves what is not kept to the leader
-            return await self._read(stream, self._origin, min(want, self._kept_for_it(stream)), call)
+            kept = self._kept_for_it(stream)
+            self.follows = kept < want
+            return await self._read(stream, self._origin, min(want, kept), call)
         if stream.leading is not None:
             return await self._read(stream, self._origin, want, call)
         stream.leading = leading = anyio.Event()

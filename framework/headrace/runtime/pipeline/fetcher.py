@@ -135,11 +135,18 @@ class Fetcher:
             else:
                 await self._wait_for_room()
                 continue
-            if batch is not None and not batch.more and not self._in_doubt:
-                await self.calls.rest(batch, self._settings.spec)
+            if batch is not None and not self._in_doubt:
+                await self._rest(batch)
         if self._in_doubt:
             with suppress(StoreUnavailable):  # if this fails, the leases expire
                 await self._reconcile()
+
+    async def _rest(self, batch: Batch) -> None:
+        """Wait until the next call may find something, and enough of it to be worth a call."""
+        if not batch.more:
+            await self.calls.rest(batch, self._settings.spec)
+        if not batch.more or self._reader.follows:
+            await self.calls.keep_pace()
 
     def _want(self) -> int:
         self._room = anyio.Event()
