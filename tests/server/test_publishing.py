@@ -10,7 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
-from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.data_plane.publish_batching import SHARED_CHARACTERS, Incoming
 from headrace.server.engine import Engine
 
 pytestmark = pytest.mark.asyncio
@@ -86,6 +86,19 @@ async def test_a_second_transaction_begins_for_what_the_next_one_cannot_take(
     assert len(held.calls[1]) == 600
     held.go.set()
     assert await asyncio.gather(*tasks) == [1, 600, 600]
+
+
+async def test_large_requests_share_no_transaction_and_two_are_under_way_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    orders = await engine.stream("orders")
+    large = '"' + "x" * (SHARED_CHARACTERS // 2) + '"'
+    tasks = [asyncio.create_task(engine.publish(orders, incoming(key, data=large))) for key in ("first", "a", "b")]
+    await held.until(2)
+    held.go.set()
+    assert await asyncio.gather(*tasks) == [1, 1, 1]
+    assert held.calls == [["first"], ["a"], ["b"]]
 
 
 async def test_a_request_with_a_message_id_waits_for_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,15 @@ from headrace.model.payloads import UniqueWhile
 from headrace.server.data_plane.coalescing import fail
 from headrace.server.data_plane.gathering import Gathering
 from headrace.server.errors import unavailable
-from headrace.store.messages.publish import CHUNK_CHARACTERS, CHUNK_MESSAGES
+from headrace.store.messages.publish import CHUNK_MESSAGES
 
 MAX_TRANSACTIONS = 2
 """Concurrent transactions of one stream. There is one, as long as the next one can take all requests that wait for it.
 Two would share them, and each costs about the same."""
+
+SHARED_CHARACTERS = 250_000
+"""Characters of data above which requests share no transaction. There is nothing to save any more, and a call that does not
+fit into the buffers of its connection waits several times until the server has read a part of it."""
 
 
 class Incoming(msgspec.Struct):
@@ -128,7 +132,7 @@ class PublishBatcher:
             self._lone > 0
             or not request.messages.plain
             or self._messages + len(request.messages) > CHUNK_MESSAGES
-            or self._characters + request.characters > CHUNK_CHARACTERS
+            or self._characters + request.characters > SHARED_CHARACTERS
         )
 
     async def _work(self) -> None:
@@ -152,7 +156,7 @@ class PublishBatcher:
             fail([one.answer for one in remaining], unavailable("The server is stopping. Try again."))
 
     def _next(self) -> list[_PendingPublish]:
-        """Take the requests that fit into one statement. None if another transaction has taken all of them.
+        """Take the requests that share the next statement. None if another transaction has taken all of them.
 
         A request with message ids, unique keys or scheduled messages is published alone, since its answer is the
         number of new messages.
@@ -163,7 +167,7 @@ class PublishBatcher:
             following = self._queue[0]
             count += len(following.messages)
             characters += following.characters
-            fits = count <= CHUNK_MESSAGES and characters <= CHUNK_CHARACTERS and following.messages.plain
+            fits = count <= CHUNK_MESSAGES and characters <= SHARED_CHARACTERS and following.messages.plain
             if taken and not fits:
                 break
             taken.append(self._queue.popleft())
