@@ -28,7 +28,7 @@ end $$;
 -- Subscribe consumers to notifications for `p_duration` from now. Each is subscribed again after about half of that time.
 -- A subscription that another process has renewed recently is not written again.
 create or replace function headrace_internal.subscribe_consumers(p_consumers int[], p_duration interval) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now      timestamptz := clock_timestamp();
     v_streams  int[];

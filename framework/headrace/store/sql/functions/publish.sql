@@ -281,7 +281,7 @@ create or replace function headrace_internal.publish_or_schedule(
     p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
     out count bigint, out seqs bigint[]
 )
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now    timestamptz;
     v_fresh  text[] := '{}';

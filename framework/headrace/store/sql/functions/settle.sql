@@ -23,7 +23,7 @@ create or replace function headrace_internal.settle_outcomes(
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_error_types text[], p_tracebacks text[],
     p_now timestamptz default clock_timestamp(), p_timeline uuid default null
 ) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_done    record;
     v_back    bigint[];
@@ -125,7 +125,7 @@ end $$;
 
 -- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
 create or replace function headrace_internal.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_leases  bigint[];
 begin
@@ -142,7 +142,7 @@ end $$;
 -- Record which messages are being started, of those that crashed before. See headrace_internal.expire_leases. Returns the leases that
 -- are lost. A crash of the server can lose only the record that a message was started.
 create or replace function headrace_internal.mark_started(p_consumer int, p_leases bigint[], p_seqs bigint[]) returns bigint[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_leases  bigint[];
 begin
@@ -160,7 +160,7 @@ end $$;
 -- p_known: the leases that the owner knows. Waits for a lease call that is still running. Returns the number of
 -- messages released.
 create or replace function headrace_internal.reclaim(p_consumer int, p_owner uuid, p_known bigint[]) returns bigint
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_floor   bigint;
     v_leases  bigint[];

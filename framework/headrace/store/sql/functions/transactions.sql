@@ -22,7 +22,7 @@
 create or replace function headrace_internal.ack_messages(
     p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid
 ) returns xid8
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_lost  bigint;
 begin
@@ -38,7 +38,7 @@ end $$;
 create or replace function headrace_internal.ack_at_commit(
     p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid, p_xid bigint
 ) returns int
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 begin
     if p_xid is not null and pg_current_xact_id_if_assigned() is distinct from p_xid::text::xid8 then
         raise exception using errcode = 'invalid_transaction_state', message = format('The transaction %s has ended.', p_xid);

@@ -1,0 +1,1 @@
+-- Calls that are made for each batch or message keep their plans in a database with statistics, too. Only functions change.

@@ -1,0 +1,148 @@
+"""Calls that are made for each batch or message plan nothing, or only the statement that reads a segment.
+
+PL/pgSQL keeps the plan of a statement. But with statistics of the tables it may find that a plan for the values of each call
+would cost less, and then it plans at each call, which can take longer than all the rest. So these calls demand the general plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headrace import store
+from tests.conftest import Connect, Declare
+from tests.support.readers import Reader
+
+pytestmark = pytest.mark.asyncio
+
+WARM_UP = 8
+"""Calls after which Postgres has decided between the two kinds of plans."""
+
+
+class Plans:
+    """Counts the plans that Postgres makes on a connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.made: list[str] = []
+        connection.add_log_listener(self._log)
+
+    async def start(self) -> None:
+        """Have Postgres report them."""
+        await self.connection.execute("set debug_print_plan = on; set client_min_messages = log")
+
+    async def during(self, call: Awaitable[Any]) -> tuple[Any, list[str]]:
+        """What the call returns, and the statements that it planned."""
+        self.made = []
+        result = await call
+        await asyncio.sleep(0)  # listeners are called by the event loop
+        return result, self.made
+
+    def _log(self, _: Any, message: Any) -> None:
+        if message.message == "plan:":
+            self.made.append(message.context or "")
+
+
+async def fill(reader: Reader) -> None:
+    """Have many leases and acks, and statistics about them, as in any database that has been in use for a while."""
+    database = reader.executor
+    keys = [f"k.{number}" for number in range(5_000)]
+    await store.publish_many(database, "orders", keys[:1000] * 5, ["1"] * 5_000)
+    for number in range(100):
+        batch = await reader.lease(f"worker {number}", 20)
+        async with database.transaction() as transaction:
+            for seq in batch.seqs:
+                await reader.ack_within(transaction, batch, seq)
+    tables = await database.fetch(
+        "select format('%I.%I', schemaname, tablename) as name from pg_tables where schemaname like 'headrace%'"
+    )
+    for table in tables:
+        await database.fetch(f"analyze {table['name']}")
+
+
+Call = Callable[[Reader, Any], Awaitable[Awaitable[Any]]]
+"""Makes ready what the call needs, and returns the call. It is given the connection."""
+
+
+async def _ack(reader: Reader, connection: Any, count: int) -> Awaitable[Any]:
+    batch = await reader.lease(limit=count)
+
+    async def ack() -> None:
+        async with connection.transaction():
+            await reader.ack_within(connection, batch)
+
+    return ack()
+
+
+async def ack_one(reader: Reader, connection: Any) -> Awaitable[Any]:
+    return await _ack(reader, connection, 1)
+
+
+async def ack_many(reader: Reader, connection: Any) -> Awaitable[Any]:
+    return await _ack(reader, connection, 10)
+
+
+async def settle_leases(reader: Reader, _: Any) -> Awaitable[Any]:
+    return reader.ack_all(await reader.lease(limit=3), await reader.lease(limit=3))
+
+
+async def settle_messages(reader: Reader, _: Any) -> Awaitable[Any]:
+    batch = await reader.lease(limit=10)
+    return reader.ack(batch, *batch.seqs[:5])
+
+
+async def extend(reader: Reader, _: Any) -> Awaitable[Any]:
+    batch = await reader.lease(limit=1)
+    return store.extend_leases(reader.executor, reader.id, [batch.lease_id or 0], now=reader.clock.now)
+
+
+async def mark_started(reader: Reader, _: Any) -> Awaitable[Any]:
+    batch = await reader.lease(limit=3)
+    return reader.mark_started(batch, *batch.seqs[:2])
+
+
+async def publish(_: Reader, connection: Any) -> Awaitable[Any]:
+    call: Awaitable[Any] = connection.fetchval('select headrace_streams."orders.publish_one"($1, $2, null)', "k.1", "1")
+    return call
+
+
+async def publish_many(_: Reader, connection: Any) -> Awaitable[Any]:
+    call: Awaitable[Any] = connection.fetchval(
+        'select headrace_streams."orders.publish_joined"($1, $2, null)', "k.1\x01k.2", "1\x012"
+    )
+    return call
+
+
+async def lease(reader: Reader, _: Any) -> Awaitable[Any]:
+    return reader.lease(limit=40)
+
+
+async def lease_one(reader: Reader, _: Any) -> Awaitable[Any]:
+    return reader.lease(limit=1)
+
+
+@pytest.mark.parametrize(
+    ("ready", "most"),
+    [
+        (ack_one, 0), (ack_many, 0), (settle_leases, 0), (settle_messages, 0), (extend, 0), (mark_started, 0), (publish, 0),
+        (publish_many, 0), (lease, 1), (lease_one, 1),
+    ],
+)  # fmt: skip
+async def test_a_call_keeps_its_plans_in_a_database_with_statistics(
+    declare: Declare, connect: Connect, ready: Call, most: int
+) -> None:
+    reader = await declare(max_ack_pending=100_000, ordered=False)
+    await fill(reader)
+    reader.executor = connection = await connect()
+    plans = Plans(connection)
+    await plans.start()
+    counts = []
+    for _ in range(WARM_UP + 3):
+        call = await ready(reader, connection)
+        _, made = await plans.during(call)
+        counts.append(len(made))
+    assert counts[0] > 0  # they are counted
+    assert max(counts[WARM_UP:]) <= most, made
