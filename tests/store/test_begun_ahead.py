@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -74,6 +74,86 @@ async def test_the_next_handler_takes_it(few: store.Database) -> None:
     await hold.connection.execute("insert into effects values (2)")
     await few.end(hold)
     assert await effects(few) == [1]
+    assert few.statistics()["held"] == 0
+
+
+async def timeouts(database: store.Database) -> list[str]:
+    """The timeout for idle transactions, as each of the connections has it outside of those."""
+    async with anyio.create_task_group() as group:
+        found: list[str] = []
+
+        async def show() -> None:
+            found.append(
+                await database.fetchval(
+                    "select current_setting('idle_in_transaction_session_timeout') from pg_sleep(0.05)"
+                )
+            )
+
+        for _ in range(3):
+            group.start_soon(show)
+    return found
+
+
+async def _committed(database: store.Database, hold: Hold) -> None:
+    await hold.run_and_commit(NOTHING, ("1",), 10)
+    await database.end(hold)
+
+
+async def _committed_in_pieces(database: store.Database, hold: Hold) -> None:
+    await hold.run_and_commit("select where $1 is null", ("x" * 2000,), 10)
+    await database.end(hold)
+
+
+async def _committed_by_itself(database: store.Database, hold: Hold) -> None:
+    await hold.commit()
+    await database.end(hold)
+
+
+async def _rolled_back(database: store.Database, hold: Hold) -> None:
+    await database.end(hold)
+
+
+async def _failed(database: store.Database, hold: Hold) -> None:
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await hold.run_and_commit("select where 1 / $1::int = 0", ("0",), 10)
+    await database.end(hold)
+
+
+async def _failed_before_the_next(database: store.Database, hold: Hold) -> None:
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await hold.run_and_commit("select where 1 / $1::int = 0", ("0",), 10, begin_next=True)
+    await database.end(hold)
+
+
+async def _ended_by_the_handler(database: store.Database, hold: Hold) -> None:
+    await hold.connection.execute("rollback")
+    await database.end(hold)
+
+
+async def _changed_by_the_handler(database: store.Database, hold: Hold) -> None:
+    await hold.connection.execute("set idle_in_transaction_session_timeout = '7s'")
+    assert not database.may_begin_ahead(hold)
+    await _committed(database, hold)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        _committed, _committed_in_pieces, _committed_by_itself, _rolled_back, _failed, _failed_before_the_next,
+        _ended_by_the_handler, _changed_by_the_handler,
+    ],
+)  # fmt: skip
+async def test_the_timeout_holds_from_one_to_the_next_and_for_nobody_else(
+    few: store.Database, end: Callable[[store.Database, Hold], Awaitable[None]]
+) -> None:
+    usual = await timeouts(few)
+    for number in (1, 2, 3):
+        await committed_with_the_next(few, number=number)
+    hold = await few.begin(30, assign=True)
+    assert await hold.connection.fetchval("show idle_in_transaction_session_timeout") == "30s"
+    await end(few, hold)
+    assert await timeouts(few) == usual == ["0"] * 3
+    assert await effects(few) == [1, 2, 3]
     assert few.statistics()["held"] == 0
 
 

@@ -16,7 +16,7 @@ from headrace.store.connections.built_in_types import Rows, described
 from headrace.store.connections.forks import give_up_in_children
 from headrace.store.connections.keepalive import keep_alive
 from headrace.store.connections.sessions import RESTORE, changes_session, drops_statements
-from headrace.store.connections.statements import ONE_PACKET, bound, for_grants
+from headrace.store.connections.statements import ONE_PACKET, bound, for_grants, for_session, resets
 
 CANCEL_TIMEOUT = 2.0
 """The timeout for cancelling a statement in seconds. The request uses another connection. If that fails too,
@@ -99,6 +99,7 @@ class Connection(Plain):
     _is_altered = False
     _assigned: AssignedId | None = None  # until the first statement of its transaction
     _with_next = ""
+    _kept: tuple[str, ...] = ()  # settings that hold in the session, see `run_commit_and_begin`
     _loop: asyncio.AbstractEventLoop
     _transport: asyncio.BaseTransport
     _addr: object
@@ -132,7 +133,8 @@ class Connection(Plain):
     @property
     def reusable(self) -> bool:
         """Whether the next call may use it as it is, without the pool's checks and its clean-up."""
-        return self._top_xact is None and not self._protocol.is_in_transaction() and self.unblemished
+        in_use = self._top_xact is not None or self._protocol.is_in_transaction() or self._kept
+        return not in_use and self.unblemished
 
     @property
     def unblemished(self) -> bool:
@@ -155,11 +157,11 @@ class Connection(Plain):
         """Undo what statements have changed in the session beyond their transactions, for its next user. Closes the
         connection if that fails.
         """
-        if not self.session_changed:
+        if not self.session_changed and not self._kept:
             return
         try:
             await super().execute(RESTORE)
-            self.session_changed = False
+            self.session_changed, self._kept = False, ()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             self.terminate()
 
@@ -176,12 +178,15 @@ class Connection(Plain):
         Args:
             settings: statements that follow the BEGIN. They return no rows.
         """
-        return await self._run_and_begin(_ASSIGN, (), settings, None)
+        return await self._run_and_begin(_ASSIGN, [("begin", ()), *((one, ()) for one in settings)], settings, None)
 
     async def run_commit_and_begin(
         self, query: str, arguments: Sequence[str | None], settings: tuple[str, ...], timeout: float
     ) -> AssignedId | None:
         """Do what `run_and_commit` does, and `begin_assigned` for the next transaction, in one round trip.
+
+        The settings are made for the session, so that those that follow need not make them again. Whatever ends the last of
+        these transactions resets them: `run_and_commit`, or `reset_with_next` with the next statement.
 
         If the query, the COMMIT or the BEGIN fails, what follows is not run. So after an error it is unknown whether the
         transaction was committed.
@@ -192,24 +197,25 @@ class Connection(Plain):
         if _size(arguments) > ONE_PACKET:
             await self.run_and_commit(query, arguments, timeout)
             return None
-        query = for_grants(query) if self.granted else query
-        return await self._run_and_begin("commit", ((query, arguments), ("commit", ())), settings, timeout)
+        statements: list[tuple[str, Sequence[str | None]]] = [(self._ours(query), arguments), ("commit", ())]
+        if self._kept != settings:
+            statements += [(for_session(one), ()) for one in settings]
+            self._kept = settings  # from here on, because they may have been made when something fails
+        return await self._run_and_begin("commit", [*statements, ("begin", ())], settings, timeout)
 
     async def _run_and_begin(
         self,
         what: str,
-        before: Sequence[tuple[str, Sequence[str | None]]],
+        statements: Sequence[tuple[str, Sequence[str | None]]],
         settings: tuple[str, ...],
         timeout: float | None,
     ) -> AssignedId:
-        """Run statements that return no rows, and begin a transaction with an assigned id."""
-        statements = ("begin", *settings)
-        begins = [(one, ()) for one in statements]
-        rows = await self._watched(what, self._fetch_after([*before, *begins], _ASSIGN, timeout))
-        self._assigned = assigned = AssignedId(rows[0][0], statements, self._protocol.queries_count)
+        """Run statements that return no rows, and end with the BEGIN of a transaction. Assign its id."""
+        rows = await self._watched(what, self._fetch_after(statements, _ASSIGN, timeout))
+        self._assigned = assigned = AssignedId(rows[0][0], ("begin", *settings), self._protocol.queries_count)
         return assigned
 
-    def run_and_commit(self, query: str, arguments: Sequence[str | None], timeout: float) -> Awaitable[Any]:
+    async def run_and_commit(self, query: str, arguments: Sequence[str | None], timeout: float) -> None:
         """Run a query that returns no rows, and COMMIT, in one round trip. The connection must keep prepared statements.
 
         The server must not get the query without the COMMIT, because it would keep the locks of the query while it waits. If
@@ -220,13 +226,30 @@ class Connection(Plain):
             arguments: in Postgres's text format, None for NULL.
             timeout: in seconds.
         """
-        query = for_grants(query) if self.granted else query
+        query, ends = self._ours(query), ["commit", *resets(self._kept)]
         if _size(arguments) > ONE_PACKET:
             literals = ["null" if text is None else "'" + text.replace("'", "''") + "'" for text in arguments]
             query = re.sub(r"\$([1-9])", lambda found: literals[int(found[1]) - 1], query)
-            return self._watched("commit", super().execute(f"{query}; commit", timeout=timeout))
-        # An empty query follows, since asyncpg has to send one. It is written last, and by itself.
-        return self._watched("commit", self._fetch_after([(query, arguments), ("commit", ())], "", timeout))
+            await self._watched("commit", super().execute("; ".join((query, *ends)), timeout=timeout))
+        else:
+            # An empty query follows, since asyncpg has to send one. It is written last, and by itself.
+            statements = [(query, arguments), *((one, ()) for one in ends)]
+            await self._watched("commit", self._fetch_after(statements, "", timeout))
+        self._kept = ()
+
+    def reset_with_next(self) -> None:
+        """Reset what `run_commit_and_begin` has set, together with the next statement that has no arguments. Call
+        `was_reset` once that has succeeded."""
+        if self._kept:
+            self.send_with_next("; ".join(resets(self._kept)))
+
+    def was_reset(self) -> None:
+        """Notice that nothing is set for the session any more."""
+        self._kept = ()
+
+    def _ours(self, query: str) -> str:
+        """A query of the store as this role may send it."""
+        return for_grants(query) if self.granted else query
 
     async def _fetch_after(
         self, before: Sequence[tuple[str, Sequence[str | None]]], query: str, timeout: float | None = None
@@ -261,23 +284,22 @@ class Connection(Plain):
 
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
         with_next, self._with_next = self._with_next, ""
-        query = query + with_next if with_next else query
-        query = for_grants(query) if self.granted else query
-        return self._watched(query, super().execute(query, *args, timeout=timeout))
+        query = self._ours(query)
+        return self._watched(query, super().execute(query + with_next if with_next else query, *args, timeout=timeout))
 
     def executemany(self, command: str, *args: Any, **options: Any) -> Awaitable[None]:  # type: ignore[override]
         return self._watched(command, super().executemany(command, *args, **options))
 
     def fetch(self, query: str, *args: Any, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
-        query = for_grants(query) if self.granted else query
+        query = self._ours(query)
         return self._watched(query, super().fetch(query, *args, **options))
 
     def fetchrow(self, query: str, *args: Any, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
-        query = for_grants(query) if self.granted else query
+        query = self._ours(query)
         return self._watched(query, super().fetchrow(query, *args, **options))
 
     def fetchval(self, query: str, *args: Any, **options: Any) -> Awaitable[Any]:  # type: ignore[override]
-        query = for_grants(query) if self.granted else query
+        query = self._ours(query)
         return self._watched(query, super().fetchval(query, *args, **options))
 
     def copy_from_table(self, *args: Any, **options: Any) -> Awaitable[str]:  # type: ignore[override]

@@ -37,6 +37,16 @@ def ending_when_idle(seconds: float) -> str:
     return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
 
 
+def for_session(setting: str) -> str:
+    """The SQL that sets for the session what `setting` sets for its transaction."""
+    return setting.replace("set local ", "set session ", 1)
+
+
+def resets(settings: Sequence[str]) -> list[str]:
+    """The SQL that undoes such settings, with the names of their parameters."""
+    return [f"reset {setting.removeprefix('set local ').partition(' ')[0]}" for setting in settings]
+
+
 def bound(statement: str, arguments: Sequence[str | None]) -> bytes:
     """Bind and Execute for a prepared statement, without a Sync."""
     values = [b"\xff\xff\xff\xff" if text is None else _with_length(text.encode()) for text in arguments]
