@@ -49,6 +49,15 @@ def resets(settings: Sequence[str]) -> list[str]:
 
 def bound(statement: str, arguments: Sequence[str | None]) -> bytes:
     """Bind and Execute for a prepared statement, without a Sync."""
+    return _bound(statement, arguments) if arguments else _bound_alone(statement)
+
+
+@functools.lru_cache(maxsize=1000)
+def _bound_alone(statement: str) -> bytes:
+    return _bound(statement, ())
+
+
+def _bound(statement: str, arguments: Sequence[str | None]) -> bytes:
     values = [b"\xff\xff\xff\xff" if text is None else _with_length(text.encode()) for text in arguments]
     body = b"\0%s\0\0\0%s%s\0\0" % (statement.encode(), len(values).to_bytes(2, "big"), b"".join(values))
     return b"B%s%sE\0\0\0\t\0\0\0\0\0" % ((len(body) + 4).to_bytes(4, "big"), body)

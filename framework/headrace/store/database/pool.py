@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -154,6 +155,7 @@ class Database:
         self._detector = FailureDetector(dsn, self._connect_probe, self._expire, self._addresses)
         self._in_use = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # that runs it
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._spare: SpareConnections | None = None
         self._begun_ahead: BegunAhead | None = None
@@ -167,7 +169,7 @@ class Database:
         """Connect. Raises `StoreUnavailable`, or `ConfigurationError` if the DSN can never work."""
         if self._pool is not None:
             return
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._settings, self._yours = {}, ()
         self.direct_statements.clear()
         with translated(self.dsn), readable(self.dsn):
@@ -549,6 +551,9 @@ class Database:
     def check_loop(self) -> None:
         """Raise `ConfigurationError` in another event loop than the one where the database was opened. Its connections
         can't be used there, and an attempt would break one that others use."""
+        # A thread runs one loop at a time. To ask for the running loop is a system call in Python 3.11.
+        if self._loop is not None and self._loop.is_running() and threading.get_ident() == self._thread:
+            return
         if asyncio.get_running_loop() is not self._loop:
             raise ConfigurationError(
                 "The app was connected in another event loop. Call it there, from a thread with anyio.from_thread.run(app.publish, …)"
