@@ -47,8 +47,12 @@ class PlainLog:
         """Messages inserted per second: a bare multi-row insert per batch, each committed before the next."""
         watch = Stopwatch()
         for batch in batches:
-            await self._connection.execute(_INSERT, batch.keys, batch.texts)
+            await self.insert_many(batch.keys, batch.texts)
         return sum(len(batch.keys) for batch in batches) / watch.seconds()
+
+    async def insert_many(self, keys: list[str], texts: list[str]) -> None:
+        """Insert rows by one statement, and commit."""
+        await self._connection.execute(_INSERT, keys, texts)
 
     async def insert(self, key: str, text: str) -> int:
         """Insert one row. Returns the time from the call to the commit, in ns."""

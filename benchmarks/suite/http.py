@@ -10,7 +10,7 @@ import anyio
 
 from benchmarks import checks
 from benchmarks.checks import CheckFailed
-from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.harness import MESSAGES, PLAIN, STREAM, Bench, Options, bench
 from benchmarks.http_client import Board, Connection, Messages, Publisher, Receiver, deal_batches
 from benchmarks.http_server import BARE, HEADRACE, Meter, Server, postmaster, serving
 from benchmarks.payloads import LARGE_NOTE, SMALL_NOTE, Keys, bytes_of
@@ -70,14 +70,32 @@ async def http(options: Options) -> Result:
 
 
 async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dict[str, Any], list[str]]:
-    """The rates with messages of one size, their CPU cost, and what was proven of them."""
-    measured, costs, proven = Measured(), dict[str, Any](), list[str]()
+    """The rates with messages of one size, their CPU cost and the rate of a server that only stores them, and what was proven
+    of them."""
+    measured, stored, costs, proven = Measured(), list[float](), dict[str, Any](), list[str]()
     for _ in range(options.times(3, 1)):
         rate, costs, proven = await _ours(options, count, note, RECEIVERS)
         measured.samples.append(rate)
-        async with serving(BARE, "--batch", str(BATCH), "--note", str(note)) as server:
-            measured.limit_samples.append((await _run(server, count, note, None, RECEIVERS))[0])
-    return measured, costs, proven
+        measured.limit_samples.append(await _bare(count, note))
+        stored.append(await _storing(options, count, note))
+    only_stored = figures(Measured(measured.samples, stored))
+    return measured, {**costs, "only_stores": {name: only_stored[name] for name in ("limit", "ratio")}}, proven
+
+
+async def _bare(count: int, note: int, *arguments: str) -> float:
+    """The rate of the bare web server."""
+    async with serving(BARE, "--batch", str(BATCH), "--note", str(note), *arguments) as server:
+        return (await _run(server, count, note, None, RECEIVERS))[0]
+
+
+async def _storing(options: Options, count: int, note: int) -> float:
+    """The rate of the bare web server that stores what is published."""
+    async with bench(options) as place:
+        await place.rest(PLAIN)
+        rate = await _bare(count, note, "--database", place.dsn)
+        if (rows := await place.database.fetchval(f"select count(*) from {PLAIN}")) != count:
+            raise CheckFailed(f"Of {count:,} messages {rows:,} were stored.")
+        return rate
 
 
 async def receiving_rate(options: Options, count: int, receivers: int) -> float:
