@@ -59,8 +59,9 @@ class PlainStore:
     """
 
     def __init__(self, logs: list[PlainLog], batch: int) -> None:
-        self._free = logs
-        self._places = asyncio.Semaphore(len(logs))
+        self._free: asyncio.Queue[PlainLog] = asyncio.Queue()
+        for log in logs:
+            self._free.put_nowait(log)
         self._batch = batch
         self._stored = 0
         self._given: dict[str, int] = {}
@@ -69,10 +70,9 @@ class PlainStore:
     async def publish(self, body: bytes) -> None:
         """Store the messages of a request."""
         messages = _decode(body).messages
-        async with self._places:
-            log = self._free.pop()
-            await log.insert_many([one.key for one in messages], [bytes(one.data).decode() for one in messages])
-            self._free.append(log)
+        log = await self._free.get()
+        await log.insert_many([one.key for one in messages], [bytes(one.data).decode() for one in messages])
+        self._free.put_nowait(log)
         self._stored += len(messages)
         for consumer, waiting in self._waiting.items():
             while waiting and self._take(consumer):

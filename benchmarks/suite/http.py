@@ -78,8 +78,8 @@ async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dic
         measured.samples.append(rate)
         measured.limit_samples.append(await _bare(count, note))
         stored.append(await _storing(options, count, note))
-    only_stored = figures(Measured(measured.samples, stored))
-    return measured, {**costs, "only_stores": {name: only_stored[name] for name in ("limit", "ratio")}}, proven
+    only_stores = Measured(measured.samples, stored)
+    return measured, {**costs, "only_stores": {"limit": only_stores.limit, "ratio": only_stores.ratio}}, proven
 
 
 async def _bare(count: int, note: int, *arguments: str) -> float:

@@ -13,44 +13,45 @@ from typing import Any
 import pytest
 
 from headrace import store
+from headrace.store.database.direct_statements import FEW, DirectStatements
 from tests.conftest import Connect, Declare
-from tests.support.readers import Reader
+from tests.support.readers import Reader, publish
 
 pytestmark = pytest.mark.asyncio
+
+STATEMENTS = DirectStatements.of("orders")
 
 WARM_UP = 8
 """Calls after which Postgres has decided between the two kinds of plans."""
 
 
 class Plans:
-    """Counts the plans that Postgres makes on a connection."""
+    """The statements that Postgres plans on a connection."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.made: list[str] = []
-        connection.add_log_listener(self._log)
+    def __init__(self) -> None:
+        self._made: list[str] = []
 
-    async def start(self) -> None:
+    async def start(self, connection: Any) -> None:
         """Have Postgres report them."""
-        await self.connection.execute("set debug_print_plan = on; set client_min_messages = log")
+        connection.add_log_listener(self._log)
+        await connection.execute("set debug_print_plan = on; set client_min_messages = log")
 
-    async def during(self, call: Awaitable[Any]) -> tuple[Any, list[str]]:
-        """What the call returns, and the statements that it planned."""
-        self.made = []
-        result = await call
+    async def during(self, call: Awaitable[Any]) -> list[str]:
+        """Make a call. Returns the statements that it planned."""
+        self._made = []
+        await call
         await asyncio.sleep(0)  # listeners are called by the event loop
-        return result, self.made
+        return self._made
 
     def _log(self, _: Any, message: Any) -> None:
         if message.message == "plan:":
-            self.made.append(message.context or "")
+            self._made.append(message.context or "")
 
 
 async def fill(reader: Reader) -> None:
     """Have many leases and acks, and statistics about them, as in any database that has been in use for a while."""
     database = reader.executor
-    keys = [f"k.{number}" for number in range(5_000)]
-    await store.publish_many(database, "orders", keys[:1000] * 5, ["1"] * 5_000)
+    await publish(database, *[f"k.{number % 1000}" for number in range(5_000)])
     for number in range(100):
         batch = await reader.lease(f"worker {number}", 20)
         async with database.transaction() as transaction:
@@ -104,15 +105,15 @@ async def mark_started(reader: Reader, _: Any) -> Awaitable[Any]:
     return reader.mark_started(batch, *batch.seqs[:2])
 
 
-async def publish(_: Reader, connection: Any) -> Awaitable[Any]:
-    call: Awaitable[Any] = connection.fetchval('select headrace_streams."orders.publish_one"($1, $2, null)', "k.1", "1")
+async def publish_one(_: Reader, connection: Any) -> Awaitable[Any]:
+    call: Awaitable[Any] = connection.fetchval(STATEMENTS.one, "k.1", "1", None)
     return call
 
 
 async def publish_many(_: Reader, connection: Any) -> Awaitable[Any]:
-    call: Awaitable[Any] = connection.fetchval(
-        'select headrace_streams."orders.publish_joined"($1, $2, null)', "k.1\x01k.2", "1\x012"
-    )
+    statement, values = STATEMENTS.for_many([f"k.{number}" for number in range(FEW)], ["1"] * FEW, None)
+    assert statement == STATEMENTS.joined
+    call: Awaitable[Any] = connection.fetchval(statement, *values)
     return call
 
 
@@ -127,7 +128,7 @@ async def lease_one(reader: Reader, _: Any) -> Awaitable[Any]:
 @pytest.mark.parametrize(
     ("ready", "most"),
     [
-        (ack_one, 0), (ack_many, 0), (settle_leases, 0), (settle_messages, 0), (extend, 0), (mark_started, 0), (publish, 0),
+        (ack_one, 0), (ack_many, 0), (settle_leases, 0), (settle_messages, 0), (extend, 0), (mark_started, 0), (publish_one, 0),
         (publish_many, 0), (lease, 1), (lease_one, 1),
     ],
 )  # fmt: skip
@@ -137,12 +138,12 @@ async def test_a_call_keeps_its_plans_in_a_database_with_statistics(
     reader = await declare(max_ack_pending=100_000, ordered=False)
     await fill(reader)
     reader.executor = connection = await connect()
-    plans = Plans(connection)
-    await plans.start()
+    plans = Plans()
+    await plans.start(connection)
     counts = []
     for _ in range(WARM_UP + 4):
         call = await ready(reader, connection)
-        _, made = await plans.during(call)
+        made = await plans.during(call)
         counts.append(len(made))
     assert counts[0] > 0  # they are counted
     # When autovacuum has just analyzed a table again, the next call makes its plans anew. The others do not.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,8 +133,7 @@ class Connection(Plain):
     @property
     def reusable(self) -> bool:
         """Whether the next call may use it as it is, without the pool's checks and its clean-up."""
-        in_use = self._top_xact is not None or self._protocol.is_in_transaction() or self._kept
-        return not in_use and self.unblemished
+        return not (self._top_xact or self._protocol.is_in_transaction() or self._kept) and self.unblemished
 
     @property
     def unblemished(self) -> bool:
@@ -186,7 +185,7 @@ class Connection(Plain):
         """Do what `run_and_commit` does, and `begin_assigned` for the next transaction, in one round trip.
 
         The settings are made for the session, so that those that follow need not make them again. Whatever ends the last of
-        these transactions resets them: `run_and_commit`, or `reset_with_next` with the next statement.
+        these transactions resets them: `run_and_commit` or `end`.
 
         If the query, the COMMIT or the BEGIN fails, what follows is not run. So after an error it is unknown whether the
         transaction was committed.
@@ -237,14 +236,10 @@ class Connection(Plain):
             await self._watched("commit", self._fetch_after(statements, "", timeout))
         self._kept = ()
 
-    def reset_with_next(self) -> None:
-        """Reset what `run_commit_and_begin` has set, together with the next statement that has no arguments. Call
-        `was_reset` once that has succeeded."""
-        if self._kept:
-            self.send_with_next("; ".join(resets(self._kept)))
-
-    def was_reset(self) -> None:
-        """Notice that nothing is set for the session any more."""
+    async def end(self, by: Callable[[], Awaitable[None]]) -> None:
+        """End a transaction by asyncpg's COMMIT or ROLLBACK, and reset with it what `run_commit_and_begin` has set."""
+        self.send_with_next("; ".join(resets(self._kept)))
+        await by()
         self._kept = ()
 
     def _ours(self, query: str) -> str:

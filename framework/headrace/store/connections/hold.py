@@ -96,7 +96,7 @@ class Hold:
         """
         assert self._open is not None
         transaction, self._open = self._open, None
-        await self._ended_by(transaction.commit)
+        await self._end_by(transaction.commit)
 
     async def run_and_commit(
         self, last: str, arguments: Sequence[str | None], timeout: float, *, begin_next: bool = False
@@ -149,18 +149,13 @@ class Hold:
             return
         try:
             with anyio.fail_after(ROLLBACK_TIMEOUT, shield=True):
-                await self._ended_by(transaction.rollback)
+                await self._end_by(transaction.rollback)
         except Exception:  # the connection is unusable, and closing it ends what was open on it
             self.break_off()
 
-    async def _ended_by(self, end: Callable[[], Awaitable[None]]) -> None:
-        """End the transaction, and reset what was set for those that were begun ahead."""
-        inner: Connection | None = self.connection._con
-        if inner is not None:  # else it was closed, and the driver says so
-            inner.reset_with_next()
-        await end()
-        if inner is not None:
-            inner.was_reset()
+    async def _end_by(self, end: Callable[[], Awaitable[None]]) -> None:
+        inner: Connection | None = self.connection._con  # None if it was closed, which the driver's own call says
+        await (end() if inner is None else inner.end(end))
 
 
 def renewed(connection: Any) -> Any:
