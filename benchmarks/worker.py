@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from array import array
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -201,7 +203,7 @@ class Worker:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._app.run)
+            group.start_soon(partial(self._app.run, on_running=gc.freeze))  # as `headrace run` does
             while not self._app.statistics():  # noqa: ASYNC110 - the app has no event for it
                 await anyio.sleep(0.001)
             self._cpu = time.process_time()

@@ -35,6 +35,26 @@ async def ship(order: dict) -> None:
 """
 
 
+KEPT = """
+import gc
+from headrace import App, Telemetry
+
+app = App(telemetry=Telemetry(metrics=None, traces="otlp"))
+loaded = {}
+
+@app.lifespan
+async def model(app):
+    loaded["model"] = [[] for _ in range(1000)]
+    yield
+
+@app.consumer("orders")
+async def look(order: dict) -> None:
+    collected = {id(one) for one in gc.get_objects()}
+    import opentelemetry.sdk.trace
+    print("left to the collector:", id(loaded["model"]) in collected, id(vars(opentelemetry.sdk.trace)) in collected, flush=True)
+"""
+
+
 @pytest.fixture(autouse=True)
 def _service(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(SERVICE)
@@ -215,6 +235,18 @@ def test_an_error_that_would_come_again_stops_all(commands: Commands, dsn: str, 
     assert running.end() == 78
     running.ended_with_all()
     assert any("process failed, stopping all" in line for line in running.lines)
+
+
+def test_what_exists_when_the_app_starts_is_kept_from_the_garbage_collector(
+    commands: Commands, dsn: str, orders: Orders, tmp_path: Path
+) -> None:
+    """Also what lifespans have made, and what telemetry has imported."""
+    (tmp_path / "kept.py").write_text(KEPT)
+    orders(1, until="now")
+    running = commands("run", "kept:app", "--database", dsn, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+    assert running.line("left to the collector").split()[-2:] == ["False", "False"]
+    running.send(signal.SIGTERM)
+    assert running.end() == 0
 
 
 def test_processes_end_when_their_parent_is_killed(

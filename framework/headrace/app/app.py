@@ -220,10 +220,14 @@ class App(Declared, Publishing):
         async with in_background(serve, end, hurry):
             yield self
 
-    async def run(self, *, signals: bool = True) -> None:
+    async def run(self, *, signals: bool = True, on_running: Callable[[], object] = lambda: None) -> None:
         """Run the consumers until `stop`, or until SIGTERM or SIGINT if `signals` is set, then drain.
 
         A second signal stops the handlers at once.
+
+        Args:
+            signals: whether to handle signals.
+            on_running: called once, before the consumers start. The database is connected then, and the lifespans have begun.
 
         Raises:
             ConfigurationError: the app has no consumer.
@@ -245,6 +249,7 @@ class App(Declared, Publishing):
             service.on_all_deleted = drain_if_idle
             if signals:
                 group.start_soon(self._handle_signals)
+            on_running()
             await service.run()
             group.cancel_scope.cancel()
         if consumers_deleted:

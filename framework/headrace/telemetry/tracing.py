@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import TracebackType
 from typing import Any, Protocol
 
 from opentelemetry import trace
@@ -55,7 +56,7 @@ class Tracing:
         """Make a span around a publish, in the current trace. Also returns the headers with the trace context."""
         links = links_of(stream, enumerate(headers), named=False)  # links to the contexts that the user put there
         span = self._tracer.start_span(f"publish {stream}", kind=SpanKind.PRODUCER, attributes=attributes, links=links)
-        with _as_current(span):
+        with _Current(span):
             yield span, inject(headers, trace.set_span_in_context(span))
 
     def leased(
@@ -78,7 +79,7 @@ class Tracing:
     @contextmanager
     def settling(self, spec: ConsumerSpec, attributes: Attributes) -> Iterator[None]:
         """Make a span around a settle call."""
-        with _as_current(
+        with _Current(
             self._tracer.start_span(f"settle {spec.stream}", NO_CONTEXT, SpanKind.CLIENT, attributes=attributes)
         ):
             yield
@@ -169,7 +170,7 @@ def _of_messages(call: CallInSpan) -> Call:
 def _in_span(stream: str, call: Call, begin: Callable[..., Span], attributes: Attributes) -> CallInSpan:
     """Return the call of a handler in a span of its message, which continues a context."""
 
-    async def traced(context: Context, payload: Any, message: Any) -> Any:
+    def traced(context: Context, payload: Any, message: Any) -> Awaitable[Any]:
         link = None if context is NO_CONTEXT else link_in(context)
         span = begin(
             context,
@@ -184,7 +185,7 @@ def _in_span(stream: str, call: Call, begin: Callable[..., Span], attributes: At
         outside = trace.get_current_span()
         if isinstance(outside, DroppedSpan):
             outside.stand_for(message, span.get_span_context())
-        return await _called_in(span, context, call, payload, message)
+        return _called_in(span, context, call, payload, message)
 
     return traced
 
@@ -202,25 +203,32 @@ def _of_batches(stream: str, call: Call, begin: Callable[..., Span], attributes:
 
 
 async def _called_in(span: Span, context: Context, call: Call, payload: Any, delivery: Any) -> Any:
-    with _as_current(span, context):
+    with _Current(span, context):
         result = await call(payload, delivery)
         if isinstance(result, (Retry, Reject)):
             _record_error(span, result)
         return result
 
 
-@contextmanager
-def _as_current(span: Span, context: Context | None = None) -> Iterator[Span]:
-    """Make the span current in a context, and end it afterwards. Records an exception."""
-    token = attach(trace.set_span_in_context(span, context))
-    try:
-        yield span
-    except BaseException as error:
-        _record_error(span, error)
-        raise
-    finally:
-        detach(token)
-        span.end()
+class _Current:
+    """Makes a span current in a context, and ends it afterwards. Records an exception."""
+
+    __slots__ = ("_context", "_span", "_token")
+
+    def __init__(self, span: Span, context: Context | None = None) -> None:
+        self._span = span
+        self._context = context
+
+    def __enter__(self) -> Span:
+        self._token = attach(trace.set_span_in_context(self._span, self._context))
+        return self._span
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        try:
+            _record_error(self._span, error)
+        finally:
+            detach(self._token)
+            self._span.end()
 
 
 def _record_error(span: Span, error: BaseException | None) -> None:

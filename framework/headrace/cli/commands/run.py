@@ -118,17 +118,15 @@ def run(
 async def _run(app: App, ready_file: Path | None) -> None:
     set_process_kind("run")
     let_end_process()
-    # What the app has imported stays. The garbage collector would go through all of it now and then, and messages would wait.
-    gc.freeze()  # without a collection before it, which would delay the first message by some 10 ms
     # It also captures sources that the app didn't declare, because it mostly has their transforms. Their
     # URLs may come from users of the API, so they get no passwords of this process.
     app.attach(Capturing(database_of=app.database_of))
-    if ready_file is None:
-        await app.run()
-        return
     async with anyio.create_task_group() as group:
-        group.start_soon(ReadyFile(ready_file).keep, app.readiness)
-        await app.run()
+        if ready_file is not None:
+            group.start_soon(ReadyFile(ready_file).keep, app.readiness)
+        # What the app has imported and made by now stays, also for its telemetry. The garbage collector would go through all
+        # of it now and then, and messages would wait. A collection before that would delay the first message by some 10 ms.
+        await app.run(on_running=gc.freeze)
         group.cancel_scope.cancel()
 
 
