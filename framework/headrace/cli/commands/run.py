@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -121,12 +122,15 @@ async def _run(app: App, ready_file: Path | None) -> None:
     # It also captures sources that the app didn't declare, because it mostly has their transforms. Their
     # URLs may come from users of the API, so they get no passwords of this process.
     app.attach(Capturing(database_of=app.database_of))
+    # What the app has imported and made when it starts stays, also for its telemetry. The garbage collector would go through
+    # all of it now and then, and messages would wait. A collection before that would delay the first message by some 10 ms.
+    run_app = partial(app.run, on_running=gc.freeze)
+    if ready_file is None:
+        await run_app()
+        return
     async with anyio.create_task_group() as group:
-        if ready_file is not None:
-            group.start_soon(ReadyFile(ready_file).keep, app.readiness)
-        # What the app has imported and made by now stays, also for its telemetry. The garbage collector would go through all
-        # of it now and then, and messages would wait. A collection before that would delay the first message by some 10 ms.
-        await app.run(on_running=gc.freeze)
+        group.start_soon(ReadyFile(ready_file).keep, app.readiness)
+        await run_app()
         group.cancel_scope.cancel()
 
 
