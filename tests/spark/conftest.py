@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace_spark.session import SparkSettings, session, stop
+from headrace_spark.session import SparkSettings, register, session, stop
 from tests.spark.cluster import Cluster, running_cluster
 from tests.spark.processes import QUICK
 
@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+@pytest.fixture
+def spark(warm_session: SparkSession) -> SparkSession:
     """The session that all tests of this process share. A test that changes its configuration must change it back."""
+    register(warm_session)  # another test may have made another one the active one of this thread
+    return warm_session
+
+
+@pytest.fixture(scope="session")
+def warm_session() -> Iterator[SparkSession]:
+    """The session, which stays warm."""
     conf = {
         "spark.connect.grpc.binding.port": "0",  # any free port, for the test that runs a Connect server in it
         "spark.default.parallelism": "2",

@@ -20,11 +20,11 @@ SCHEMA = "key string, seq bigint, total bigint"
 
 
 @pytest.fixture(scope="module")
-def changes(spark: SparkSession) -> DataFrame:
+def changes(warm_session: SparkSession) -> DataFrame:
     """Thirty changes of three keys, in random order."""
     rows = [(f"k{n % 3}", n, n * n % 7) for n in range(30)]
     random.Random(7).shuffle(rows)
-    return spark.createDataFrame(rows, "key string, seq bigint, added bigint")
+    return warm_session.createDataFrame(rows, "key string, seq bigint, added bigint")
 
 
 def totals() -> list[tuple[str, int, int]]:

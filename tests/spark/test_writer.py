@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from headrace_spark.session import session
 from tests.spark.written import Written
 
 if TYPE_CHECKING:
@@ -151,6 +153,17 @@ def test_a_micro_batch_that_failed_is_written_by_the_restart(
     files.run(spark, written)
     assert written.keys() == ["a", "b", "is.a.key", "c"]
     assert written.staged() == 0
+
+
+def test_a_thread_that_asks_for_the_session_can_write(spark: SparkSession, written: Written, tmp_path: Path) -> None:
+    """Spark looks for data sources in Python in the session that is active in the thread, and a new one has none."""
+    files = Files(tmp_path)
+    files.add(0, "a")
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(Exception, match="Failed to find the data source: headrace"):
+            thread.submit(files.run, spark, written).result()
+        thread.submit(lambda: files.run(session(), written)).result()
+    assert written.keys() == ["a"]
 
 
 def test_two_queries_write_into_one_stream_as_two_writes(spark: SparkSession, written: Written, tmp_path: Path) -> None:

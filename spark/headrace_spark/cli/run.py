@@ -98,14 +98,12 @@ def program(
 def _call(function: Callable[..., Any], arguments: tuple[str, ...], database: str | None) -> Any:
     """Call a user's function with the arguments that it takes."""
     from headrace_spark.pipelines.database import open_database
-    from headrace_spark.pipelines.streams import prepare
     from headrace_spark.session import is_connect, session
 
     takes_database = "database" in inspect.signature(function).parameters
     spark = session()
     if is_connect(spark):
         pickle_by_value(function)
-    prepare(spark)
     if not takes_database:
         return _awaited(function(spark, *arguments))
     with open_database(database) as database_connection:

@@ -24,8 +24,8 @@ from headrace_spark.pipelines.claims import claim
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.running import Progress, Report, follow, timed, translated_errors, triggered
-from headrace_spark.pipelines.streams import Selection, prepare, stream_of
-from headrace_spark.session import is_connect, session
+from headrace_spark.pipelines.streams import Selection, stream_of
+from headrace_spark.session import is_connect, register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -146,7 +146,7 @@ def aggregate(
         partitions=partitions, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     spark = spark or session()
-    prepare(spark)
+    register(spark)
     report = Report(pipeline="aggregate", stream=stream, into=into, late=0)
     with timed(report), open_database(database) as database_connection:
         database_connection.stream(stream)
@@ -264,7 +264,7 @@ class _Publishing:
         self._identity = identity
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        prepare(batch.sparkSession)
+        register(batch.sparkSession)
         batch.write.format("headrace").mode("append").options(
             database=self._database, stream=self._identity.into, writeId=f"aggregate:{self._identity.id}:{number}"
         ).save()

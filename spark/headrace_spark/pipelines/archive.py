@@ -24,8 +24,8 @@ from headrace_spark.pipelines.delta import check_delta, commit_to_delta
 from headrace_spark.pipelines.files import files_at
 from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
-from headrace_spark.pipelines.streams import Selection, confirm, prepare, stream_of
-from headrace_spark.session import session
+from headrace_spark.pipelines.streams import Selection, confirm, stream_of
+from headrace_spark.session import register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +101,7 @@ def archive(
         partitions=partitions, fail_on_data_loss=fail_on_data_loss, consumer=consumer,
     )  # fmt: skip
     spark = spark or session()
-    prepare(spark)
+    register(spark)
     report = Report(pipeline="archive", stream=stream, into=os.fspath(path), written=0, files=0)
     with timed(report), open_database(database) as database_connection:
         database_connection.stream(stream)

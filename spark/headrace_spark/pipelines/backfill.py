@@ -18,10 +18,9 @@ import msgspec
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
 from headrace_spark.pipelines.running import Report, timed, translated_errors
-from headrace_spark.pipelines.streams import prepare
 from headrace_spark.pipelines.tables import check_condition, find_table, literal, metadata, ranges, select_list
 from headrace_spark.pipelines.values import SETTINGS
-from headrace_spark.session import session
+from headrace_spark.session import register, session
 from headrace_spark.source.connection import connect, fetch, translated
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def _publish(spark: SparkSession, reader: Callable[..., Any], database: str, str
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
-    prepare(spark)
+    register(spark)
     count = len(reader.queries)  # type: ignore[attr-defined]
     numbers = spark.range(0, count, 1, numPartitions=count)
     observed = Observation()

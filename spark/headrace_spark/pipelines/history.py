@@ -11,9 +11,9 @@ import msgspec
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.files import files_at
 from headrace_spark.pipelines.layout import CHECKPOINT, Identity, Layout, Manifest
-from headrace_spark.pipelines.streams import Selection, prepare
+from headrace_spark.pipelines.streams import Selection
 from headrace_spark.positions.offsets import parse
-from headrace_spark.session import session
+from headrace_spark.session import register, session
 from headrace_spark.source.options import Edge, Edges, Options
 from headrace_spark.source.queries import Queries
 
@@ -55,7 +55,7 @@ def history(
         StoreUnavailable: the database can't be reached.
     """
     spark = spark or session()
-    prepare(spark)
+    register(spark)
     layout = Layout(files_at(path, spark))
     identity = layout.identity()
     if identity is None or identity.stream != stream:

@@ -24,8 +24,8 @@ from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.functions import load_function, pickle_by_value
 from headrace_spark.pipelines.layout import Layout
 from headrace_spark.pipelines.running import Report, follow, timed, translated_errors, triggered
-from headrace_spark.pipelines.streams import Selection, prepare, stream_of
-from headrace_spark.session import is_connect, session
+from headrace_spark.pipelines.streams import Selection, stream_of
+from headrace_spark.session import is_connect, register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,7 +119,7 @@ def replay(
     spark = spark or session()
     if isinstance(function, str) and is_connect(spark):
         pickle_by_value(call)
-    prepare(spark)
+    register(spark)
     report = Report(pipeline="replay", stream=stream, into=into)
     with timed(report), open_database(database) as database_connection:
         database_connection.stream(into)
@@ -201,7 +201,7 @@ class _Step:
         self.identity = identity
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        prepare(batch.sparkSession)
+        register(batch.sparkSession)
         result = self._call_function(_in_order(batch))
         if "seq" in result.columns:
             result = _in_order(result).drop("seq")

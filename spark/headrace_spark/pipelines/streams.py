@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace_spark.session import is_connect, register
 from headrace_spark.source.connection import connect, fetch
 
 if TYPE_CHECKING:
@@ -36,18 +35,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         }
         more = {"where": self.where, "maxRows": self.max_rows, "partitions": self.partitions, "consumer": self.consumer}
         return found | {name: str(value) for name, value in more.items() if value is not None}
-
-
-def prepare(spark: SparkSession) -> None:
-    """Register the data source in a session, and make the session the active one of this thread.
-
-    For a write, Spark looks up data sources in Python only in the active session of the thread.
-    That is the session that the thread has made, or none.
-    """
-    register(spark)
-    if not is_connect(spark):
-        jvm: Any = spark._jvm
-        jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def stream_of(spark: SparkSession, database: str, selection: Selection) -> DataFrame:

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -69,7 +69,8 @@ _current: _Current | None = None
 
 
 def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
-    """Return the process's Spark session, with the data source `headrace` registered.
+    """Return the process's Spark session, with the data source `headrace` registered, and make it the active session of
+    this thread. A thread that writes streams must call this or `register` first.
 
     The first call makes it, and it is kept. A session that the process already has, made by
     `SparkSession.builder` or by a notebook, is used unchanged.
@@ -100,6 +101,7 @@ def obtain(settings: SparkSettings | None, conf: dict[str, str], wait: float) ->
                 _silence_python_loggers()
         elif (settings is not None or conf) and _current.resolved is not None:
             _check_same(_current.resolved, read(_merged(settings, conf)))
+        _activate(_current.spark)  # another thread may have made it
         return _current.spark
 
 
@@ -156,12 +158,25 @@ def _end(current: _Current) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source `headrace` in a session that `session` didn't make.
+    """Register the data source `headrace` in a session that `session` didn't make, and make it the active session of this
+    thread.
 
     Both classic sessions and those of Spark Connect are supported.
     """
     # By name, since that package depends on this one, and imports go in one direction only.
     spark.dataSource.register(import_module("headrace_spark.source.format").HeadraceSource)
+    _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread.
+
+    For a write, Spark looks up data sources in Python only in the active session of the thread. That is the session that
+    the thread has made, or none.
+    """
+    if not is_connect(spark):
+        jvm: Any = spark._jvm
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def is_connect(spark: SparkSession) -> bool:
