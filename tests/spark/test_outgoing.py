@@ -112,9 +112,11 @@ def decode(row: dict[str, Any]) -> dict[str, Any]:
     max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )  # each is a Spark job, so nothing is shrunk
 @given(rows)
-def test_the_plan_and_the_python_task_make_the_same_json(spark: SparkSession, given_rows: list[dict[str, Any]]) -> None:
+def test_the_plan_and_the_python_task_make_the_same_json(
+    warm_session: SparkSession, given_rows: list[dict[str, Any]]
+) -> None:
     frame = table(given_rows)
-    assert by_spark(spark, frame) == by_arrow(frame)
+    assert by_spark(warm_session, frame) == by_arrow(frame)
 
 
 def test_each_type_has_the_form_that_the_documentation_names(spark: SparkSession) -> None:

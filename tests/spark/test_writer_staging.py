@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from adbc_driver_manager import AdbcStatusCode, InternalError
 from pyspark.sql.types import StructType
 
 from headrace.model.errors import (
@@ -213,6 +214,30 @@ def test_a_commit_is_retried_when_its_connection_breaks(written: Written, dsn: s
     committing.join(60)
     assert counts == [1]
     assert written.keys() == ["a"]
+
+
+class Failing:
+    """A connection of the driver whose end fails after it is closed."""
+
+    def __init__(self, inner: Any, error: str) -> None:
+        self._inner = inner
+        self._error = error
+
+    def close(self) -> None:
+        self._inner.close()
+        raise InternalError(f"INTERNAL: [libpq] {self._error}", status_code=AdbcStatusCode.INTERNAL)
+
+
+def test_a_connection_that_the_driver_has_not_counted_is_closed_all_the_same(written: Written) -> None:
+    """The driver counts the connections of several threads without a lock, and misses one now and then."""
+    uncounted, broken = staging.connect(written.place), staging.connect(written.place)
+    uncounted._conn = Failing(uncounted._conn, "Open connection count underflowed")
+    broken._conn = Failing(broken._conn, "something else")
+    uncounted.close()
+    uncounted.close()  # which does nothing
+    with pytest.raises(InternalError, match="something else"):
+        broken.close()
+    broken._closed = True  # so that it does not fail once more when it is collected
 
 
 def test_a_commit_with_a_lost_answer_is_retried_and_published_once(

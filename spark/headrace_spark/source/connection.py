@@ -6,6 +6,7 @@ They use ADBC, which reads and writes Arrow without a Python object for each row
 from __future__ import annotations
 
 import atexit
+import functools
 import re
 import threading
 from collections.abc import Iterator
@@ -106,7 +107,7 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
     """
     place = Place(place) if isinstance(place, str) else place
     try:
-        from adbc_driver_manager import AdbcConnection, dbapi
+        from adbc_driver_manager import AdbcConnection
     except ImportError as error:
         raise ConfigurationError(
             "The package adbc-driver-postgresql is not installed. Spark reads Postgres with it. Run pip install 'headrace[spark]'."
@@ -116,8 +117,31 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
     url = with_defaults(place.url)
     with translated(place.url):
         database = _database(url)
-        connection: Any = dbapi.Connection
-        return connection(database, AdbcConnection(database.handle), autocommit=autocommit)
+        return _sharing_connection()(database, AdbcConnection(database.handle), autocommit=autocommit)
+
+
+_MISCOUNTED = "Open connection count underflowed"
+
+
+@functools.cache
+def _sharing_connection() -> Any:
+    """The driver's connection, of which several threads may open and close some to the same database.
+
+    The driver counts the connections to a database without a lock (`PostgresDatabase::Disconnect`), so that it may miss one.
+    Then it closes the last one, and says that there was none.
+    """
+    from adbc_driver_manager import InternalError, dbapi
+
+    class SharingConnection(dbapi.Connection):
+        def close(self) -> None:
+            try:
+                super().close()
+            except InternalError as error:
+                if _MISCOUNTED not in str(error):
+                    raise
+                self._closed = True
+
+    return SharingConnection
 
 
 class _Database:
