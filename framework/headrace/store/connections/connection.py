@@ -23,10 +23,12 @@ CANCEL_TIMEOUT = 2.0
 this connection is closed, and the server notices it.
 """
 
-
 MAX_QUERIES = 50_000
 """The number of statements after which the pool replaces a connection. The server's memory for it grows slowly."""
 
+READ_ONLY_TIME = 1.0
+"""Seconds after which a connection that is read-only is replaced, because its database may be writable again. A session
+keeps the mode that it began with."""
 
 if TYPE_CHECKING:
     Plain = asyncpg.Connection[asyncpg.Record]
@@ -149,13 +151,11 @@ class Connection(Plain):
 
     @property
     def altered(self) -> bool:
-        """Whether user code has set codecs or listeners on it, or dropped its prepared statements. Only its end undoes that."""
+        """Whether only its end undoes what user code did: codecs, listeners, dropped statements. Or it was read-only."""
         return bool(self._is_altered or self._listeners or self._log_listeners)
 
     async def restore_session(self) -> None:
-        """Undo what statements have changed in the session beyond their transactions, for its next user. Closes the
-        connection if that fails.
-        """
+        """Undo what statements have changed in the session beyond their transactions, for its next user, or close it."""
         if not self.session_changed and not self._kept:
             return
         try:
@@ -362,6 +362,9 @@ class Connection(Plain):
             # is not an error of the caller.
             self.terminate()
             raise asyncpg.InterfaceError("the connection broke during a statement") from error
+        except asyncpg.ReadOnlySQLTransactionError:
+            self._is_altered = self._is_altered or self._loop.time() - self.opened_at >= READ_ONLY_TIME
+            raise
         except asyncpg.InvalidSQLStatementNameError:
             # User code has deallocated the driver's statements, which the driver would go on to use.
             self.terminate()

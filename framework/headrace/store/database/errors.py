@@ -218,7 +218,12 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return NotGranted(f"This needs a member of the owner of Headrace's schema ({first_line(error)}).")
         case "3F000" | "42P01" | "42883" | "42704":
             return SchemaError(f"The database has no Headrace schema ({first_line(error)}). Run `headrace migrate`.")
-        case "25006" | "40001" | "40P01" | "55P03" | "57014" | "XX000":
+        case "25006":
+            return StoreUnavailable(
+                f"The database at {masked(dsn)} is read-only ({first_line(error)}). It is a standby, or its setting"
+                " default_transaction_read_only is on, as some providers set it when the disk is nearly full. Nothing was written."
+            )
+        case "40001" | "40P01" | "55P03" | "57014" | "XX000":
             return StoreUnavailable(f"The database at {masked(dsn)} could not run the statement: {first_line(error)}.")
     if state[:2] == "22":  # including the driver's own errors about arguments
         return InvalidData(f"The database can't store the value: {first_line(error)}.").with_public(
