@@ -192,6 +192,15 @@ async def test_rows_with_a_used_number_are_refused_with_the_statement_that_repai
     await store.create_stream(database, "receipts")
 
 
+async def test_a_number_that_no_segment_may_have_is_refused_in_the_same_way(database: store.Database) -> None:
+    """Whatever language the server speaks."""
+    await store.create_stream(database, StreamSpec(name="orders", max_storage=1_000_000))
+    first = await database.fetchval("select relation from headrace_internal.segments order by lower limit 1")
+    await database.fetch(f"drop table {first}")
+    with pytest.raises(SequenceBehind, match="mend_sequences"):
+        await database.fetch("insert into headrace_streams.orders (key, data) values ('a', '{}')")
+
+
 async def test_no_correct_state_is_reported_as_behind(database: store.Database, declare: Declare) -> None:
     for name, settings in (
         ("fresh", {}), ("new", {"deliver_policy": "new"}), ("ahead", {"deliver_policy": "by_start_seq", "start_seq": 5}),

@@ -172,9 +172,10 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
                 f"The disk of the database at {masked(dsn)} is full ({first_line(error)}). Nothing was written. Free some space."
             )
         case "23514":
-            if "no partition of relation" in str(error) and getattr(error, "schema_name", None) == "headrace_streams":
-                return _taken(error)
-            return _CONSTRAINTS.get(getattr(error, "constraint_name", "") or "")
+            constraint = getattr(error, "constraint_name", None)
+            if constraint is None and getattr(error, "schema_name", None) == "headrace_streams":
+                return _taken(error)  # no segment may have it
+            return _CONSTRAINTS.get(constraint or "")
         case "23503" if getattr(error, "schema_name", None) == "headrace_internal":
             return _deleted_meanwhile(error)
         case "23502" if getattr(error, "schema_name", None) == "headrace_streams":
