@@ -53,7 +53,7 @@ def test_handlers_go_on_within_seconds_after_an_address_moved_and_after_a_cable_
             there.cut()
             await publish(direct, range(200, 300))
             async with asyncio.timeout(SOON):
-                while app.database._detector._silent_since is None:
+                while app.database._connector.detector._silent_since is None:
                     await direct.fetch("select pg_sleep(0.05)")
             there.heal()
             await all_of(seen, 300, direct)

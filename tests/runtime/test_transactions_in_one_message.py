@@ -18,7 +18,7 @@ from headrace.store.connections import connection as connections
 from headrace.store.connections import hold as holds
 from headrace.store.connections.hold import Hold
 from headrace.store.connections.statements import ending_when_idle
-from headrace.store.database import pool as pools
+from headrace.store.database import database as databases
 from tests.conftest import Connect
 from tests.runtime.running import Gate, Seen, consumer, dead_letters, eventually, running, seek
 from tests.support.commits import Break, CommitProxy, commit_proxy
@@ -132,7 +132,7 @@ async def test_a_begin_that_fails_after_the_commit_repeats_nothing(
         monkeypatch.setattr(connections, "_ASSIGN", f"select pg_current_xact_id()::text::bigint + 0 * ({failing})")
     else:
         code = f"do $$ begin perform {failing}; end $$"
-        monkeypatch.setattr(pools, "ending_when_idle", lambda seconds: code)
+        monkeypatch.setattr(databases, "ending_when_idle", lambda seconds: code)
     monkeypatch.setattr(Transaction, "ack_and_commit", committed)
     await app.publish_many("orders", [("k", number) for number in range(10)])
     async with running(app):
@@ -630,31 +630,33 @@ async def test_what_a_handler_has_done_is_not_undone_when_it_sets_the_isolation_
 
 
 async def test_a_begin_that_fails_leaves_no_transaction_open(database: store.Database) -> None:
-    pool, connection = await database._acquire()
-    hold = Hold(pool, connection)
+    connections = database.connections
+    connection = await connections.acquire()
+    hold = Hold(connections, connection)
     with pytest.raises(asyncpg.PostgresSyntaxError):
         await hold.begin(("nonsense",), assign=True)
     await hold.end()
     assert not hold.in_transaction
     assert hold.connected
-    await database._release(pool, connection)
+    await connections.release(connection)
 
 
 async def test_a_connection_that_refuses_to_begin_is_closed(database: store.Database) -> None:
     """A part of the message was sent then. Nothing may be sent after it."""
     hold = await database.begin(30, assign=True)  # prepares the statements
     await database.end(hold)
-    pool, connection = await database._acquire()
+    connections = database.connections
+    connection = await connections.acquire()
     left_behind = asyncio.get_running_loop().create_task(connection.execute("select pg_sleep(60)"))
     await asyncio.sleep(0)
-    hold = Hold(pool, connection)
+    hold = Hold(connections, connection)
     with pytest.raises(asyncpg.InterfaceError):
         await hold.begin((ending_when_idle(30),), assign=True)
     assert not hold.connected
     await hold.end()
     with pytest.raises((asyncpg.InterfaceError, asyncpg.PostgresConnectionError)):
         await left_behind
-    await database._release(pool, connection)
+    await connections.release(connection)
 
 
 async def test_transactions_pass_a_connection_on_without_the_pool(
@@ -663,8 +665,7 @@ async def test_transactions_pass_a_connection_on_without_the_pool(
     hold = await database.begin(30)
     await hold.commit()
     await database.end(hold)
-    assert database._pool is not None
-    monkeypatch.delattr(type(database._pool), "acquire")
+    monkeypatch.delattr(asyncpg.Pool, "acquire")
     for assign in (False, True, True):
         again = await database.begin(30, assign=assign)
         await again.connection.fetchval("select 1")

@@ -45,8 +45,7 @@ async def committed_with_the_next(database: store.Database, idle: float = 30, nu
     await hold.run_and_commit(NOTHING, ("1",), 10, begin_next=True)
     assert hold.begun_ahead
     await database.end(hold)
-    assert database._begun_ahead is not None
-    assert len(database._begun_ahead) == 1
+    assert database.connections.begun == 1
     return hold
 
 
@@ -172,7 +171,7 @@ async def test_one_that_nobody_takes_is_ended(few: store.Database, monkeypatch: 
     with anyio.fail_after(30):
         while await open_transactions(few):
             await anyio.lowlevel.checkpoint()
-        while few._begun_ahead is not None and few._begun_ahead._unused.ending:
+        while few.connections._begun_ahead._unused.ending:
             await anyio.lowlevel.checkpoint()
     assert few.statistics()["held"] == 0
     assert few._hold_semaphore.value == few.holds

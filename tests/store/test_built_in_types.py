@@ -44,7 +44,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 @pytest_asyncio.fixture
 async def connection(empty_dsn: str) -> AsyncIterator[Any]:
     """A new connection of the store."""
-    async with servers.opened(empty_dsn) as database, database._connection() as connection:
+    async with servers.opened(empty_dsn) as database, database.connections.connection() as connection:
         yield connection
 
 
@@ -77,7 +77,7 @@ async def test_values_are_sent_as_asyncpg_sends_them(connection: Any, questions:
 async def test_types_of_the_database_are_asked_about(empty_dsn: str, questions: list[list[int]]) -> None:
     for labels in ("'sent', 'paid'", "'paid', 'lost'"):  # the second time with other oids
         async with (
-            servers.opened(empty_dsn) as database, database._connection() as first, database._connection() as second
+            servers.opened(empty_dsn) as database, database.connections.connection() as first, database.connections.connection() as second
         ):  # fmt: skip
             await first.execute(f"create type state as enum ({labels})")
             await first.execute("create type bill as (number bigint, states state[])")

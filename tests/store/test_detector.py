@@ -85,7 +85,7 @@ async def test_a_dead_inspection_connection_is_replaced_before_the_database_coun
     await holder.execute("select pg_advisory_lock(7)")
     waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
     async with asyncio.timeout(SOON):
-        while database._detector.lookups < 2:
+        while database._connector.detector.lookups < 2:
             await holder.execute("select pg_sleep(0.05)")
         proxy.forget()
         await holder.execute("select pg_advisory_unlock(7)")
@@ -104,7 +104,7 @@ async def test_the_patience_of_a_statement_doubles_once_however_many_calls_die_t
     async with asyncio.timeout(SOON):
         calls = await asyncio.gather(*(database.fetchval("select 2") for _ in range(3)), return_exceptions=True)
     assert all(isinstance(call, StoreUnavailable) for call in calls)
-    assert database._detector._suspect_after == {"select 2": 2 * lost_calls.SUSPECT_AFTER}
+    assert database._connector.detector._suspect_after == {"select 2": 2 * lost_calls.SUSPECT_AFTER}
 
 
 @pytest.mark.asyncio
@@ -119,7 +119,7 @@ async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_ag
         while proxy.accepted == before:
             await database.fetch("select pg_sleep(0.05)")
         proxy.heal()  # the connection that was being made stays dead
-    async with asyncio.timeout(store.database.pool.CONNECT_TIMEOUT - 1):
+    async with asyncio.timeout(store.database.database.CONNECT_TIMEOUT - 1):
         assert await asking == 1
 
 
@@ -172,7 +172,7 @@ async def test_a_large_answer_on_a_slow_line_is_waited_for(dsn: str, opened: Ope
         answer = asyncio.create_task(database.fetchval("select repeat('x', 5000000)"))
         async with asyncio.timeout(SOON):
             assert len(await answer) == 5_000_000
-        assert database._detector.lookups > 2
+        assert database._connector.detector.lookups > 2
         assert died(database) == 0
 
 
@@ -181,7 +181,7 @@ async def test_a_process_that_was_frozen_does_not_take_its_connections_for_dead(
     database = await opened(proxy.url())
     asking = asyncio.create_task(database.fetchval("select 1 from pg_sleep(0.1)"))
     async with asyncio.timeout(SOON):
-        while not database._detector._waiting:
+        while not database._connector.detector._waiting:
             await anyio.lowlevel.checkpoint()
         time.sleep(2)  # noqa: ASYNC251 - as a handler that blocks the loop does
         assert await asking == 1

@@ -35,7 +35,6 @@ async def _call(database: store.Database) -> None:
     await database.fetch(INSERT)
 
 
-
 async def _transaction(database: store.Database) -> None:
     async with database.transaction() as transaction:
         await transaction.execute(INSERT)

@@ -49,7 +49,7 @@ async def test_calls_that_wait_are_served_by_the_connections_that_become_free(tw
 
 
 async def test_a_transaction_that_a_call_left_open_is_ended(two: store.Database) -> None:
-    async with two._connection() as connection:
+    async with two.connections.connection() as connection:
         before = await connection.fetchval("select pg_backend_pid()")
         await connection.execute("begin")
     assert await _backend(two) != before
@@ -68,13 +68,13 @@ async def test_a_connection_that_still_listens_is_closed(two: store.Database) ->
 
 async def test_a_connection_that_broke_is_replaced(two: store.Database) -> None:
     before = await _backend(two)
-    async with two._connection() as connection:
+    async with two.connections.connection() as connection:
         connection.terminate()
     assert await _backend(two) != before
 
 
 async def test_a_spare_connection_that_broke_is_replaced(two: store.Database) -> None:
-    async with two._connection() as connection:
+    async with two.connections.connection() as connection:
         before, spare = await connection.fetchval("select pg_backend_pid()"), connection._con
     spare.terminate()
     assert await _backend(two) != before
@@ -82,10 +82,10 @@ async def test_a_spare_connection_that_broke_is_replaced(two: store.Database) ->
 
 
 async def test_expired_connections_are_replaced_also_if_they_were_in_use(two: store.Database) -> None:
-    async with two._connection() as connection:
+    async with two.connections.connection() as connection:
         in_use = await connection.fetchval("select pg_backend_pid()")
         spare = await _backend(two)
-        await two._expire()
+        await two.connections.expire()
     assert not {in_use, spare} & {await _backend(two) for _ in range(2)}
 
 
@@ -94,16 +94,15 @@ async def test_a_connection_that_is_unused_for_a_while_returns_to_the_pool(
 ) -> None:
     monkeypatch.setattr(spares, "SPARE_TIME", 0.0)
     before = await _backend(two)
-    assert two._spare is not None
-    assert two._pool is not None
-    while len(two._spare) or two._spare._unused.ending:
+    pool, spare = two.connections._pool, two.connections._spare
+    while len(spare) or spare._unused.ending:
         await anyio.lowlevel.checkpoint()
-    assert two._pool.get_idle_size() == 1
+    assert pool.get_idle_size() == 1
     assert await _backend(two) == before
 
 
 async def test_a_closed_database_keeps_no_connection(two: store.Database) -> None:
-    async with two._connection() as connection:
+    async with two.connections.connection() as connection:
         inner = connection._con
         await two.close()
     assert inner.is_closed()

@@ -329,7 +329,7 @@ async def test_a_connection_that_was_interrupted_inside_a_transaction_is_closed_
     """A cancelled BEGIN may have begun one. The driver would roll it back and warn of it, once for each connection."""
     warnings: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context))
-    async with database._connection() as connection:
+    async with database.connections.connection() as connection:
         await connection.execute("begin")
         backend = await connection.fetchval("select pg_backend_pid()")
     assert warnings == []

@@ -60,7 +60,7 @@ async def wait_for_a_lock(database: store.Database, holder: Any) -> None:
     await holder.execute("select pg_advisory_lock(7)")
     waiting = asyncio.create_task(database.fetchval("select 1 from pg_advisory_xact_lock(7)"))
     async with asyncio.timeout(SOON):
-        while database._detector.lookups < 3:
+        while database._connector.detector.lookups < 3:
             await holder.execute("select pg_sleep(0.05)")
         await holder.execute("select pg_advisory_unlock(7)")
         assert await waiting == 1

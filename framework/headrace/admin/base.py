@@ -15,7 +15,7 @@ from headrace.model.watching.audit import Actor, Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store.database.missing_objects import with_repeat
-from headrace.store.database.pool import within
+from headrace.store.database.time_limit import within
 
 T = TypeVar("T")
 

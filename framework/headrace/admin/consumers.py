@@ -30,7 +30,7 @@ from headrace.model.pages import Page, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
 from headrace.model.specs import ConsumerSpec
 from headrace.model.watching.audit import Change
-from headrace.store.database.pool import within
+from headrace.store.database.time_limit import within
 
 _WAIT = 2.0
 """Seconds to wait for a place to count pending messages, so that a busy server does not hide the consumer."""

@@ -20,7 +20,7 @@ from headrace.admin.watching.recording import selected
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownJob
 from headrace.model.watching.audit import Change
 from headrace.model.watching.operations import Job, JobKind
-from headrace.store.database.pool import within
+from headrace.store.database.time_limit import within
 
 MAX_SEQS = 10_000
 """The most dead letters that a job chooses one by one."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.drivers.base import libraries, unsupported
 from headrace.model.errors import ConfigurationError
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 def executor(connection: Any) -> Executor:

@@ -159,6 +159,7 @@ from headrace.store.catalog.workers import (
     switch_on_features,
     workers,
 )
+from headrace.store.database.database import Database, Executor
 from headrace.store.database.listener import listen
 from headrace.store.database.migrations import (
     PATIENCE,
@@ -170,7 +171,6 @@ from headrace.store.database.migrations import (
     schema_state,
     schema_version,
 )
-from headrace.store.database.pool import Database, Executor
 from headrace.store.database.revisions import newest_revision
 from headrace.store.database.schema import SchemaState
 from headrace.store.maintenance.leader import lead, notify_waiting, resign

@@ -11,8 +11,8 @@ from headrace import store
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
 from headrace.model.records import ConsumerInfo
 from headrace.runtime.instruments import Instruments
-from headrace.store.database.pool import within
 from headrace.store.database.retry import DatabaseRetry
+from headrace.store.database.time_limit import within
 
 LOOK = 1000
 """Largest number of messages after a consumer's position that are examined to count the pending ones."""

@@ -10,8 +10,8 @@ from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.background.tasks import BackgroundPart
 from headrace.store import ClaimedJob
-from headrace.store.database.pool import within
 from headrace.store.database.retry import DatabaseRetry, is_outage, maintain
+from headrace.store.database.time_limit import within
 
 log = Log("headrace")
 

@@ -20,7 +20,7 @@ from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.wire.dialect_answers import records
-from headrace.store.database.pool import within
+from headrace.store.database.time_limit import within
 
 PREFIX = "http-consumers"
 

@@ -29,7 +29,7 @@ from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMe
 from headrace.server.monitoring.source_metrics import backfill_metrics, capture_metrics
 from headrace.server.query_parameters import check_parameters
 from headrace.server.transport.limits import Limits
-from headrace.store.database.pool import within
+from headrace.store.database.time_limit import within
 
 PATHS = ("/health", "/ready", "/metrics")
 

@@ -11,8 +11,8 @@ import msgspec
 from headrace.model.capture import BackfillInfo
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 
 class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):

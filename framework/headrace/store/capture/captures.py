@@ -15,9 +15,9 @@ from headrace.model.capture import CaptureFacts, FailedChange
 from headrace.model.errors import UnknownSource
 from headrace.model.pages import Page
 from headrace.store.connections.statements import ending_when_idle
+from headrace.store.database.database import Database, Executor
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Database, Executor
 from headrace.store.messages.publish import chunks
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.model.keys import looks_like_id
 from headrace.model.records import DatabaseInfo
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 PlaceKind = Literal["stream", "source"]
 """What has a name that is unique among all databases."""

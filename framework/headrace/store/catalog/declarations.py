@@ -13,7 +13,7 @@ from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.text.masking import masked_push
-from headrace.store.database.pool import Database, Executor
+from headrace.store.database.database import Database, Executor
 from headrace.store.messages.peek import encoded
 
 

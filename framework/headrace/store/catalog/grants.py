@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.model.errors import InvalidInput, NotGranted, UnknownStream
 from headrace.model.watching.audit import Actor, Change
-from headrace.store.database.pool import Database, Executor
+from headrace.store.database.database import Database, Executor
 from headrace.store.watching.audit import record_change
 
 Privilege = Literal["publish", "consume", "observe", "admin"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.model.records import Standing
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 async def standing(executor: Executor, stream: str, key: str) -> tuple[int, list[Standing]] | None:

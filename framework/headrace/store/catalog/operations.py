@@ -6,8 +6,8 @@ from datetime import datetime
 
 from headrace.model.pages import Page
 from headrace.model.records import BlockedKey
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 
 async def pause(executor: Executor, consumer: int, until: datetime | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 class PushConsumer(msgspec.Struct, frozen=True):

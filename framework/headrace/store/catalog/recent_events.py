@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.watching.operations import PushAnswer, WebhookDelivery
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 KEPT = 100
 """How many deliveries of a webhook, and answers of an endpoint, are kept."""

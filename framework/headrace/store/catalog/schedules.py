@@ -12,8 +12,8 @@ from headrace.model.errors import UnknownSchedule
 from headrace.model.pages import Page
 from headrace.model.schedules import ScheduleInfo, ScheduleSpec
 from headrace.model.schedules.spec import RESTARTING
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 
 class PolledSchedule(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.model.errors import NotGranted, SchemaError
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 async def secret(executor: Executor, name: str) -> bytes:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 MOST_OF_A_TOKEN = 100
 """The most sessions of one token. A further one ends the oldest."""

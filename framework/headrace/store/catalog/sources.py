@@ -12,8 +12,8 @@ from headrace.model.errors import UnknownSource
 from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import HIDDEN, masked
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 
 async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:

@@ -12,8 +12,8 @@ from headrace.model.errors import NotGranted, UnknownConsumer, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.text.masking import HIDDEN
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 # How many messages above a consumer's position are examined at most, to count its pending messages.
 MAX_LOOK = 10_000

@@ -10,8 +10,8 @@ from typing import Any
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import MAX_LIMIT, Page
 from headrace.model.tokens import Minted, StoredToken, TokenExists, TokenInfo, UnknownToken
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 _FIELDS = ("id", "name", "scopes", "created_at", "expires_at", "revoked_at")
 _INFO = ", ".join(_FIELDS)

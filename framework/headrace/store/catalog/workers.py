@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 async def record_heartbeat(

@@ -1,1 +1,1 @@
-"""One connection to Postgres: what it adds to the driver's, what stays taken from the pool between two calls, and transactions of user code."""
+"""Connections to Postgres: what one adds to the driver's, their pool, and transactions of user code."""

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import asyncpg
@@ -15,6 +15,9 @@ from asyncpg.transaction import Transaction, TransactionState
 
 from headrace.store.connections.connection import AssignedId, Connection
 from headrace.store.connections.unused import Unused
+
+if TYPE_CHECKING:
+    from headrace.store.connections.pool import ConnectionPool
 
 ROLLBACK_TIMEOUT = 10.0
 """The timeout for ending a long transaction in seconds. After it the connection is closed."""
@@ -34,16 +37,16 @@ class Hold:
     The transaction is one of asyncpg, so that its savepoints and cursors work inside.
 
     Attributes:
-        pool: the pool of the connection.
+        connections: the pool of the connection.
         settings: the statements that were sent with its BEGIN.
         begun_ahead: whether its transaction is committed and the next one is begun, for the next handler.
         connection: the connection, in a proxy that no other transaction gets.
     """
 
-    __slots__ = ("_assigned", "_open", "_renewed", "begun_ahead", "connection", "pool", "settings")
+    __slots__ = ("_assigned", "_open", "_renewed", "begun_ahead", "connection", "connections", "settings")
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
-        self.pool = pool
+    def __init__(self, connections: ConnectionPool, connection: Any) -> None:
+        self.connections = connections
         self._open: Transaction | None = None
         self._assigned: AssignedId | None = None
         self._renewed = False  # whether user code never had the connection in its present proxy

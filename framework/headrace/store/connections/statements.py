@@ -37,6 +37,17 @@ def ending_when_idle(seconds: float) -> str:
     return f"set local idle_in_transaction_session_timeout = {seconds * 1000:.0f}"
 
 
+SHORT_TRANSACTION = ending_when_idle(2)
+"""For a call that is a transaction. A process may freeze inside it, or the connection may die silently behind a pooler,
+where the backend is unknown. The call holds locks for which others wait: a consumer's lock, or rows of leases. So the
+server ends it soon. The transaction has no reason to idle, and if a call was ended by mistake, the caller makes it again.
+"""
+
+LONG_TRANSACTION = ending_when_idle(30)
+"""For several calls, each of which may send megabytes. The server considers the transaction idle until the data has
+arrived."""
+
+
 def for_session(setting: str) -> str:
     """The SQL that sets for the session what `setting` sets for its transaction."""
     return setting.replace("set local ", "set session ", 1)

@@ -1,1 +1,1 @@
-"""Connections to Postgres: the pool, failure detection, errors, retries, and migrations of the schema."""
+"""A database: its calls, failure detection, errors, retries, and migrations of the schema."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 
+from headrace.store.database.database import Database
 from headrace.store.database.errors import translated
-from headrace.store.database.pool import Database
 
 CHANNEL = "headrace"
 

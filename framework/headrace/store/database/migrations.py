@@ -26,8 +26,8 @@ from headrace.model.errors import HeadraceError, InUse, SchemaError
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
 from headrace.store.database import revisions
+from headrace.store.database.database import Database
 from headrace.store.database.ownership import become_owner, current_owner, may_migrate
-from headrace.store.database.pool import Database
 from headrace.store.database.revisions import Migration
 from headrace.store.database.schema import SchemaState, read_state, require_schema
 

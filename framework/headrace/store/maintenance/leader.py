@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 async def lead(executor: Executor, candidate: UUID, term: float, *, now: datetime | None = None) -> tuple[bool, float]:

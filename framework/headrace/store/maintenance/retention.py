@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.store.database.pool import Database, Executor, within
+from headrace.store.database.database import Database, Executor
+from headrace.store.database.time_limit import within
 
 LONGEST_CALL = 30.0
 """The timeout in seconds of a call that evaluates consumers' conditions on messages."""

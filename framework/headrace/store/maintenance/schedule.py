@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 class NextScheduled(NamedTuple):

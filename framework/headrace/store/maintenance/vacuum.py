@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from headrace.store.database.database import Database, Executor
 from headrace.store.database.errors import translated
-from headrace.store.database.pool import Database, Executor
 
 TIMEOUT = 600.0
 """The timeout of one vacuum in seconds."""

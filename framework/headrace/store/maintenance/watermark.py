@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 class OpenInserts(NamedTuple):

@@ -11,8 +11,8 @@ import msgspec
 from headrace.model.conditions import Condition
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 from headrace.store.messages.peek import content_size, encoded, read
 
 

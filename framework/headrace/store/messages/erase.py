@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from headrace.model.pages import Page
 from headrace.model.records import Erasure
+from headrace.store.database.database import Executor
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pages import page_of
-from headrace.store.database.pool import Executor
 
 
 async def erase(

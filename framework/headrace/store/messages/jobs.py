@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.watching.operations import Job, JobKind
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 from headrace.store.messages.dead_letters import DeadLetterSelection
 
 

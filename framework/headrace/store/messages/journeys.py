@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.records import Erasure, StoredMessage
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 from headrace.store.messages.peek import stored
 
 

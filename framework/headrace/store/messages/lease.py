@@ -11,8 +11,9 @@ from asyncpg import Range
 
 from headrace.model.clock import Times
 from headrace.model.records import Batch
+from headrace.store.database.database import Executor
 from headrace.store.database.missing_objects import with_repeat
-from headrace.store.database.pool import Executor, within
+from headrace.store.database.time_limit import within
 
 # Bounds of one call.
 MAX_LOOK = 2_000

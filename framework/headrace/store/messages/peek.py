@@ -14,8 +14,8 @@ from headrace.model.conditions import Condition
 from headrace.model.pages import Page
 from headrace.model.payloads import expiry
 from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
-from headrace.store.database.pool import Executor
 
 
 async def peek(

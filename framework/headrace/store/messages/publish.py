@@ -11,9 +11,9 @@ import asyncpg
 
 from headrace.model.errors import HeadraceError
 from headrace.model.payloads import UniqueWhile, check_unique
+from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
 from headrace.store.database.missing_objects import with_repeat
-from headrace.store.database.pool import Database, Executor
 
 T = TypeVar("T")
 

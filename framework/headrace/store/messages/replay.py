@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from headrace.model.conditions import Condition
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 from headrace.store.messages.peek import encoded
 
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from headrace.model.conditions import Condition
 from headrace.model.records import StoredMessage
 from headrace.model.watching.operations import SearchStep
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import Turns
-from headrace.store.database.pool import Executor
 from headrace.store.messages.peek import content_size, encoded, stored
 
 EXAMINED = 200_000

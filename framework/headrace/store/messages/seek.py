@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from headrace.model.watching.operations import SeekPreview
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 async def seek(executor: Executor, consumer: int, position: int | None) -> int:

@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.model.errors import TimelineChanged
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 async def settle(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID, uuid4
 
 from headrace.model.errors import LeaseLost
+from headrace.store.database.database import Executor
 from headrace.store.database.errors import first_line, sqlstate
-from headrace.store.database.pool import Executor
 
 if TYPE_CHECKING:
     from headrace.store.connections.hold import Hold

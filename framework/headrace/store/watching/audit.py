@@ -10,8 +10,8 @@ import msgspec
 
 from headrace.model.pages import Page
 from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, Actor, AuditEntry, AuditObject, Change
+from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of
-from headrace.store.database.pool import Executor
 
 _ID_BITS = 10
 """The bits of an id below its time."""

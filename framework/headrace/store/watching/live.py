@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 
 class LiveFigures(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.model.watching.samples import EVERY, TIERS, Chart, SampleKind, Series
-from headrace.store.database.pool import Executor
+from headrace.store.database.database import Executor
 
 KINDS: dict[SampleKind, int] = {"total": 0, "stream": 1, "consumer": 2}
 """The kinds of objects as they are stored."""

@@ -1,0 +1,39 @@
+"""A transaction whose statements may take only so long, for conditions that users have written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.store.connections.statements import SHORT_TRANSACTION
+from headrace.store.database.database import Database
+
+
+@asynccontextmanager
+async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
+    """A connection inside a transaction in which no statement may take longer than `limit` seconds.
+
+    Args:
+        executor: a `Database`, or an asyncpg connection.
+
+    Raises:
+        FilterTooSlow: a statement took longer. The transaction is rolled back.
+    """
+    try:
+        async with executor.transaction() as transaction:
+            connection = transaction if isinstance(executor, Database) else executor
+            await connection.execute(f"{SHORT_TRANSACTION}; set local statement_timeout = {limit * 1000:.0f}")
+            try:
+                yield connection
+            except asyncpg.QueryCanceledError as error:
+                raise FilterTooSlow(
+                    f"Evaluating the condition on messages took longer than {limit:g} s. Simplify it, especially its regular expressions."
+                ) from error
+    except UnknownConsumer:
+        if isinstance(executor, Database):
+            await executor.refuse_while_recovering()
+        raise
