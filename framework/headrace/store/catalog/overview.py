@@ -7,16 +7,7 @@ import msgspec
 from headrace.model.capture import BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.store.catalog.sources import without_secrets
-from headrace.store.database.pool import Executor
-
-_AT_WORK = """
-    select (select coalesce(json_agg(s), '[]') from headrace_internal.source_info() as s) as sources,
-           (select coalesce(json_agg(b), '[]') from (
-               select b.uid as id, o.name as source, b.relation as "table", b.condition as "where", b.rate, b.state, b.reason, b.total,
-                      b.read, b.published, b.created_at, b.started_at, b.updated_at, b.finished_at
-               from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
-               where b.state in ('queued', 'running') order by b.id limit $1) as b) as backfills
-"""
+from headrace.store.database.database import Executor
 
 MAX_SOURCES = 1000
 """The maximum number of backfills in the result."""
@@ -26,6 +17,6 @@ async def sources_at_work(executor: Executor) -> tuple[list[SourceInfo], list[Ba
     """All sources, by name and without secrets, and the queued and running backfills, the oldest first. Uses
     one query.
     """
-    row = await executor.fetchrow(_AT_WORK, MAX_SOURCES)
+    row = await executor.fetchrow("select * from headrace_internal.sources_at_work($1)", MAX_SOURCES)
     sources = msgspec.json.decode(row["sources"], type=list[SourceInfo])
     return [without_secrets(one) for one in sources], msgspec.json.decode(row["backfills"], type=list[BackfillInfo])

@@ -27,7 +27,7 @@ begin
                        erase_messages forget_erased erasure_page
                        publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
                        delete_done_unique_keys remove_tombstones convert_checks try_mend_sequence note_drawn rows_of_keys keys_published_since'),
-            ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info source_page webhook_sources lock_source edit_source delete_source
+            ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info sources_at_work source_page webhook_sources lock_source edit_source delete_source
                        schedule_page pause_schedule request_schedule delete_schedule
                        list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture

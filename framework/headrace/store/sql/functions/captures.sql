@@ -239,7 +239,7 @@ end $$;
 
 -- Return the state of a capture.
 create or replace function headrace_internal.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
-language sql stable as $$
+language sql stable set timezone = 'UTC' as $$
     select json_build_object(
         'state', case when c.paused_at is not null then case when c.state = 'halted' then 'stopped' else 'paused' end
                       when c.held_until is null or c.held_until <= p_now then 'unattended' else c.state end,

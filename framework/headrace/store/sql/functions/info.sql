@@ -110,7 +110,7 @@ returns table (id uuid, stream text, stream_id uuid, name text, created_at times
                num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
                dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set timezone = 'UTC' as $$
 declare
     c_limit      constant int := 1000000;
     v_consumer  headrace_internal.consumers;

@@ -100,7 +100,7 @@ end $$;
 -- Return all streams and consumers, as far as they change seldom.
 create or replace function headrace_internal.live_catalog()
 returns table (streams json, consumers json)
-language sql stable as $$
+language sql stable set timezone = 'UTC' as $$
     select (select coalesce(json_agg(json_build_object('number', s.id, 'id', s.uid, 'name', s.name,
                                                        'full_until', s.full_until) order by s.name), '[]') from headrace_internal.streams as s),
            (select coalesce(json_agg(json_build_object('number', c.id, 'id', c.uid, 'stream', c.stream_id, 'name', c.name, 'push', c.push is not null,

@@ -38,6 +38,17 @@ language sql stable as $$
     order by o.uid::text <> p_id_or_name, o.name
 $$;
 
+-- Return all sources, and the first p_limit of the queued and running backfills.
+create or replace function headrace_internal.sources_at_work(p_limit int) returns table (sources json, backfills json)
+language sql stable set timezone = 'UTC' as $$
+    select (select coalesce(json_agg(s), '[]') from headrace_internal.source_info() as s),
+           (select coalesce(json_agg(b), '[]') from (
+               select b.uid as id, o.name as source, b.relation as "table", b.condition as "where", b.rate, b.state, b.reason, b.total,
+                      b.read, b.published, b.created_at, b.started_at, b.updated_at, b.finished_at
+               from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
+               where b.state in ('queued', 'running') order by b.id limit p_limit) as b)
+$$;
+
 -- Return sources by name: the first p_limit above p_after, or the last ones below p_before in descending order, until the
 -- size of their settings and of what is known of their captures exceeds p_bytes.
 create or replace function headrace_internal.source_page(p_after text, p_before text, p_limit int, p_bytes bigint)

@@ -1,0 +1,1 @@
+-- Times in JSON are in UTC, whatever the time zone of the session. Only functions change.
