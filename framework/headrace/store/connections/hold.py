@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio
 import asyncpg
@@ -15,9 +15,6 @@ from asyncpg.transaction import Transaction, TransactionState
 
 from headrace.store.connections.connection import AssignedId, Connection
 from headrace.store.connections.unused import Unused
-
-if TYPE_CHECKING:
-    from headrace.store.connections.pool import ConnectionPool
 
 ROLLBACK_TIMEOUT = 10.0
 """The timeout for ending a long transaction in seconds. After it the connection is closed."""
@@ -29,6 +26,14 @@ UNUSED = 0.02
 _STALE = 0.2
 """Seconds. A handler that blocks the event loop keeps a transaction waiting for longer than `UNUSED`, and the server ends
 one that has idled for too long. So an older one is not used."""
+
+
+class Pool(Protocol):
+    """Where a transaction's connection is returned. See `ConnectionPool`."""
+
+    async def release(self, connection: Any) -> None: ...
+    def may_begin_ahead(self, hold: Hold) -> bool: ...
+    def keep_begun(self, hold: Hold) -> bool: ...
 
 
 class Hold:
@@ -45,7 +50,7 @@ class Hold:
 
     __slots__ = ("_assigned", "_open", "_renewed", "begun_ahead", "connection", "connections", "settings")
 
-    def __init__(self, connections: ConnectionPool, connection: Any) -> None:
+    def __init__(self, connections: Pool, connection: Any) -> None:
         self.connections = connections
         self._open: Transaction | None = None
         self._assigned: AssignedId | None = None
