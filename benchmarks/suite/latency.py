@@ -85,11 +85,14 @@ async def _paced(options: Options, pace: Pace, seconds: float) -> Paced:
     for _ in range(options.times(3, 1)):
         async with bench(options) as place:
             await place.rest()
+            pace_of_calls = pace.rate / pace.batch
+            # Half of them before and half after, since a shared machine has quick and slow minutes.
+            paced.paced_commits += await _bare_inserts(place, singles, pace_of_calls, seconds / 2)
             job = Job(place.dsn, STREAM, [ConsumerJob("latency", "timed", CONSUMER)])
             async with crew(job) as worker, App(place.dsn) as app:
                 summary, proven, late = await _measure(app, worker, pace, seconds)
             commits = [await place.plain.insert(*single) for single in singles]
-            paced.paced_commits += await _bare_inserts(place, singles, pace.rate / pace.batch, seconds)
+            paced.paced_commits += await _bare_inserts(place, singles, pace_of_calls, seconds / 2)
         paced.measured.samples.append(summary.rate)
         paced.measured.limit_samples.append(LIMIT_COUNT / (sum(commits) / 1e9))
         paced.summaries.append(summary)
