@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from array import array
@@ -31,6 +30,7 @@ from benchmarks.wire import (
     TelemetryMode,
 )
 from headrace import App, Telemetry, Transaction
+from headrace.cli.processes.garbage import spare_what_exists
 
 PROGRESS_EVERY = 0.02
 TIMEOUT = 60.0
@@ -203,7 +203,7 @@ class Worker:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(partial(self._app.run, on_running=gc.freeze))  # as `headrace run` does
+            group.start_soon(partial(self._app.run, on_running=spare_what_exists))  # as `headrace run` does
             while not self._app.statistics():  # noqa: ASYNC110 - the app has no event for it
                 await anyio.sleep(0.001)
             self._cpu = time.process_time()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_log
 from headrace.cli.processes import child_info
 from headrace.cli.processes.app_loader import load_app
 from headrace.cli.processes.event_loop import run_async
+from headrace.cli.processes.garbage import spare_what_exists
 from headrace.cli.processes.ready_file import ReadyFile
 from headrace.cli.processes.reload import directories_to_watch, run_with_reload
 from headrace.cli.processes.supervisor import run_processes
@@ -124,7 +124,7 @@ async def _run(app: App, ready_file: Path | None) -> None:
     app.attach(Capturing(database_of=app.database_of))
     # What the app has imported and made when it starts stays, also for its telemetry. The garbage collector would go through
     # all of it now and then, and messages would wait. A collection before that would delay the first message by some 10 ms.
-    run_app = partial(app.run, on_running=gc.freeze)
+    run_app = partial(app.run, on_running=spare_what_exists)
     if ready_file is None:
         await run_app()
         return
