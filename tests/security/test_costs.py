@@ -16,7 +16,7 @@ from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.options import Options
 from headrace.server.transport.limits import Limits
-from headrace.store.database.fair_shares import FairShares, NoPlace
+from headrace.store.connections.fair_shares import FairShares, NoPlace
 from tests.runtime.running import eventually
 from tests.server.calling import Api
 

@@ -16,7 +16,7 @@ from headrace.server.errors import RETRY_AFTER, Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
 from headrace.server.transport.turns import Turns
-from headrace.store.database.fair_shares import FairShares, NoPlace
+from headrace.store.connections.fair_shares import FairShares, NoPlace
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 

@@ -17,13 +17,13 @@ import asyncpg
 from headrace.model.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from headrace.model.text.masking import masked
 from headrace.store.connections.connection import MAX_QUERIES
+from headrace.store.connections.fair_shares import FairShares, NoPlace
 from headrace.store.connections.hold import Hold
 from headrace.store.connections.pool import ConnectionPool
 from headrace.store.connections.statements import LONG_TRANSACTION, SHORT_TRANSACTION, ending_when_idle
 from headrace.store.database.connector import Connector
 from headrace.store.database.direct_statements import DirectStatements
 from headrace.store.database.errors import first_line, readable, translated
-from headrace.store.database.fair_shares import FairShares, NoPlace
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
 from headrace.store.database.rights import OWNS, rights_of
 from headrace.store.database.schema import read_state
