@@ -26,6 +26,12 @@ def test_a_threshold_is_raised_and_nothing_else(given: int, found: int) -> None:
     assert gc.get_threshold() == (found, *older)
 
 
+def test_older_generations_have_the_thresholds_that_are_given() -> None:
+    gc.set_threshold(700, 11, 12)
+    spare_what_exists(50_000, 20, 50)
+    assert gc.get_threshold()[:2] == (50_000, 20)
+
+
 def test_what_exists_is_left_alone() -> None:
     existing = [[]]  # type: ignore[var-annotated]
     spare_what_exists()

@@ -27,6 +27,7 @@ from headrace.cli.processes import child_info
 from headrace.cli.processes.child_info import ChildInfo
 from headrace.cli.processes.children import child_command, parent_pipe
 from headrace.cli.processes.event_loop import run_async
+from headrace.cli.processes.garbage import spare_what_exists
 from headrace.cli.processes.ready_file import ReadyFile
 from headrace.cli.processes.supervisor import Supervisor
 from headrace.model.errors import ConfigurationError
@@ -143,8 +144,7 @@ class ServeCommand:
         # Most objects that exist now stay, and a request rarely creates reference cycles, so the
         # garbage collector may run rarely.
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        spare_what_exists(50_000, 20, 50)
         await serving.run()
         return 0
 

@@ -9,10 +9,15 @@ YOUNG = 3000
 makes that many for a few messages. Much larger numbers gain nothing more: what waits to be collected leaves the caches."""
 
 
-def spare_what_exists() -> None:
+def spare_what_exists(young: int = YOUNG, *older: int) -> None:
     """Keep the collector from what exists now, and let it look at new objects less often. A setting of yours that is
-    higher stays, as well as 0, which turns it off."""
+    higher stays, as well as 0, which turns it off.
+
+    Args:
+        young: number of new objects after which it looks at them.
+        older: the thresholds of the older generations. They stay if none is given.
+    """
     gc.freeze()
-    young, *older = gc.get_threshold()
-    if 0 < young < YOUNG:
-        gc.set_threshold(YOUNG, *older)
+    present = gc.get_threshold()
+    if 0 < present[0] < young:
+        gc.set_threshold(young, *(older or present[1:]))

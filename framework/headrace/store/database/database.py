@@ -227,8 +227,8 @@ class Database:
         """A connection inside a transaction, which commits at the end unless an exception is raised.
 
         Raises:
-            SweptAway: the transaction has to be repeated, as `again` does. It can't be repeated here, where
-                the body is unknown.
+            ObjectReplaced: the transaction has to be repeated, as `with_repeat` does. It can't be repeated here,
+                where the body is unknown.
         """
         with translated(self.dsn, ours=True):
             try:
