@@ -43,7 +43,7 @@ def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Declarations:
-    """What you declare at import time, mostly with decorators."""
+    """The declarations of an app at import time, mostly with decorators."""
 
     def __init__(self, streams: Sequence[str] = ()) -> None:
         self.consumers: list[Consumer] = []
@@ -359,7 +359,7 @@ class Declarations:
                 timeout can stop a process. It can't stop a thread, which is waited for.
             rate_limit: the maximum rate of deliveries, over all processes. A number of messages per
                 second, or text such as "100/s" or "1000/h".
-            rate_burst: the maximum number of messages that are delivered at once after a pause. It
+            rate_burst: the maximum number of messages that are delivered together after a pause. It
                 needs `rate_limit`. By default one second of the rate.
             key_concurrency: with `ordered=False`, how many messages of a key one process handles at
                 a time.
@@ -432,7 +432,7 @@ class Declarations:
     def include(self, router: Router) -> None:
         """Take over what a router declares. Its middleware runs inside the app's, around its own handlers only.
 
-        From then on nothing can be declared on the router, since nobody would run it. Several apps may include it.
+        From then on nothing can be declared on the router, since nothing would run it. Several apps may include it.
 
         Args:
             router: a router, with all that it declares.
