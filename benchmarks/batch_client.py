@@ -3,9 +3,9 @@
 `python -m benchmarks.batch_client --dsn URL --size N`
 
 It does what PgQue's client for Python does: one transaction reads a batch over psycopg, makes an object of ten fields of
-each row, calls a plain function with it, and acks all of them at once. There is neither order per key, nor an ack for a
-message, nor a second batch while the first is in work. The batch comes from a plain table, so Postgres does less, too,
-but only this process is measured. The function decodes the payload as the worker's handler does.
+each row, calls a plain function with it, and acks all of them together. There is neither order per key, nor an ack
+for a message, nor a second batch while the first is in work. The batch comes from a plain table, so Postgres does
+less, too, but only this process is measured. The function decodes the payload as the worker's handler does.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ INTERVAL = 1.0
 
 
 class Asked:
-    """What light browsers have asked: the number of requests, of those with no new answer, and the times of all."""
+    """The requests of light browsers: the number of requests, of those with no new answer, and the times of all."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -21,7 +21,7 @@ _FUNCTION = re.compile(r"headrace_(?:internal|granted)\.(\w+)")
 
 
 class Tally(msgspec.Struct):
-    """What one statement has cost: how often it was sent, and the total, longest and shortest time until its answer."""
+    """The cost of one statement: how often it was sent, and the total, longest and shortest time until its answer."""
 
     count: int = 0
     seconds: float = 0.0
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def write() -> None:
-    """Write the counts so far, and begin anew with the longest and shortest times."""
+    """Write the counts so far, and reset the longest and shortest times."""
     target = Path(os.environ[FILE])
     aside = target.with_suffix(".new")
     aside.write_bytes(msgspec.json.encode(tallies))

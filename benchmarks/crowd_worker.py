@@ -19,7 +19,8 @@ from headrace import App
 
 
 class Handled(msgspec.Struct, frozen=True):
-    """What one worker has handled: when each message arrived, on the monotonic clock, and its latency, in ns."""
+    """The messages that one worker has handled: when each message arrived, on the monotonic clock, and its latency,
+    in ns."""
 
     at: list[int]
     took: list[int]

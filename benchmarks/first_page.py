@@ -54,7 +54,7 @@ SIZES = """() => {
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What an opening of the first page took.
+    """The times of one opening of the first page.
 
     Attributes:
         shown_ms: milliseconds from the start of the navigation until the overview with its data is in the document.
@@ -72,7 +72,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class FirstPage(msgspec.Struct, frozen=True):
-    """What openings of the first page took: medians, the extremes of `shown_ms`, and the most bytes."""
+    """The times of openings of the first page: medians, the extremes of `shown_ms`, and the most bytes."""
 
     openings: int
     shown_ms: float

@@ -3,8 +3,8 @@
 `python -m benchmarks.http_bare --port N --batch N --note N [--database URL]`
 
 With a database, it stores what is published by bare inserts, and a request to receive waits until there is something for it.
-It reads nothing back, and keeps no track of who has what. No server on that web server that stores messages in Postgres can be
-faster.
+It reads nothing back, and keeps no track of deliveries. No server on that web server that stores messages in Postgres
+can be faster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Minimal HTTP clients: publishers and receivers on bare sockets, which parse only what they need.
 
-They share the machine with the server that they measure. So messages are assembled from prepared
-pieces, and only the ack ids and the messages' numbers are extracted from an answer. The tests check
-that the JSON around them is correct.
+They share the machine with the server that they measure. Messages are therefore assembled from prepared pieces, and
+only the ack ids and the messages' numbers are extracted from an answer. The tests check that the JSON around them is
+correct.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Board:
             self.done.set_exception(error)
 
     def may_publish(self, publisher: Publisher) -> bool:
-        """Whether the publisher may go on. Otherwise it is resumed later."""
+        """Whether the publisher may continue. Otherwise it is resumed later."""
         if self.published - min(self.got.values()) < self._lead:
             return True
         self._held_back.append(publisher)

@@ -37,7 +37,7 @@ class PlainLog:
         return cls(connection)
 
     async def another(self, database: Database) -> PlainLog:
-        """The same table over a connection of its own."""
+        """The same table over another connection."""
         return PlainLog(await database.connect())
 
     async def close(self) -> None:

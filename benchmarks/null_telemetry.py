@@ -1,6 +1,6 @@
 """Telemetry for a measured worker: the SDK's own providers, with exporters that discard everything.
 
-So a benchmark measures what telemetry costs the worker, without the cost of sending it.
+A benchmark thus measures what telemetry costs the worker, without the cost of sending it.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class Publisher:
             await self._publish(batch)
 
     async def per_batch(self, crew: Crew, batch: int, lead: int, count: int) -> None:
-        """Publish up to `count` messages, at most `lead` ahead of the worker. Several calls may run at once."""
+        """Publish up to `count` messages, at most `lead` ahead of the worker. Several calls may run at the same
+        time."""
         while self.published < count:
             await crew.begun_at_least(self.published - lead)
             if size := min(batch, count - self.published):

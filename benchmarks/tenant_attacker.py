@@ -1,6 +1,6 @@
 """A tenant that attacks a server at full speed: `python -m benchmarks.tenant_attacker PORT TOKEN`.
 
-It prints a line when it has begun, and goes on until it is killed.
+It prints a line when it has begun, and continues until it is killed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def _odd_connections(port: int) -> None:
 
 
 if __name__ == "__main__":
-    # An attacker has a machine of its own. Here it shares the server's, so it takes only the processor time that nothing
+    # An attacker has a separate machine. Here it shares the server's, so it takes only the processor time that nothing
     # else wants. Otherwise the benchmark would measure the kernel's scheduler.
     os.setsid()  # Linux divides time among sessions first, where the kernel groups processes by them
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -31,7 +31,7 @@ class CaptureJob(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the worker process does. Without consumers it only captures."""
+    """The work of the worker process. Without consumers it only captures."""
 
     dsn: str
     stream: str

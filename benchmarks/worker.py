@@ -56,7 +56,7 @@ class Change(msgspec.Struct, gc=False):
 
 
 class Record:
-    """What a consumer's handlers saw. Handlers only append to it, and it is checked after the clock stops.
+    """The observations of a consumer's handlers. Handlers only append to it, and it is checked after the clock stops.
 
     `trace` has the number of each message that began. For handlers that await, it also has the
     complement when they ended.

@@ -67,7 +67,7 @@ WARM = 2
 
 
 class Parts:
-    """What is measured with a number of executors.
+    """The measurements with a number of executors.
 
     Attributes:
         measured: the rates of `read` and `write`, and of their raw limits.

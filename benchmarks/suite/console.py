@@ -1,4 +1,4 @@
-"""console: what the console costs the database and the server, with nobody, 1 and 20 browsers looking on, and its first page."""
+"""console: what the console costs the database and the server, with 0, 1 and 20 browsers open, and its first page."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def console(options: Options) -> Result:
 
 
 def _added(one: dict[str, float], before: dict[str, float]) -> dict[str, float] | None:
-    """What browsers add to a statement. None if it is noise: a statement that the server sends anyway."""
+    """The cost that browsers add to a statement. None if it is noise: a statement that the server sends anyway."""
     added = one["per_second"] - before.get("per_second", 0.0)
     return {**one, "per_second": added} if added > 0.05 else None
 

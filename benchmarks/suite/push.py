@@ -34,7 +34,7 @@ TIMEOUT = 120.0
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What the endpoint received, in order, and the time from the first to the last, in seconds."""
+    """The messages that the endpoint received, in order, and the time from the first to the last, in seconds."""
 
     bodies: list[bytes]
     seconds: float

@@ -22,7 +22,7 @@ OVERSHOOT_SECONDS, OVERSHOOT_SECONDS_QUICK = 2.0, 20.0  # a quick run checks onl
 
 
 class _Run(msgspec.Struct):
-    """What was published in the measured time, and the sizes of the stream."""
+    """The messages published in the measured time, and the sizes of the stream."""
 
     rate: float
     sizes: list[int]

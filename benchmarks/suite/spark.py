@@ -73,7 +73,7 @@ async def spark(options: Options) -> Result:
 
 
 class Parts:
-    """The parts that are measured in each repeat, on a database of its own."""
+    """The parts that are measured in each repeat, on a separate database."""
 
     def __init__(self, count: int, batches: int) -> None:
         self.count = count
@@ -99,7 +99,7 @@ class Parts:
         ]
 
     def alone(self) -> dict[str, dict[str, Any]]:
-        """The parts that have no raw limit of their own."""
+        """The parts that have no raw limit."""
         return {name: {"rate": median(rates), "samples": rates} for name, rates in self._alone.items()}
 
     def details(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""steady: a publisher and a worker at once, for a while."""
+"""steady: a publisher and a worker together, for a while."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_attempts_and_sizes_that_exceed_their_field_are_stored_as_its_maximum() 
 
 
 def test_the_error_of_a_refused_id_says_what_would_be_right_and_repeats_little_of_it() -> None:
-    with pytest.raises(InvalidInput, match="give back those that came with the messages") as caught:
+    with pytest.raises(InvalidInput, match="send those that came with the messages") as caught:
         ids.open("x" * 100_000)
     assert len(str(caught.value)) < 200
 

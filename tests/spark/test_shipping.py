@@ -134,7 +134,7 @@ def test_equal_files_make_equal_archives_and_other_files_others(tmp_path: Path) 
         ({"headrace": ""}, False, None),
         ({"missing": ("msgspec",)}, False, "lacks msgspec. Ship it"),
         ({"missing": ("msgspec",)}, True, None),
-        ({"missing": ("msgspec",), "tag": "two"}, True, "lacks msgspec. What is compiled is not shipped to another kind of machine. Run pip install msgspec"),
+        ({"missing": ("msgspec",), "tag": "two"}, True, "lacks msgspec. Compiled code is not shipped to another kind of machine. Run pip install msgspec"),
         ({"missing": ("pyarrow",)}, True, "lacks pyarrow. Spark needs it there. Run pip install pyarrow there"),
     ],
 )  # fmt: skip

@@ -175,7 +175,7 @@ class Consumers(Base):
         )
 
     async def resume(self, stream: str, name: str) -> None:
-        """End a pause. Waiting workers lease at once."""
+        """End a pause. Waiting workers lease immediately."""
         consumer = await self._consumer(stream, name)
         await self._change(_change_of(stream, name, "resume"), lambda connection: store.resume(connection, consumer))
 

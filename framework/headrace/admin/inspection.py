@@ -63,8 +63,8 @@ class Inspection(Base):
     ) -> Journey | None:  # fmt: skip
         """Return a message by its seq, and what became of it in each consumer of the stream. None if nothing is left of it.
 
-        The engine keeps nothing about a message that a consumer is done with. So the journey says what is known of it,
-        and from where.
+        The engine keeps nothing about a message that a consumer is done with. The journey therefore says what is
+        known of it, and from where.
 
         Args:
             limit: the most consumers, at most 1,000.
@@ -77,10 +77,10 @@ class Inspection(Base):
         before: int | None = None, since: datetime | None = None, until: datetime | None = None, limit: int = 50,
     ) -> SearchStep:  # fmt: skip
         """Do one step of a search through a stream, from the newest message on. It ends after about a second, or after
-        `limit` messages that match. Go on with `before` as its `position`, while there is `more`.
+        `limit` messages that match. Continue with `before` as its `position`, while there is `more`.
 
         Args:
-            after: search upwards, above this seq. Go on with `after` as the `position`.
+            after: search upwards, above this seq. Continue with `after` as the `position`.
             before: search below this seq.
             since: only messages published at this time or later.
             until: only messages published before this time.

@@ -111,7 +111,8 @@ class Jobs(Base):
         return found[0]
 
     async def cancel_job(self, id: str) -> Job:  # noqa: A002
-        """Cancel a job that waits or runs, and return it. What it has done stays done. Raises `UnknownJob`."""
+        """Cancel a job that waits or runs, and return it. Messages that it has handled stay handled. Raises
+        `UnknownJob`."""
         await cancel_job(self, await self.job(id))
         return await self.job(id)
 

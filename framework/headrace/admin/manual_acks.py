@@ -80,7 +80,7 @@ class ManualAcks(Base):
         error: str | None = None,
         snooze: bool = False,
     ) -> list[str]:
-        """Nack messages. They are delivered again after `delay`, by default at once. The attempt counts.
+        """Nack messages. They are delivered again after `delay`, by default immediately. The attempt counts.
         Their dead letters would show `error`.
 
         Args:

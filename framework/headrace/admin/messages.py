@@ -140,7 +140,7 @@ class Messages(Base):
         """Delete messages for good: their rows, and the dead letters and message ids that are of them.
 
         No consumer gets them any more. A handler that has one in hand finishes, and its ack counts. The order of keys
-        goes on. What is left is in `erasures`. Copies outside of the database, such as backups, stay.
+        is kept. The remaining traces are in `erasures`. Copies outside of the database, such as backups, stay.
 
         Args:
             seqs: at most 1,000.

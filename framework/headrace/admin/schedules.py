@@ -75,7 +75,7 @@ class Schedules(Base):
         return await self.schedule(name)
 
     async def delete_schedule(self, name: str) -> None:
-        """Delete a schedule. Processes that run it stop, and the next one that starts declares it again. So remove it
+        """Delete a schedule. Processes that run it stop, and the next one that starts declares it again. Remove it
         from the app as well. Raises `UnknownSchedule`.
         """
         await self._change_schedule(name, "delete", lambda connection: store.delete_schedule(connection, name))

@@ -167,8 +167,8 @@ def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
 
 
 def pushed(before: Push | None, given: Mapping[str, Any]) -> Push:
-    """The given settings of `Push`, merged into the previous ones. What is passed in its masked form stays as it is:
-    the secret, the values of headers, and the URL.
+    """The given settings of `Push`, merged into the previous ones. Values that are passed in masked form stay as they
+    are: the secret, the values of headers, and the URL.
 
     Raises `InvalidInput` or `ConfigurationError`.
     """

@@ -92,7 +92,7 @@ class App(Declared, Publishing):
         self._arguments = {"max_connections": max_connections, "shutdown_timeout": shutdown_timeout, "data": data_dir}
         settings.check({"migrate": migrate, **self._arguments})
         self._settings = settings.DEFAULTS  # until it connects
-        Telemetry.of(telemetry)  # raises at once if the value is invalid
+        Telemetry.of(telemetry)  # raises immediately if the value is invalid
         self.telemetry = telemetry
         self._instruments: Instrumentation | None = None
         self._database: store.Database | None = None
@@ -223,7 +223,7 @@ class App(Declared, Publishing):
     async def run(self, *, signals: bool = True, on_running: Callable[[], object] = lambda: None) -> None:
         """Run the consumers until `stop`, or until SIGTERM or SIGINT if `signals` is set, then drain.
 
-        A second signal stops the handlers at once.
+        A second signal stops the handlers immediately.
 
         Args:
             signals: whether to handle signals.
@@ -399,7 +399,7 @@ class App(Declared, Publishing):
         await self._service.idle()
 
     def readiness(self) -> Readiness:
-        """Whether this process does its work, and if not, why. For a probe: it makes no query and returns at once."""
+        """Whether this process does its work, and if not, why. For a probe: it makes no query and does not wait."""
         return NOT_RUNNING if self._service is None else self._service.readiness()
 
     def statistics(self) -> dict[str, Any]:

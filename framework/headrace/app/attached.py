@@ -22,7 +22,7 @@ class Attached(Protocol):
         """Start nothing more, and end. Called while `run` runs, maybe more than once."""
 
     def hurry(self) -> None:
-        """End at once, and release unfinished messages."""
+        """End immediately, and release unfinished messages."""
 
     def notified(self, stream_id: int) -> None:
         """Something was committed to the stream with this number, by any process."""
@@ -36,7 +36,8 @@ class Attached(Protocol):
 
 @runtime_checkable
 class HasStatistics(Protocol):
-    """An attached part with statistics of its own, for `App.statistics`, metrics and `headrace observe`."""
+    """An attached part with its own statistics, for `App.statistics`, metrics and `headrace observe`."""
 
     def app_statistics(self) -> Mapping[str, Any]:
-        """What to add to the app's statistics. Its `consumers`, by stream and name, are listed beside the app's own."""
+        """The part's entries in the app's statistics. Its `consumers`, by stream and name, are listed beside the
+        app's own."""

@@ -2,7 +2,7 @@
 
 This is not a task group, since the cancel scope of a task group must be left by the task that
 entered it. The block may be the lifespan of a web framework, and some frameworks call start and
-stop from different tasks. So the work is one task of its own, from connecting to disconnecting. Its
+stop from different tasks. The work is therefore one separate task, from connecting to disconnecting. Its
 failure is treated as `asyncio.TaskGroup` treats the failure of a child: the task that entered the
 block is cancelled once, and the block raises the cause.
 """
@@ -33,7 +33,7 @@ async def in_background(work: Work, end: Callable[[], None], hurry: Callable[[],
     Args:
         work: what to do.
         end: asks the work to end.
-        hurry: asks the work to end at once. Called when the block, or the wait for the end, is cancelled.
+        hurry: asks the work to end immediately. Called when the block, or the wait for the end, is cancelled.
 
     Raises:
         An error that keeps the work from starting is raised unchanged. A later error of the work is
@@ -64,7 +64,7 @@ async def in_background(work: Work, end: Callable[[], None], hurry: Callable[[],
 
 class BackgroundWorkDied(Exception):
     """The background work ended with an exception that ends a program, such as `SystemExit`. Without
-    this, the program could end as if it had succeeded, or go on without the work.
+    this, the program could end as if it had succeeded, or continue without the work.
     """
 
 

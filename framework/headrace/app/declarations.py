@@ -43,7 +43,7 @@ def _arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Declarations:
-    """What you declare at import time, mostly with decorators."""
+    """The declarations of an app at import time, mostly with decorators."""
 
     def __init__(self, streams: Sequence[str] = ()) -> None:
         self.consumers: list[Consumer] = []
@@ -432,7 +432,7 @@ class Declarations:
     def include(self, router: Router) -> None:
         """Take over what a router declares. Its middleware runs inside the app's, around its own handlers only.
 
-        From then on nothing can be declared on the router, since nobody would run it. Several apps may include it.
+        From then on nothing can be declared on the router, since nothing would run it. Several apps may include it.
 
         Args:
             router: a router, with all that it declares.

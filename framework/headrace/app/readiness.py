@@ -62,7 +62,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer has observed. See `ConsumerReadiness`."""
+    """The observations of a consumer. See `ConsumerReadiness`."""
 
     unanswered: float | None
     leased: float | None

@@ -138,7 +138,7 @@ class Service:
         try:
             await pipeline.run()
         except Exception as error:
-            # Log at once: code that embeds the service may see the error late, or never.
+            # Log immediately: code that embeds the service may see the error late, or never.
             self._running = False
             spec = pipeline.spec
             log.error(
@@ -148,7 +148,7 @@ class Service:
             raise
 
     def _consumer_deleted(self, pipeline: Pipeline) -> None:
-        """Handle the deletion of a consumer. Everything else goes on."""
+        """Handle the deletion of a consumer. Everything else continues."""
         spec = pipeline.spec
         log.error(
             "consumer deleted", consumer=spec.name, stream=spec.stream,
@@ -158,7 +158,7 @@ class Service:
             self.on_all_deleted()
 
     async def _run_attached(self, part: Attached) -> None:
-        """Run an attached part. Drain it only while it runs. Otherwise its next run would end at once."""
+        """Run an attached part. Drain it only while it runs. Otherwise its next run would end immediately."""
         if self._stopping.is_set():
             return
         self._running_parts.append(part)

@@ -2,7 +2,7 @@
 
 One rule holds for all settings. An argument takes precedence over the environment, the environment
 over `[tool.headrace]` in pyproject.toml, and pyproject.toml over the default. On the command line,
-an option takes precedence over an argument in code. So the operator sets what the code leaves out.
+an option takes precedence over an argument in code. The operator thus sets what the code leaves out.
 
 The pyproject.toml is the nearest one of your own or of root, searched from the working directory
 upward, see `headrace.embedded.project_file`. Paths in it are relative to it. An empty variable counts as unset.
@@ -36,7 +36,7 @@ _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 _PREFIX = "HEADRACE_"
 _TEST_PREFIX = "HEADRACE_TEST_"  # read by the tests of Headrace and by the test kit
 SERVE_PREFIX = "HEADRACE_SERVE_"
-"""What the environment variables of `headrace serve` begin with that are options of the server only."""
+"""The prefix of environment variables that are options of `headrace serve` only."""
 
 _CLIENT_VARIABLES = frozenset(
     ("HEADRACE_SERVER", "HEADRACE_TOKEN", "HEADRACE_CA_FILE", SAFE_DIRECTORY)

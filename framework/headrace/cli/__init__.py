@@ -1,4 +1,4 @@
-"""The command line. Each command is a function in a file of its own or of its group, which is imported
+"""The command line. Each command is a function in its own file or in that of its group, which is imported
 only when the command is called, so that the start is quick.
 
 main         the tree of commands, and the boundary where errors become messages and exit codes

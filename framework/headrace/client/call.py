@@ -62,7 +62,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Sends(Protocol):
-    """What has a transport. See `headrace.client.remote`."""
+    """An object that has a transport. See `headrace.client.remote`."""
 
     @property
     def transport(self) -> Transport: ...

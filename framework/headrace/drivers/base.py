@@ -1,4 +1,4 @@
-"""What the drivers share: `fetchrow` and `fetchval` over `fetch`, placeholders, and the detection of
+"""The shared parts of the drivers: `fetchrow` and `fetchval` over `fetch`, placeholders, and the detection of
 libraries.
 """
 

@@ -2,9 +2,8 @@
 
 There are three kinds. The *start lock* serializes starting and stopping. A *user's lock* is held by
 each process that uses the server. The *server's lock* is handed down to Postgres itself, and all
-its processes inherit it. It is free again exactly when the last of them is gone. So no process id
-has to be trusted, which could belong to another program by now, or to a zombie that was never
-reaped.
+its processes inherit it. It is free again exactly when the last of them is gone. No process id has to be trusted,
+which could belong to another program by now, or to a zombie that was never reaped.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class OsUser:
         log: IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command as this user, in a session of its own, and wait for it.
+        """Run the command as this user, in a new session, and wait for it.
 
         Its output is returned in `stdout`, or written to `log` if given. A command that leaves a
         daemon behind needs `log`, since the daemon would keep a pipe open as long as it lives.

@@ -109,8 +109,8 @@ class EmbeddedPostgres:
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server, even while it is in use. Does nothing when it isn't running.
 
-        The mode `fast` ends all sessions and writes everything to disk. `immediate` ends it at once, and the
-        next start recovers. Neither loses a commit.
+        The mode `fast` ends all sessions and writes everything to disk. `immediate` ends it without a shutdown, and
+        the next start recovers. Neither loses a commit.
         """
         with self._locked_if_exists() as place:
             if place:

@@ -100,7 +100,7 @@ def _wait(server_dir: ServerDirectory, limit: float, enough: Callable[[Phase], b
 
 
 def spawn(server_dir: ServerDirectory, os_user: OsUser, installation: Installation) -> bool:
-    """Start the server and return at once. False when the server's lock isn't free after all.
+    """Start the server and return without waiting. False when the server's lock isn't free after all.
 
     A shell starts it in the background and ends, so the server is not our child. It outlives us,
     and leaves no zombie in a process that doesn't expect children. The server inherits the lock.
@@ -125,8 +125,8 @@ def clean_up_dead_server(server_dir: ServerDirectory, os_user: OsUser, sockets: 
 
     Postgres won't start while the process id in the file is alive, and after a restart of a
     container another program may have that id. The rest of the file has to stay: it names the
-    shared memory by which Postgres makes sure that no process of the dead server is left. So only
-    the id is replaced, by a free one.
+    shared memory by which Postgres makes sure that no process of the dead server is left. Only the id is therefore
+    replaced, by a free one.
     """
     if living_pid(server_dir):
         return  # a server was started by hand just now, and Postgres will report it

@@ -69,8 +69,8 @@ def _fingerprint(installation: Installation, tree: Path) -> str:
 def _copy(tree: Path, target: Path) -> None:
     """Copy to a temporary place first, so that a copy under its final name is always complete.
 
-    The programs of a wheel look for their libraries beside the wheel's package. So these are copied
-    too, and the copy keeps the original's directory structure two levels up.
+    The programs of a wheel look for their libraries beside the wheel's package. These are therefore copied too, and
+    the copy keeps the original's directory structure two levels up.
     """
     unfinished = target.with_name("unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

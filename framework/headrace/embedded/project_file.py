@@ -1,8 +1,8 @@
 """The project's pyproject.toml, and files that another user could have written.
 
 A file that is found by walking up from the working directory, such as `/tmp/pyproject.toml`, may belong
-to any user of the machine. It would choose the database of your commands. So only files of yourself and
-of root count, as for git's `safe.directory`.
+to any user of the machine. It would choose the database of your commands. Only files of the user and of root
+therefore count, as for git's `safe.directory`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def distrust(path: Path, environment: Mapping[str, str] = os.environ, *, group: 
     only you and root may have.
 
     Args:
-        group: whether users of its group count, too. Many systems give each user a group of its own.
+        group: whether users of its group count, too. Many systems give each user its own group.
     """
     if _is_safe(path.parent, environment):
         return None

@@ -25,7 +25,7 @@ STOP_LIMIT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What to start the server with."""
+    """The settings to start the server with."""
 
     home: Path
     port: int | None

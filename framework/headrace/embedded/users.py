@@ -1,4 +1,4 @@
-"""Users of the server. Each holds a lock on a file of its own, which the kernel frees when it dies."""
+"""Users of the server. Each holds a lock on its own file, which the kernel frees when it dies."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ BackfillState = Literal["queued", "running", "done", "cancelled", "failed"]
 
 
 class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the capturing process reports every few seconds."""
+    """The report that a capturing process writes every few seconds."""
 
     held_back: int | None = None
     """Bytes of WAL that the server keeps for the slot."""

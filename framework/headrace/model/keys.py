@@ -136,7 +136,7 @@ def _check_text(text: str, kind: str, error: type[InvalidKey] | type[InvalidFilt
             f" a {kind}, write '_' or {escaped!r} instead."
         )
     if any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False:
-        raise error(f"The {kind} {_shown(text)} holds half of a surrogate pair, which is not text: mend its encoding.")
+        raise error(f"The {kind} {_shown(text)} holds half of a surrogate pair, which is not text: fix its encoding.")
 
 
 def _shown(text: str) -> str:

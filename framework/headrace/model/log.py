@@ -26,8 +26,8 @@ class Event:
         self.fields = fields
 
     def __str__(self) -> str:
-        """The event, followed by its fields: `leases lost: consumer=ship leases=3`. A field `traceback` comes
-        on lines of its own, which are indented."""
+        """The event, followed by its fields: `leases lost: consumer=ship leases=3`. A field `traceback` comes on
+        separate lines, which are indented."""
         fields = {name: value for name, value in self.fields.items() if name != "traceback"}
         line = f"{self.name}: {fields_as_text(fields)}" if fields else self.name
         if "traceback" not in self.fields:

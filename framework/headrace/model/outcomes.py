@@ -1,7 +1,8 @@
 """The outcomes of a delivery, and the exceptions by which a handler chooses one.
 
 A handler that returns acks its message. A handler that raises nacks it, and the message is delivered again
-after its backoff. `Retry` also chooses the delay. `Snooze` does so without counting the attempt. `Reject` makes the message a dead letter at once.
+after its backoff. `Retry` also chooses the delay. `Snooze` does so without counting the attempt. `Reject` makes the
+message a dead letter immediately.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Snooze(Retry):
     """
 
     def __init__(self, after: Duration, reason: str = "the handler snoozed the message") -> None:
-        super().__init__(reason, after=seconds(after, "after"))  # None would mean at once, again and again
+        super().__init__(reason, after=seconds(after, "after"))  # None would mean immediately, again and again
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.after, str(self))
 
 
 class Reject(HeadraceError):
-    """Raise this in a handler to make the message a dead letter at once, because no attempt could succeed."""
+    """Raise this in a handler to make the message a dead letter immediately, because no attempt could succeed."""
 
     def __init__(self, reason: str = "the handler rejected the message") -> None:
         super().__init__(reason)
@@ -74,7 +75,7 @@ class Release(HeadraceError):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry at once.
+    """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry immediately.
     A release has an error if something that the consumer needs is missing. `error_type` is the qualified name of the
     exception's class, or None if there was no exception. `exception` itself is kept until the outcome is settled.
     """

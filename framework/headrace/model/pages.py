@@ -26,7 +26,7 @@ class Page(list[T]):
     """A page of a list.
 
     Attributes:
-        more: whether the list may go on, in the direction in which the page was read.
+        more: whether the list may continue, in the direction in which the page was read.
     """
 
     def __init__(self, items: Iterable[T] = (), *, more: bool = False) -> None:

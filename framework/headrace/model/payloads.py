@@ -19,7 +19,7 @@ MAX_MESSAGE_ID_BYTES = 256
 """Largest size of a message id in bytes of UTF-8."""
 
 RESERVED_MESSAGE_IDS = "headrace:"
-"""What the message ids begin with that Headrace itself gives. Clients of the HTTP API can't publish under them, so they
+"""The prefix of message ids that Headrace itself gives. Clients of the HTTP API can't publish under them, so they
 can't use up the id of a webhook delivery beforehand.
 """
 
@@ -35,7 +35,8 @@ VERSION_HEADER = "headrace-version"
 """The version of a message's data, a number. A message without it has version 1."""
 
 CODEC_HEADER = "headrace-codec"
-"""What a codec returned about a payload that it has encoded. Such a payload is a JSON string, in base64."""
+"""The description that a codec returned about a payload that it has encoded. Such a payload is a JSON string, in
+base64."""
 
 EXPIRES_IN_HEADER = "headrace-expires-in"
 """The time to live of a message in seconds, from its publication: a number, or one as text. See

@@ -1,4 +1,4 @@
-"""What the store returns: leased batches, dead letters, and the state of streams, consumers and processes."""
+"""The results of the store: leased batches, dead letters, and the state of streams, consumers and processes."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of an erased message."""
+    """The trace of an erased message."""
 
     seq: int
     erased_at: datetime
@@ -237,7 +237,7 @@ class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """A message under a lease of its own."""
+    """A message under its own lease."""
 
     ack_id: str
     """The id with which to ack or nack the message. It contains the lease and the seq."""
@@ -256,8 +256,8 @@ Death = Literal["exhausted", "rejected", "invalid"]
 """Why a message became a dead letter."""
 
 GroupedBy = Literal["type", "error", "reason", "key", "hour", "day"]
-"""What dead letters are counted by: the type of their error, its whole text, the reason, the key, or the hour or day
-(UTC) of their death."""
+"""The criterion by which dead letters are counted: the type of their error, its whole text, the reason, the key, or
+the hour or day (UTC) of their death."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,7 +281,7 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters of a consumer that have something in common."""
 
     value: str | None
-    """What they have in common, as stored. None if they have none, such as no type of an error."""
+    """Their common value, as stored. None if they have none, such as no type of an error."""
     messages: int
     """How many they are."""
     first_died_at: datetime
@@ -371,7 +371,7 @@ class DatabaseInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of a further database found. It can be used."""
+    """The result of a check of a further database. It can be used."""
 
     name: str
     revision: int

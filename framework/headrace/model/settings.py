@@ -157,7 +157,7 @@ class Setting(msgspec.Struct, frozen=True):
         return found if self.unlimited is None else {"anyOf": [found, {"const": self.unlimited}]}
 
     def requirement(self, value: Any) -> str | None:
-        """What a value must be, if it is not valid."""
+        """The requirement that an invalid value breaks."""
         if value is None and self.optional:
             return None
         if self.choices:

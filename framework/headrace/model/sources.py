@@ -42,7 +42,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """What the settings belong to, for errors."""
+        """The owner of the settings, for errors."""
         return f"the source {self.name!r}"
 
     def settings(self) -> dict[str, Any]:

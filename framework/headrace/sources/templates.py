@@ -10,8 +10,8 @@ A field in braces is one of these:
 
 A field's value becomes one token of the key, or a part of one. Dots, spaces, `*`, `>` and
 unprintable characters become `_`. A value that is missing, empty, null, a list or an object also
-becomes `_`. A value longer than 96 bytes is replaced by its SHA-256. So a template makes a valid
-key for any delivery.
+becomes `_`. A value longer than 96 bytes is replaced by its SHA-256. A template thus makes a valid key for any
+delivery.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The clock of the tests, which stands still until the test moves it.
 
 Leases, retries, timeouts, breakers and rate limits use it. The server stamps two times with its own clock:
-when a message was published, and when a delayed message is due. So retention and the schedule use a second
+when a message was published, and when a delayed message is due. Retention and the schedule therefore use a second
 clock. It runs, and it is ahead of real time by as much as the test has moved the first one.
 """
 

@@ -154,7 +154,7 @@ def on_server(url: str, database: str) -> str:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on an event loop of its own. Unlike `asyncio.run` it doesn't change the thread's current loop."""
+    """Run `work` on a new event loop. Unlike `asyncio.run` it doesn't change the thread's current loop."""
     if _in_event_loop():
         work.close()
         raise ConfigurationError(

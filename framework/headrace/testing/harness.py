@@ -1,4 +1,4 @@
-"""The test harness: runs an app in a database of its own, under the control of a test."""
+"""The test harness: runs an app in its own database, under the control of a test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NotDrained(AssertionError):
 
 
 class Harness:
-    """Runs an app in a database of its own: `async with Harness(app) as harness`.
+    """Runs an app in its own database: `async with Harness(app) as harness`.
 
     The app's own database is not used, and the app is restored when the block ends. A harness can be
     entered once. Each consumer runs up to the maximum of its `concurrency`, because a governor would need a
@@ -246,7 +246,7 @@ class Harness:
         """Crash the worker after a handler of this consumer has succeeded and before the ack, `times` times in all.
 
         All consumers crash with it, as in a killed process: nothing is settled, and transactions are rolled
-        back. A new worker starts at once. The messages that the old one had leased are delivered again when
+        back. A new worker starts immediately. The messages that the old one had leased are delivered again when
         the clock is past the consumer's `ack_wait`.
         """
         if times < 1:

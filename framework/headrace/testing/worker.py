@@ -77,7 +77,7 @@ class Worker:
                 await self._service.run()
 
     def stop(self) -> None:
-        """Stop at once, and release the messages that handlers are processing."""
+        """Stop immediately, and release the messages that handlers are processing."""
         self._stopping = True
         if self._service is not None:
             self._service.stop()

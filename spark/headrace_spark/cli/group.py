@@ -30,5 +30,5 @@ spark = App(
 )
 for order, (name, (function, description)) in enumerate(_COMMANDS.items()):
     spark.command(function, name=name, help=description, help_epilogue=example(f"spark {name}"), sort_key=order)
-# `run` has commands of its own, and the rest of its help is there.
+# `run` has its own commands, and the rest of its help is there.
 spark.command("headrace_spark.cli.run:run", name="run", help="Run your own program, or a ready pipeline.")

@@ -73,7 +73,7 @@ def program(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
-    """Run a program of yours on Spark.
+    """Run your program on Spark.
 
     A file is run unchanged. It gets its session from headrace_spark.session(). A function is called
     with the session, and with the arguments as text if it takes any. If it has a parameter
@@ -119,7 +119,7 @@ def _awaited(result: Any) -> Any:
 
 
 def _run_user_code(work: Callable[[], Any]) -> Any:
-    """Run the user's code, and print the traceback of its own errors. Spark's errors become one sentence."""
+    """Run the user's code, and print the traceback of the errors that it raises. Spark's errors become one sentence."""
     try:
         return work()
     except (HeadraceError, SystemExit):
@@ -292,7 +292,7 @@ def aggregate(
     time: Annotated[str, Parameter(help="When an event was: a column, or a field of data.")] = "created_at",
     watermark: Annotated[str, Parameter(help="How late an event may come.")] = "10m",
     schema: Annotated[
-        str | None, Parameter(show_default=False, help="What data holds: 'customer string, total double'.")
+        str | None, Parameter(show_default=False, help="The fields of data: 'customer string, total double'.")
     ] = None,
     key: Annotated[
         str | None, Parameter(show_default=False, help="A template of the results' keys: {key}.{window_start}.")

@@ -42,7 +42,7 @@ class Stopped(BaseException):
 
 
 class _Program(Generic[T]):
-    """A program in a thread of its own. `wake` is set when it ends. Signals set it too."""
+    """A program in a separate thread. `wake` is set when it ends. Signals set it too."""
 
     def __init__(self, work: Callable[[], T], wake: threading.Event) -> None:
         self.ended = threading.Event()
@@ -81,7 +81,7 @@ def until_stopped(work: Callable[[], T]) -> T:
 
     Raises:
         Stopped: SIGINT or SIGTERM was received. The program's queries and jobs are stopped. A
-            second signal kills Java at once.
+            second signal kills Java immediately.
         Any error that the program raises.
     """
     # py4j logs every call. The caller reports the errors.

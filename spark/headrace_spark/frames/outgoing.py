@@ -155,7 +155,7 @@ def _text(name: str, kind: DataType) -> Column:
         return column.cast("string")
     if isinstance(kind, (ArrayType, MapType, StructType)):
         return _json(column, kind)
-    # Spark can't write a scalar alone as JSON. So it is written in an array, and the
+    # Spark can't write a scalar alone as JSON. It is therefore written in an array, and the
     # brackets are removed.
     alone = _json(sql.array(column), ArrayType(kind))
     return sql.when(column.isNotNull(), sql.substr(alone, sql.lit(2), sql.length(alone) - 2))

@@ -119,7 +119,7 @@ def of_struct(struct: StructType) -> Schema:
 
 
 class Decoder(msgspec.Struct, frozen=True):
-    """Decodes JSON texts of one Spark type, one by one or many at once.
+    """Decodes JSON texts of one Spark type, one by one or many together.
 
     Attributes:
         one: decodes a text. It raises `msgspec.MsgspecError` if the text doesn't fit.

@@ -1,4 +1,4 @@
-"""Runs a Spark job in a thread of its own: starts it, watches its progress, and cancels it.
+"""Runs a Spark job in a separate thread: starts it, watches its progress, and cancels it.
 
     await run(job, work) ──▶ a thread: session ──▶ group or tag ──▶ work(spark) ──▶ result
          │

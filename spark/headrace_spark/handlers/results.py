@@ -1,4 +1,4 @@
-"""What a Spark handler returned, as messages: few rows through the driver, many from the executors.
+"""The results of a Spark handler, as messages: few rows through the driver, many from the executors.
 
 few     plan ──▶ Arrow, on the driver ──▶ (key, data, headers) ──▶ published with the acks
 many    plan ──▶ tasks COPY their rows into a staging table ──▶ what counts is published with the acks

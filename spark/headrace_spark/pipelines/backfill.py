@@ -1,9 +1,8 @@
 """Backfill pipeline: reads a table in parallel, and publishes its rows as messages of a stream.
 
-All tasks read under one snapshot, which the driver exports and holds. So together they see the
-table at one moment. Later changes are not seen, so this pipeline is for tables that don't change
-meanwhile or are not captured. For a captured table use `headrace source postgres backfill`, which
-never publishes an older row after a newer change.
+All tasks read under one snapshot, which the driver exports and holds. Together they thus see the table at one moment.
+Later changes are not seen, so this pipeline is for tables that don't change meanwhile or are not captured. For a
+captured table use `headrace source postgres backfill`, which never publishes an older row after a newer change.
 """
 
 from __future__ import annotations

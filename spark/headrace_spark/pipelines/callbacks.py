@@ -3,7 +3,7 @@
 When a query is stopped, Spark looks for an interruption in the error of the function, with a regular
 expression that calls itself for each character behind the words of `_MARKER`. The text of an error
 from Java has thousands of characters there. The thread then dies of a StackOverflowError, and the
-query's own error is lost. So errors are raised without these words, or with little behind them.
+query's own error is lost. Errors are therefore raised without these words, or with little behind them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARKER = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 _INTERRUPTION = re.compile(
     r"java\.lang\.InterruptedException|java\.io\.InterruptedIOException|java\.nio\.channels\.ClosedByInterruptException"
 )
-"""What Spark takes for an interruption, if it is behind the marker."""
+"""The words that Spark takes for an interruption, if they are behind the marker."""
 
 
 class JavaFailed(Exception):

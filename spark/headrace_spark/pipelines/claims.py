@@ -12,7 +12,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def claim(files: Files, name: str, content: T, purpose: str, allowed: tuple[str, ...] = ()) -> T:
-    """Claim a directory, or return its existing claim. If several processes claim it at once, one claim holds for all.
+    """Claim a directory, or return its existing claim. If several processes claim it at the same time, one claim
+    holds for all.
 
     Args:
         name: the name of the file.

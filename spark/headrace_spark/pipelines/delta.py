@@ -2,8 +2,8 @@
 
 The log lies in `_delta_log` beside the files, which stay where they are. The archive's manifest commits a batch, and the log
 follows: each commit names the last batch that it has, as the version of an application transaction whose id is the archive's
-(see "Transaction Identifiers" in the Delta transaction log protocol). So a batch is in the table once, whenever a run is
-killed, and of two processes that commit the same batch one fails.
+(see "Transaction Identifiers" in the Delta transaction log protocol). A batch is thus in the table once, whenever a
+run is killed, and of two processes that commit the same batch one fails.
 """
 
 from __future__ import annotations

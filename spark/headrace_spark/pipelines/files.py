@@ -344,9 +344,9 @@ def _context(jvm: Any, path: Any, configuration: Any) -> Any:
 class ArrowFiles:
     """Files of a URL, accessed through pyarrow. It is for Spark Connect, where there is no JVM.
 
-    A file is created by one write, since object stores show a file only when it is complete. If two
-    processes create the same file at once, the later one wins. So only one process at a time may
-    write an archive, as with Spark's own checkpoints.
+    A file is created by one write, since object stores show a file only when it is complete. If two processes create
+    the same file at the same time, the later one wins. Only one process at a time may therefore write an archive, as
+    with Spark's own checkpoints.
     """
 
     def __init__(self, url: str) -> None:
@@ -405,7 +405,7 @@ class ArrowFiles:
         from pyarrow import fs
 
         origin, place = self._at(source), self._at(target)
-        if self._files.get_file_info(origin).type != fs.FileType.NotFound:  # S3 has no error of its own for that
+        if self._files.get_file_info(origin).type != fs.FileType.NotFound:  # S3 has no separate error for that
             self._files.create_dir(place.rpartition("/")[0], recursive=True)
             self._files.move(origin, place)
 

@@ -34,8 +34,8 @@ def history(
 ) -> DataFrame:
     """Read an archive and the stream behind it, without a gap or a double where they meet.
 
-    The DataFrame holds what exists now, also if the archive goes on meanwhile, and has the filter and the condition of the
-    archive. An archive that is being written is read up to its last complete batch, and the rest from the stream.
+    The DataFrame holds what exists now, also if the archive grows meanwhile, and has the filter and the condition of
+    the archive. An archive that is being written is read up to its last complete batch, and the rest from the stream.
 
     Args:
         stream: the name of the stream.
@@ -64,7 +64,7 @@ def history(
     edges = Options.of({"stream": stream, "start": _text(start), "end": _text(end)} | _given(database))
     first, last = _edge("start", edges.start), _edge("end", edges.end)
     batches = _complete_batches(layout)
-    drawn = _drawn(layout, edges)  # after these, since the archive may go on meanwhile
+    drawn = _drawn(layout, edges)  # after these, since the archive may grow meanwhile
     seam = batches[-1].last if batches else 0
     if seam > drawn:
         raise InvalidInput(

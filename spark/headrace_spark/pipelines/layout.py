@@ -12,7 +12,7 @@ Spark's own file sink is exactly-once only for readers that know its log. Other 
 directory, and see the leftovers of a killed run. Here a batch's files are first written aside. Then
 its manifest is created atomically, with the target of each file. From then on the batch is
 committed. Then the files are moved. A run that starts after a kill moves the files that are not
-moved yet, and deletes those that no manifest names. So a plain listing never has a row twice, and
+moved yet, and deletes those that no manifest names. A plain listing thus never has a row twice, and
 after the next run no row is missing. Readers that follow the Hive convention (Spark, DuckDB,
 pyarrow, Trino) skip names that begin with `_`.
 """

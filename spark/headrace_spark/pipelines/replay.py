@@ -1,8 +1,8 @@
 """Replay pipeline: runs the history of a stream, or an archive, through a function into another stream.
 
 The order of each key is kept. Batches are processed in the order of seq, and each batch's results
-are published in one transaction, under an id made of the replay and the batch. So a replay that is
-killed can be started again with the same checkpoint. It continues, and publishes nothing twice.
+are published in one transaction, under an id made of the replay and the batch. A replay that is killed can therefore
+be started again with the same checkpoint. It continues, and publishes nothing twice.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _CONNECTION_LOST = re.compile(
 class PipelineFailed(HeadraceError):
     """A pipeline's own code, or Spark, failed.
 
-    What was committed before stays. The next run continues from there.
+    Committed batches stay. The next run continues from there.
     """
 
 

@@ -50,7 +50,7 @@ class Type(msgspec.Struct, frozen=True):
     attributes: tuple[tuple[str, int], ...] = ()
 
 
-# A type is classified by its output function. So int2vector and oidvector, which the catalog calls
+# A type is classified by its output function. Therefore int2vector and oidvector, which the catalog calls
 # arrays, are base types here.
 TYPES = """
     select t.oid::bigint, pg_catalog.format_type(t.oid, null), k.kind,

@@ -25,8 +25,8 @@ class Position(msgspec.Struct, frozen=True):
     Attributes:
         uid: the unique id of the stream.
         seq: the last seq that was read.
-        earliest: whether the query begins here with the earliest message. What is removed before the first read then
-            does not count as lost.
+        earliest: whether the query begins here with the earliest message. Messages that are removed before the first
+            read then do not count as lost.
         name: the name of the stream, or an empty text if the offset does not have it.
     """
 

@@ -1,4 +1,4 @@
-"""What streaming queries report of themselves: how far they lag behind their streams, and how fast they are."""
+"""The reports of streaming queries: how far they lag behind their streams, and how fast they are."""
 
 from headrace_spark.progress.listener import LagReport, report_lag
 

@@ -13,7 +13,7 @@ from headrace_spark.positions.offsets import Position, parse
 
 
 class SourceReport(Protocol):
-    """What a progress report says of one source."""
+    """The part of a progress report about one source."""
 
     @property
     def endOffset(self) -> str: ...  # noqa: N802

@@ -70,7 +70,7 @@ class LagListener(StreamingQueryListener):
                 )  # fmt: skip
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """A query waits for news. What it last reported still counts."""
+        """A query waits for news. Its last report still counts."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget a query that has ended."""

@@ -41,7 +41,7 @@ class EffectiveSetting(msgspec.Struct, frozen=True):
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """What a worker reported of itself."""
+    """The report of a worker."""
 
     python: str
     executable: str

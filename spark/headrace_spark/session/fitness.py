@@ -140,7 +140,7 @@ def _not_shipped(whose: str, missing: list[str], *, same_kind: bool) -> str | No
     if not lacking:
         return None
     names = " ".join(lacking).replace("_", "-")
-    return f"{whose} lacks {', '.join(lacking)}. {'Spark needs it there' if same_kind else 'What is compiled is not shipped to another kind of machine'}. Run pip install {names} there."
+    return f"{whose} lacks {', '.join(lacking)}. {'Spark needs it there' if same_kind else 'Compiled code is not shipped to another kind of machine'}. Run pip install {names} there."
 
 
 def _not_installed(whose: str, missing: list[str], found: str | None, own: str | None) -> str | None:

@@ -71,7 +71,7 @@ _running: list[Gateway] = []
 
 
 def kill_all() -> None:
-    """Kill the Java processes of all sessions at once. A signal handler may call it."""
+    """Kill the Java processes of all sessions immediately. A signal handler may call it."""
     for gateway in _running:
         gateway.kill()
 

@@ -76,7 +76,7 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
     `SparkSession.builder` or by a notebook, is used unchanged.
 
     Args:
-        settings: how to make it. What they leave out comes from the environment
+        settings: how to make it. Settings that they leave out come from the environment
             (`HEADRACE_SPARK_…`), from `[tool.headrace.spark]` in pyproject.toml, or from the
             defaults.
         conf: further Spark configuration, such as `**{"spark.driver.memory": "4g"}`.
@@ -118,13 +118,13 @@ def shipped() -> list[str]:
 
 
 def problem() -> str | None:
-    """What does not work in the session, in a sentence, or None."""
+    """The problem of the session, in a sentence, or None."""
     with _lock:
         return None if _current is None else _current.problem
 
 
 def lacking(text: str) -> str | None:
-    """What the executors of a cluster lack, from Spark's message about a failed job, in a sentence.
+    """The parts that the executors of a cluster lack, from Spark's message about a failed job, in a sentence.
 
     None if something else failed, or workers run on this machine and import what this process can.
     """

@@ -25,7 +25,7 @@ APP_NAME = "headrace"
 _TEXTS = ("master", "remote", "app_name", "python")
 _NAMES = (*_TEXTS, "ship", "conf")
 _TABLE = "[tool.headrace.spark]"
-# Keys that have a setting of their own. As configuration they are refused, since it would be
+# Keys that have their own setting. As configuration they are refused, since it would be
 # unclear which value wins.
 _SETTING_OF_KEY = {"spark.master": "master", "spark.remote": "remote", "spark.app.name": "app_name"}
 _LOCAL = re.compile(r"local\[[^\]]*\]|local")

@@ -1,9 +1,9 @@
 """Sends code to the executors of a cluster: Headrace's own, small packages it needs, and the user's modules.
 
 Each top-level package becomes an archive, which Spark unpacks under the package's name in a
-directory that is on the import path of every worker. So data files and compiled modules work as
-they do in an installation. A module of a single file is sent as it is. Only public interfaces of
-Spark are used, and they are the same for a master and for Spark Connect.
+directory that is on the import path of every worker. Data files and compiled modules thus work as they do in an
+installation. A module of a single file is sent as it is. Only public interfaces of Spark are used, and they are the
+same for a master and for Spark Connect.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Files = dict[str, Path]
 
 
 class Shipment(msgspec.Struct, frozen=True):
-    """What is sent: the files of each top-level name, with the names as executors import them."""
+    """The shipped files: the files of each top-level name, with the names as executors import them."""
 
     parts: dict[str, Files]
 
@@ -104,7 +104,7 @@ def gather(entries: Iterable[str], *, packages: bool = True, directory: Path | N
 
 
 def send(spark: SparkSession, shipment: Shipment, directory: Path) -> int:
-    """Send a shipment to the executors of a session. What they run from now on can import it.
+    """Send a shipment to the executors of a session. Jobs that they run from now on can import it.
 
     Args:
         spark: a session of a cluster, or of Spark Connect.
@@ -138,9 +138,8 @@ def _arrange_driver() -> None:
     """Put what is sent at its place in this process and beside it, where Spark keeps a copy of it as well.
 
     PySpark has that directory at the front of the import path. Modules that this process imports from
-    now on are its own, not the copies. Sources of streaming queries run in a process of their own on
-    this machine. Spark 4.3.0 has it look for files of a session named `streaming_job`, in a directory
-    that does not exist.
+    now on are its own, not the copies. Sources of streaming queries run in a separate process on this machine. Spark
+    4.3.0 has it look for files of a session named `streaming_job`, in a directory that does not exist.
     """
     from pyspark import SparkFiles
 

@@ -1,6 +1,7 @@
 """Makes a table in Spark's catalog for each stream.
 
-A catalog of its own, which lists streams as they come and go, needs a class on Java's class path: PySpark has none for Python.
+A separate catalog, which lists streams as they come and go, needs a class on Java's class path: PySpark has none for
+Python.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def connect(place: Place | str, *, autocommit: bool = True) -> Connection:
 
     Args:
         place: a database, or its URL.
-        autocommit: whether each statement is a transaction of its own.
+        autocommit: whether each statement is a separate transaction.
 
     Raises:
         StoreUnavailable: the database can't be reached.
@@ -147,9 +147,9 @@ def _sharing_connection() -> Any:
 class _Database:
     """A database of the driver that outlives the connections to it.
 
-    To make one, the driver opens a connection of its own and reads all types and all columns of all tables, which takes
-    many times as long as to connect. It holds no connection afterwards, and types that are made later don't matter: only
-    built-in ones are read.
+    To make one, the driver opens another connection and reads all types and all columns of all tables, which takes
+    many times as long as to connect. It holds no connection afterwards, and types that are made later don't matter:
+    only built-in ones are read.
     """
 
     def __init__(self, handle: AdbcDatabase) -> None:

@@ -89,9 +89,9 @@ class Streams:
             raise UnknownStream(f"{problem} Start again with a new checkpoint.")
         if options.fail_on_data_loss:
             raise UnknownStream(
-                f"{problem} Start again with a new checkpoint, or say failOnDataLoss=false to go on without it."
+                f"{problem} Start again with a new checkpoint, or say failOnDataLoss=false to continue without it."
             )
-        return self._report(position.uid, "stream deleted", name, "the query goes on without it")
+        return self._report(position.uid, "stream deleted", name, "the query continues without it")
 
     def _report(self, uid: str, event: str, name: str, hint: str) -> None:
         if uid not in self._reported:
@@ -124,7 +124,7 @@ class Streams:
     def named(self, positions: Sequence[Position]) -> list[Position]:
         """The positions with the names of their streams, which an offset of one stream does not have.
 
-        A deleted stream is left out if the query goes on without it.
+        A deleted stream is left out if the query continues without it.
         """
         options = self._options
         goes_on = options.pattern is not None and not options.fail_on_data_loss

@@ -2,7 +2,7 @@
 
     spark.read.format("headrace").option("stream", "orders").load()
 
-Spark creates it anew in each process that needs it, so it holds only the option texts. `options`
+Spark creates it again in each process that needs it, so it holds only the option texts. `options`
 parses them.
 """
 

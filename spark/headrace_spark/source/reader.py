@@ -53,7 +53,7 @@ class RangePartition(InputPartition):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What is to be read of one stream.
+    """The range of one stream to read.
 
     Attributes:
         first: the first seq, or None for the earliest message.
@@ -190,7 +190,7 @@ class HeadraceReader(DataSourceReader):
             queries.close()
 
     def _wanted(self, ranges: Ranges, uid: str, last: int) -> Wanted | None:
-        """What is to be read of one stream, or None for nothing."""
+        """The range of one stream to read, or None for nothing."""
         pushed = self._pushed
         if last < max(pushed.first, 1):
             return None

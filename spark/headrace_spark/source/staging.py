@@ -93,7 +93,7 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch], *, ch
         write: the write that the task belongs to.
         partition: the number of the task.
         batches: rows that `headrace_spark.frames.encoding.encode` accepts. They are read to the
-            end, and never held all at once.
+            end, and never held all together.
         chunk_bytes: size of the pieces in which rows are sent. Large batches are cut, and small ones joined.
 
     Returns:

@@ -1,7 +1,8 @@
 """Streaming reader: streams as a streaming DataFrame, micro-batch by micro-batch.
 
-`offsets` describes the offsets. Everything up to an offset was resolved before Spark wrote it down. So the messages between
-two offsets are the same whenever they are read, and a restarted query continues exactly where it stopped.
+`offsets` describes the offsets. Everything up to an offset was resolved before Spark wrote it down. The messages
+between two offsets are thus the same whenever they are read, and a restarted query continues exactly where it
+stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NO_LIMIT = 2**63 - 1
 class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader behind `spark.readStream.format("headrace")`.
 
-    It lives in a process of its own beside the driver, as long as the query does.
+    It lives in a separate process beside the driver, as long as the query does.
 
     Args:
         clock: seconds, monotonic.
@@ -104,7 +105,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(after)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The last seqs that were drawn, for the query's progress report. What lies between them and the end offset is the lag."""
+        """The last seqs that were drawn, for the query's progress report. The distance between them and the end
+        offset is the lag."""
         found = sorted(self._streams.last.values(), key=lambda one: one.name)
         if not found:
             return None
@@ -134,7 +136,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Move the named consumer, if any, to the offset that Spark has finished."""
         # Spark commits a micro-batch only when there is another one. But once it asks for the next
-        # one, the previous one is finished too. So `latestOffset` does the same.
+        # one, the previous one is finished too. `latestOffset` therefore does the same.
         self._streams.confirm(self._streams.named(list(parse(end).values())))
 
     def stop(self) -> None:

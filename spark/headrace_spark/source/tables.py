@@ -1,8 +1,8 @@
 """The options of a table in Spark's catalog, `create table orders using headrace options (stream 'orders')`.
 
-Spark 4.3 gives them to the data source only while the table is created, and later only its schema. So they are kept in the
-comment of the first column, and are taken from there whenever the table is read or written. A password is never
-kept there: comments go wherever a DataFrame is saved.
+Spark 4.3 gives them to the data source only while the table is created, and later only its schema. They are therefore
+kept in the comment of the first column, and are taken from there whenever the table is read or written. A password is
+never kept there: comments go wherever a DataFrame is saved.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ A write is published exactly once, in one transaction, or not at all. A task tha
 twice changes nothing. A micro-batch that a restarted query repeats changes nothing either.
 `headrace_spark.frames.outgoing` describes the columns that a DataFrame needs.
 
-Rows of a partition are published in their order, one partition after the other. So the order of a
-key's rows is defined only if they are in one partition and sorted there:
+Rows of a partition are published in their order, one partition after the other. The order of a key's rows is
+therefore defined only if they are in one partition and sorted there:
 `df.repartition("key").sortWithinPartitions("key", "at")`.
 """
 
@@ -50,9 +50,9 @@ class Staged(WriterCommitMessage):
 class HeadraceWriter(DataSourceArrowWriter):
     """Publishes the rows of one `save`.
 
-    With the option `writeId`, a save publishes nothing if its id was committed before. So a save can
-    be repeated if its outcome is not known. `foreachBatch` can also use it, with an id made of the
-    query and the batch. Ids are remembered for 7 days, for each stream separately.
+    With the option `writeId`, a save publishes nothing if its id was committed before. A save can thus be repeated if
+    its outcome is not known. `foreachBatch` can also use it, with an id made of the query and the batch. Ids are
+    remembered for 7 days, for each stream separately.
 
     Args:
         options: the options as Spark passes them.

@@ -20,7 +20,7 @@ Misfit = Callable[[int, Exception], None]
 class Payloads:
     """Builds a column of one Spark type from JSON texts.
 
-    Payloads are first decoded strictly and all at once. Only where one does not fit, they are decoded one by one, and
+    Payloads are first decoded strictly and all together. Only where one does not fit, they are decoded one by one, and
     then a string takes any JSON value, as JSON text.
 
     Args:

@@ -29,8 +29,8 @@ class PartlyApplied(HeadraceError):
 
     def __init__(self, cause: HeadraceError, done: Sequence[Part], others: Sequence[Part]) -> None:
         super().__init__(
-            f"{cause} What the files declare was applied in {_words(done)}, and perhaps not in {_words(others)}. Apply again, which goes on"
-            " with what is left."
+            f"{cause} The declarations were applied in {_words(done)}, and perhaps not in {_words(others)}. Apply again to"
+            " continue with the rest."
         )
         self.exit_code = cause.exit_code
 
@@ -54,7 +54,7 @@ async def apply(
     committed: Callable[[Sequence[NewToken]], None] = lambda _: None,
     actor: Actor = Actor(),  # noqa: B008 - frozen
 ) -> tuple[Plan, list[NewToken]]:
-    """Make the database as files declare it. What they don't mention stays as it is.
+    """Make the database as files declare it. Objects and settings that they don't mention stay as they are.
 
     Everything that is created or changed in a database is done in one transaction there. Nothing is committed before all of
     it was done. Then the configuration database commits first, and the further ones follow by name. With `prune`, deletions
@@ -70,7 +70,7 @@ async def apply(
         committed: is called with the new tokens after their transaction, before anything else, which may fail.
 
     Returns:
-        What was done, and the new tokens.
+        The applied changes, and the new tokens.
 
     Raises:
         InUse: another apply is running, or workers use what is to be deleted.
@@ -186,7 +186,7 @@ async def _place(home: Executor, todo: Work) -> None:
 
 
 async def _confirm(home: Database, todo: Work) -> None:
-    """Note the ids of what was created under placed names, so that servers find it by its id at once."""
+    """Note the ids of what was created under placed names, so that servers find it by its id immediately."""
     for kind, name in _created(todo):
         identity = await removal.identity(todo.part.database, kind, (name,))
         if identity is not None:
@@ -233,7 +233,7 @@ async def _delete(home: Database, part: Part, name: str, one: Managed, *, allow_
     async with database.transaction() as connection:
         if await removal.identity(connection, one.kind, one.object) == one.identity:
             change = await removal.deletion(connection, one)
-            require_allowed(Plan((change,)), allow_delete=allow_delete, done="What the files declare was applied.")
+            require_allowed(Plan((change,)), allow_delete=allow_delete, done="The declarations were applied.")
             exists = True
         else:
             exists = False

@@ -1,4 +1,4 @@
-"""What configuration files declare: objects with the settings that the files mention, and their places.
+"""The declarations of configuration files: objects with the settings that the files mention, and their places.
 
 Everything that can be said without the database is checked here: names of fields, their types, and what occurs twice.
 """
@@ -69,7 +69,8 @@ class Database(msgspec.Struct, frozen=True):
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What files declare: a name, if they have one, the further databases by name, and the objects by kind and names."""
+    """The declarations of files: a name, if they have one, the further databases by name, and the objects by kind and
+    names."""
 
     name: str | None
     objects: Objects

@@ -34,8 +34,8 @@ _WORDS |= {"True": True, "TRUE": True, "False": False, "FALSE": False}
 
 
 _OF_JSON = {ord("\t"): " "} | {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029, 0xFEFF)}
-"""What JSON and YAML read differently. JSON may be indented with tabs, and has none in its texts. There it may have characters
-that YAML takes for ends of lines.
+"""Text that JSON and YAML read differently. JSON may be indented with tabs, and has none in its texts. There it may
+have characters that YAML takes for ends of lines.
 """
 
 
@@ -80,7 +80,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Problems:
-    """Collects what is wrong in files, so that all of it is reported at once."""
+    """Collects what is wrong in files, so that all of it is reported together."""
 
     def __init__(self) -> None:
         self._found: list[ConfigurationError] = []

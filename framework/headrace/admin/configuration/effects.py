@@ -1,4 +1,4 @@
-"""What the change of a setting means, and when it takes effect."""
+"""The effects of changed settings, and when they begin."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _BY_FIELD: Mapping[tuple[str, str], Callable[[Any, Any], Effect]] = {
 
 
 def effect_of(kind: str, name: str, before: Any, after: Any) -> Effect:
-    """What it means that a setting changes."""
+    """The effect of a changed setting."""
     if name.startswith("push."):
         return _PUSH
     found = _BY_FIELD.get((kind, name))

@@ -28,7 +28,7 @@ CONNECTIONS = 2
 """The number of connections to each further database: for the lock, and for the work."""
 
 OPENED_AT_A_TIME = 10
-"""The number of databases that are opened at the same time. Each one that is away takes its time."""
+"""The number of databases that are opened at the same time. Each one that is unavailable takes its time."""
 
 
 class Part(NamedTuple):

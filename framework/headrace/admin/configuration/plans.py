@@ -34,7 +34,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What an apply would do.
+    """The changes that an apply would make.
 
     Attributes:
         changes: what is created and changed, and then what is deleted, in the order in which it is done.
@@ -67,12 +67,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done in one database.
+    """The changes to make in one database.
 
     Attributes:
         left: objects that are recorded and no longer mentioned, and stay.
         steps: what is created and changed, in one transaction.
-        deletions: what is deleted, each in a transaction of its own.
+        deletions: the deletions, each in a separate transaction.
         gone: recorded objects that no longer exist, and with `prune` those that another configuration manages, too.
     """
 
@@ -85,7 +85,7 @@ class Work:
 
     @property
     def plan(self) -> Plan:
-        """What is done, as a plan."""
+        """The changes, as a plan."""
         name = self.part.name
         changes = [step.change for step in self.steps] + list(self.losses)
         return Plan(
@@ -134,7 +134,7 @@ def require_plannable(database: Database, declared: Declared, *, prune: bool) ->
 
 
 async def work(executor: Executor, part: Part, parts: Parts, whole: Declared, *, prune: bool) -> Work:
-    """What is to be done in one database, in a transaction. `whole` is what is declared for all."""
+    """The changes to make in one database, in a transaction. `whole` is what is declared for all."""
     declared = part.declared
     problems = Problems()
     steps = [] if part.name is not None else databases.steps(whole.databases, parts.urls)

@@ -32,7 +32,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one object.
+    """The change of one object.
 
     Attributes:
         object: the names that lead to it, such as those of a stream and of its consumer.

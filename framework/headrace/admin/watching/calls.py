@@ -1,4 +1,4 @@
-"""For operators who look on: the audit log, and samples for charts."""
+"""Calls for operators: the audit log, and samples for charts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Watching(Base):
         self, *, stream: str | None = None, actor: str | None = None, action: str | None = None,
         since: datetime | None = None, until: datetime | None = None, limit: int | None = 100,
     ) -> AsyncIterator[list[AuditEntry]]:  # fmt: skip
-        """List the changes that somebody made, the newest first, at most `limit`. None for all that are kept.
+        """List the recorded changes, the newest first, at most `limit`. None for all that are kept.
 
         Args:
             stream: only changes about the stream of this name, which need not exist any more.
-            actor: only those in this name: that of a token, or of the user of the system who ran a command.
+            actor: only those in this name: that of a token, or of the system user that ran a command.
             action: only these, such as `consumer.seek`, or `consumer` for all of a kind.
             since: only those at this time or later.
             until: only those before this time.

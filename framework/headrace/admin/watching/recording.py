@@ -1,4 +1,4 @@
-"""What entries of the audit log say of settings, without secrets."""
+"""Settings as the audit log records them, without secrets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shown(name: str, value: Any) -> Any:
 
 
 def selected(selection: msgspec.Struct) -> dict[str, Any]:
-    """What a selection of messages or dead letters selects by."""
+    """The criteria of a selection of messages or dead letters."""
     found = {name: shown(name, value) for name, value in msgspec.structs.asdict(selection).items() if value is not None}
     if "seqs" in found:
         found["seqs"] = first_seqs(found["seqs"])

@@ -1,7 +1,8 @@
 """Builds the AsyncAPI 3.0 document of an app.
 
 Streams are channels, and each type that a stream carries is a message. A consumer is an operation that receives,
-and one with `publishes` is another that sends, as is a schedule. What AsyncAPI has no field for begins with `x-headrace-`.
+and one with `publishes` is another that sends, as is a schedule. Properties for which AsyncAPI has no field begin
+with `x-headrace-`.
 
 See https://www.asyncapi.com/docs/reference/specification/v3.0.0.
 """
@@ -33,7 +34,7 @@ _ODD = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app declares, as far as the document describes it."""
+    """The declarations of an app, as far as the document describes them."""
 
     streams: typing.Mapping[str, StreamSpec | None]
     formats: typing.Mapping[str, StreamFormat]
@@ -140,7 +141,7 @@ def _message(payload: _Payload, schema: Schema, stored_as: StreamFormat | None) 
 
 
 def _summary(kind: Any) -> str | None:
-    """The first line of the docstring of a class of yours, unless a decorator has generated it."""
+    """The first line of the docstring of a user's class, unless a decorator has generated it."""
     written = kind.__doc__ if isinstance(kind, type) and kind.__module__ != "builtins" else None
     if not written or written.startswith(f"{kind.__name__}("):
         return None

@@ -1,8 +1,8 @@
 """The runner of schedules: publishes the periodic messages that this process declares.
 
 Every process with a schedule computes its due times and tries to publish. The row of the schedule decides which one
-does: the message is published in the transaction that moves the row to the next due time. So there is no leader, and
-a process that dies, freezes or loses its database delays nothing.
+does: the message is published in the transaction that moves the row to the next due time. There is thus no leader,
+and a process that dies, freezes or loses its database delays nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AFTER_OUTAGE = timedelta(seconds=1)
 """The pause of a schedule after an outage of the database."""
 
 ALONE = timedelta(seconds=60)
-"""How long this process must have watched a schedule that no other process runs before it takes it over. So after an
-outage of the database those who ran it come first."""
+"""How long this process must have watched a schedule that no other process runs before it takes it over. After an
+outage of the database, the processes that ran it thus come first."""
 
 GAP = timedelta(seconds=20)
 """A longer time between two polls means that this process has watched nothing."""
@@ -166,7 +166,7 @@ class Periodic:
             )  # fmt: skip
 
     def _watch(self, found: list[PolledSchedule]) -> None:
-        """Note the time of a poll. After a long time without one, the watch over the schedules of others begins anew."""
+        """Note the time of a poll. After a long time without one, the watch over the schedules of others restarts."""
         if found:
             if self._polled_at is not None and found[0].now - self._polled_at > GAP:
                 self._aside = dict.fromkeys(self._aside, found[0].now)
@@ -184,7 +184,7 @@ class Periodic:
             await self._take_over(database, polled)
 
     async def _take_over(self, database: store.Database, polled: PolledSchedule) -> None:
-        """Declare a schedule that no other process runs. If that is refused, the other schedules go on."""
+        """Declare a schedule that no other process runs. If that is refused, the other schedules continue."""
         try:
             await _declare(database, self._schedules[polled.name])
         except HeadraceError as error:
@@ -211,7 +211,7 @@ class Periodic:
             digest = self._digests[polled.name]
             async with self._publishing:
                 published = await store.run_schedule(shared.database, schedule.spec, digest, polled, run, now)
-        except BaseException as error:  # a function may raise anything, and the others go on
+        except BaseException as error:  # a function may raise anything, and the others continue
             if not failed_inside(error):
                 raise
             self._failed(polled, error)

@@ -33,7 +33,7 @@ OneOutgoing: TypeAlias = tuple[str, U] | tuple[str, U, Mapping[str, Any]]
 """A message to publish: (key, data) or (key, data, headers)."""
 
 Outgoing: TypeAlias = OneOutgoing[U] | Sequence[OneOutgoing[U]] | Retry | Reject | None
-"""What a handler with `publishes` returns."""
+"""The result of a handler with `publishes`."""
 
 
 class StreamOptions(TypedDict, total=False):

@@ -80,7 +80,7 @@ def apply(
 ) -> int:  # fmt: skip
     """Make streams, consumers, sources, tokens and grants as files declare them.
 
-    What the files don't mention stays as it is. A second call has nothing to do.
+    Objects and settings that the files don't mention stay as they are. A second call has nothing to do.
     It asks for confirmation if messages or access would be lost. Everything is
     created and changed in one transaction of each database, and deleted after it,
     one by one.
@@ -93,7 +93,7 @@ def apply(
 
     def committed(tokens: Sequence[NewToken]) -> None:
         made.extend(tokens)
-        if not json:  # at once, since the tokens exist, and the deletions may fail
+        if not json:  # immediately, since the tokens exist, and the deletions may fail
             _print_tokens(tokens, tokens_out)
 
     secrets = made if tokens_out is None else []

@@ -43,7 +43,7 @@ def show(id: JobId, /, *, backend: Backend = Backend(), json: JsonOption = False
 
 
 def cancel(id: JobId, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: A002, B008 - frozen
-    """Cancel a job that waits or runs. What it has done stays done."""
+    """Cancel a job that waits or runs. Messages that it has handled stay handled."""
     found = administer(backend, lambda admin: admin.cancel_job(id))
     print_result(found, json, f"The job {found.id} is {found.state}. Done: {describe(found)}.")
 

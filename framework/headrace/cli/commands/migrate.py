@@ -46,7 +46,7 @@ def migrate(
             help="The revision that the schema must have afterwards. Fail, and change nothing, if this version can't upgrade to it.",
         ),
     ] = None,
-    reinstall: Annotated[bool, flag("Replace the functions also if the schema is up to date, as after somebody changed them.")] = False,
+    reinstall: Annotated[bool, flag("Replace the functions also if the schema is up to date, as after a manual change.")] = False,
     lock_timeout: Annotated[
         str, Parameter(name="--lock-timeout", help="How long others may queue behind each try to lock a table.")
     ] = "200ms",
@@ -57,7 +57,7 @@ def migrate(
 ) -> int:  # fmt: skip
     """Create or upgrade the schema of the database, to this version of Headrace.
 
-    You can repeat it, and run it from several places at once. A schema of a
+    You can repeat it, and run it from several places together. A schema of a
     later version is left alone. Run it as the owner of the schema, as a member
     of the owner, or as a superuser.
 

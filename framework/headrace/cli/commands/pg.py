@@ -54,7 +54,7 @@ def stop(
     *,
     data: DataOption = None,
     immediate: Annotated[
-        bool, Parameter(negative="", help="Stop at once. Postgres recovers at the next start.")
+        bool, Parameter(negative="", help="Stop without a shutdown. Postgres recovers at the next start.")
     ] = False,
 ) -> None:
     """Stop the embedded Postgres, even if it is in use. Committed data stays."""

@@ -77,8 +77,8 @@ def run(
     """Run the consumers of an application until SIGTERM or SIGINT.
 
     At the signal it drains. It leases no more messages, lets handlers finish
-    for the app's shutdown_timeout, and settles. A second signal stops at once,
-    and unfinished messages are released.
+    for the app's shutdown_timeout, and settles. A second signal stops
+    immediately, and unfinished messages are released.
 
     You can also set options in the environment, such as HEADRACE_LOG_FORMAT, or
     in [tool.headrace] of pyproject.toml.
@@ -122,8 +122,9 @@ async def _run(app: App, ready_file: Path | None) -> None:
     # It also captures sources that the app didn't declare, because it mostly has their transforms. Their
     # URLs may come from users of the API, so they get no passwords of this process.
     app.attach(Capturing(database_of=app.database_of))
-    # What the app has imported and made when it starts stays, also for its telemetry. The garbage collector would go through
-    # all of it now and then, and messages would wait. A collection before that would delay the first message by some 10 ms.
+    # Objects that the app has imported and made when it starts stay, also for its telemetry. The garbage collector
+    # would go through all of it now and then, and messages would wait. A collection before that would delay the first
+    # message by some 10 ms.
     run_app = partial(app.run, on_running=spare_what_exists)
     if ready_file is None:
         await run_app()

@@ -68,7 +68,7 @@ def serve(
 
     At the signal it drains. It accepts no more connections, answers the
     requests that wait for messages, and finishes the other requests within
-    shutdown_timeout. A second signal stops at once. Any number of servers can
+    shutdown_timeout. A second signal stops immediately. Any number of servers can
     use the same database.
 
     You can also set options in the environment, such as HEADRACE_PORT, and most

@@ -27,7 +27,7 @@ ScopeOption = Annotated[
     Parameter(
         name="--scope",
         negative="",
-        help="What it allows: publish, consume or admin, for all streams, or for one stream, as in publish:orders."
+        help="The allowed actions: publish, consume or admin, for all streams, or for one stream, as in publish:orders."
         " Repeat for several.",
     ),
 ]

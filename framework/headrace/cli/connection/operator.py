@@ -9,7 +9,7 @@ from headrace.model.watching.audit import Actor
 
 
 def operator() -> Actor:
-    """The user of the system who runs the command, and the machine, as in `ann@laptop`."""
+    """The system user that runs the command, and the machine, as in `ann@laptop`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no name, as in some containers

@@ -20,7 +20,7 @@ EXAMPLES = 5
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What the books say.
+    """The state of the books.
 
     Attributes:
         messages: messages in the stream.
@@ -52,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class Books:
-    """Tables in a schema of their own, for one run.
+    """Tables in their own schema, for one run.
 
     Args:
         stream: the name of the run's stream, which is the schema's name as well. It needs no escaping in quotes.

@@ -114,7 +114,7 @@ def _report(history: History, result: Result) -> None:
             ("keys", f"{totals.keys:,}, {len(totals.files):,} of them files of the last commit"),
             ("lost", f"{totals.lost:,}"),
             ("out of order", f"{totals.out_of_order:,}"),
-            ("doubled effects", f"{totals.doubled:,}; {count(totals.again, 'message')} came again from the process that was killed"),
+            ("doubled effects", f"{totals.doubled:,}; {count(totals.again, 'message')} redelivered after the kill of their process"),
             ("tree", "equals git's" if not result.differences else f"WRONG, {len(result.differences):,} files differ"),
             ("speed here", f"published {speed.published:,.0f} messages/s, handled {speed.handled:,.0f}/s; bare inserts {speed.inserted:,.0f}/s"),
         ]
@@ -124,7 +124,7 @@ def _report(history: History, result: Result) -> None:
 
 
 def _print_next_steps() -> None:
-    """Print the commands to go on with, as they can be typed here."""
+    """Print the next commands to try, as they can be typed here."""
     program = "headrace" if shutil.which("headrace") else shlex.quote(str(Path(sys.argv[0]).absolute()))
-    print(f"\nGo on with a service of your own:\n\n  {program} new shop && cd shop\n  {program} run shop.service:app")
+    print(f"\nNext, make your own service:\n\n  {program} new shop && cd shop\n  {program} run shop.service:app")
     print("""  echo '{"key": "orders.us.1", "data": {"id": 1, "items": ["a hat"]}}' | """ + f"{program} publish orders")

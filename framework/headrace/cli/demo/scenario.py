@@ -48,7 +48,7 @@ class Pace(msgspec.Struct, frozen=True):
     Attributes:
         seconds: how long publishing takes, or None for as fast as possible.
         work: how long a handler waits, in seconds.
-        ack_wait: after how many seconds the messages of a killed process come again.
+        ack_wait: after how many seconds the messages of a killed process are redelivered.
     """
 
     seconds: float | None
@@ -71,7 +71,7 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """What there is to see.
+    """The visible parts of the demo.
 
     Attributes:
         total: messages that will be published.
@@ -234,7 +234,7 @@ class Scenario:
             "select count(*) from headrace.dead_letters where stream = $1", self._stream
         )
         if dead > state.dead:
-            self._note("the poison message is a dead letter, with its traceback; all others went on")
+            self._note("the poison message is a dead letter, with its traceback; all others were handled")
         state.dead = dead
         state.seconds = time.monotonic() - self._started
         self._show(state)

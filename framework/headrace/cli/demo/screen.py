@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture in a terminal, otherwise a line for each event."""
+"""The screen of the demo while it runs: a live picture in a terminal, otherwise a line for each event."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _picture(name: str, state: State) -> RenderableType:
 
 
 def _grid() -> Table:
-    """A table of three columns without lines. What doesn't fit is cut, so that each row is a line."""
+    """A table of three columns without lines. Text that doesn't fit is cut, so that each row is a line."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))

@@ -1,4 +1,4 @@
-"""The service of the demo, in processes of their own: `headrace run headrace.cli.demo.worker:app`.
+"""The service of the demo, in separate processes: `headrace run headrace.cli.demo.worker:app`.
 
 Its handler is transactional: its writes and the acks of its batch commit together.
 """

@@ -1,4 +1,4 @@
-"""What the demo tells its worker processes, in their environment."""
+"""The settings that the demo passes to its worker processes, in their environment."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class LineReader:
         return self._is_pipe and not select.select([self._raw], [], [], 0)[0]
 
     async def _read_more(self) -> None:
-        """Read a block. Waiting for a pipe can be cancelled. A file on the disk is read at once."""
+        """Read a block. Waiting for a pipe can be cancelled. A file on the disk is read directly."""
         if self._is_pipe:
             await anyio.wait_readable(self._raw)
         self._read()

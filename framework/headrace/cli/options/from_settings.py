@@ -228,7 +228,7 @@ def _unchanged(value: Any, _: str) -> Any:
 
 
 def texts(values: list[str], _: str) -> tuple[str, ...]:
-    """Parse texts, of which none has a meaning of its own."""
+    """Parse texts, of which none has a special meaning."""
     return tuple(values)
 
 

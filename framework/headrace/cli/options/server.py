@@ -23,7 +23,7 @@ _BEHAVIOR = (
     server.Options, only=_BEHAVIOR, environment=SERVE_PREFIX, allowed_hosts=Special("--allowed-host")
 )  # fmt: skip
 class ServerBehavior(Options):
-    """What the server may do, as options."""
+    """The permissions of the server, as options."""
 
 
 @from_settings(server.Options, omit=_BEHAVIOR, environment=SERVE_PREFIX, heading="Limits of each process")
@@ -43,7 +43,7 @@ def server_options(behavior: ServerBehavior, limits: ServerLimits, *, host: str)
 
     given = behavior.given() | limits.given()
     found = server.Options(**given)
-    AllowedAddresses(found.push_allow)  # raises at once if a network is invalid
+    AllowedAddresses(found.push_allow)  # raises immediately if a network is invalid
     OriginPolicy(found.allowed_hosts)  # or a host
     TransformModules(found.transforms)  # or a module
     hosts = (*found.allowed_hosts, host.partition("%")[0])

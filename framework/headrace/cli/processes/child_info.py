@@ -1,4 +1,4 @@
-"""What a child process of `headrace run` or `serve` gets from its parent: its number, its database, and
+"""The data that a child process of `headrace run` or `serve` gets from its parent: its number, its database, and
 a pipe to detect the parent's death.
 
 The parent holds the writing end of the pipe and never writes. The kernel closes it when the parent
@@ -18,7 +18,7 @@ _VARIABLE = "HEADRACE_CHILD"
 
 
 class ChildInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child process gets from its parent.
+    """The data that a child process gets from its parent.
 
     Attributes:
         number: the number of this process among several, from 1. None if it is the only one.

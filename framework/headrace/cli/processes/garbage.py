@@ -10,8 +10,8 @@ makes that many for a few messages. Much larger numbers gain nothing more: what 
 
 
 def spare_what_exists(young: int = YOUNG, *older: int) -> None:
-    """Keep the collector from what exists now, and let it look at new objects less often. A setting of yours that is
-    higher stays, as well as 0, which turns it off.
+    """Keep the collector from what exists now, and let it look at new objects less often. A higher setting of the
+    program stays, as well as 0, which turns it off.
 
     Args:
         young: number of new objects after which it looks at them.

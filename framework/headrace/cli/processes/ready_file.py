@@ -2,7 +2,7 @@
 such as those of Kubernetes.
 
 It is touched once a second from the event loop. An old file means that the loop is blocked or that the
-process was killed. Each of several processes keeps a file of its own. Their parent keeps the file that
+process was killed. Each of several processes keeps its own file. Their parent keeps the file that
 was named while all of theirs are fresh.
 """
 

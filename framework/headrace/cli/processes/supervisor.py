@@ -133,7 +133,7 @@ class Supervisor:
         Args:
             worked: whether a process with this number worked before. Then a failure that would recur came later, as
                 when the schema was upgraded to a revision for which this code is too old. The other processes
-                go on.
+                continue.
         """
         if code == 0:
             return False  # the process was stopped, or the application stopped on its own

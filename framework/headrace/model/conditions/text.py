@@ -294,7 +294,7 @@ def _unreadable(text: str, place: int) -> str:
 
 
 def _instead(field: str, op: _Token) -> str:
-    """What to write if a field is not followed by an operator, for error messages."""
+    """The correct form if a field is not followed by an operator, for error messages."""
     if op.word == "between":
         return f"write `{field} >= … and {field} <= …` instead of between"
     if op.word in ("", "and", "or", ")"):

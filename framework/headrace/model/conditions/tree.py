@@ -191,7 +191,7 @@ def check_text(text: str, what: str, limit: int) -> None:
     if "\0" in text:
         raise Refused(f"the {what} {shown(text)} holds a NUL character, which no text in Postgres can, leave it out")
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-        raise Refused(f"the {what} {shown(text)} holds half of a surrogate pair, which is not text, mend its encoding")
+        raise Refused(f"the {what} {shown(text)} holds half of a surrogate pair, which is not text, fix its encoding")
 
 
 def canonical_time(value: object) -> str:

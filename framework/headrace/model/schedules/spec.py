@@ -21,7 +21,7 @@ MAX_SETTINGS = 100_000
 """The size in bytes of all settings as JSON. Larger data can be made by a function."""
 
 RESTARTING = ("every", "zone")
-"""The settings that make other due times. A schedule that changes them begins anew."""
+"""The settings that make other due times. A schedule that changes them restarts."""
 
 Missed = Literal["skip", "catch_up"]
 

@@ -1,1 +1,1 @@
-"""What operators look at over time: the audit log, and samples for charts."""
+"""The types that operators watch over time: the audit log, and samples for charts."""

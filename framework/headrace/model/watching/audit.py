@@ -36,7 +36,7 @@ class Actor(msgspec.Struct, frozen=True):
 
 
 class AuditObject(msgspec.Struct, frozen=True):
-    """What was changed."""
+    """The object that was changed."""
 
     kind: Annotated[
         str,
@@ -48,7 +48,7 @@ class AuditObject(msgspec.Struct, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that somebody made."""
+    """A recorded change."""
 
     id: Annotated[str, Meta(description="Later entries have a larger number.")]
     at: datetime

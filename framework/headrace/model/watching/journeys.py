@@ -38,7 +38,8 @@ class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JourneyStop(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a message in one consumer. What the engine does not remember is null, and `reason` says so."""
+    """The fate of a message in one consumer. Facts that the engine does not remember are null, and `reason` says
+    so."""
 
     consumer: str
     """The name of the consumer."""

@@ -1,4 +1,4 @@
-"""What calls of operators return: searches, previews, jobs, and what webhooks and push consumers did lately."""
+"""The results of operators' calls: searches, previews, jobs, and what webhooks and push consumers did lately."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SearchStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeekPreview(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    """What moving a consumer would do."""
+    """The effect of moving a consumer."""
 
     before: int
     """The position now."""
@@ -119,7 +119,7 @@ class PushCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push consumer does."""
+    """The state of a push consumer."""
 
     url: str
     """The URL, as the caller may see it."""

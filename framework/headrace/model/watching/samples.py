@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 SampleKind = Literal["total", "stream", "consumer"]
-"""What samples are of: everything together, a stream, or a consumer."""
+"""The subject of samples: everything together, a stream, or a consumer."""
 
 MAX_POINTS = 1_000
 """The most points of a chart."""

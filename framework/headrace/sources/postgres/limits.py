@@ -29,7 +29,7 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     shorter than the capture lease, so that no other process takes the source over and is held up as well.
     """
     interruption_grace: float = 1.0
-    """Seconds that an interrupted transform may go on before its process ends."""
+    """Seconds that an interrupted transform may continue before its process ends."""
 
     idle_position_interval: float = 10.0
     """Interval in seconds at which an idle source stores its position, so that its slot advances."""

@@ -1,4 +1,5 @@
-"""Further databases of a configuration: the list that servers read. What a configuration no longer declares stays in it."""
+"""Further databases of a configuration: the list that servers read. Databases that a configuration no longer declares
+stay in the list."""
 
 from __future__ import annotations
 

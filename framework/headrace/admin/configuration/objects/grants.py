@@ -1,4 +1,4 @@
-"""What database roles may do, in a configuration. Each right is an object of its own: a role, a privilege and a stream."""
+"""Grants to database roles, in a configuration. Each right is a separate object: a role, a privilege and a stream."""
 
 from __future__ import annotations
 

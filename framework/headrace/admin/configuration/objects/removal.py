@@ -50,7 +50,7 @@ async def deletion(executor: Executor, one: Managed) -> Change:
 
 
 async def _loss(executor: Executor, one: Managed) -> tuple[str, str | None]:
-    """What the deletion means, and what is lost that needs a permission of its own."""
+    """The effect of the deletion, and the losses that need a separate permission."""
     if one.kind == "stream":
         stream = await store.stream(executor, one.object[0])
         held = [f"{count:,} {what}{'s' * (count != 1)}" for count, what in (
@@ -67,14 +67,14 @@ async def _loss(executor: Executor, one: Managed) -> tuple[str, str | None]:
         source = await store.source(executor, one.object[0])
         captured = source.capture is not None and source.capture.position is not None
         guarded = "It has captured changes, and its position is lost with its replication slot." if captured else None
-        return "What is sent to it later is refused. Published messages stay.", guarded
+        return "Deliveries to it are then refused. Published messages stay.", guarded
     if one.kind == "token":
         return "The token is revoked within two seconds, and its name can't be used again.", None
     return "The role's next call that needs it fails.", None
 
 
 async def delete(database: Database, one: Managed, actor: Actor) -> None:
-    """Delete an object, in a transaction of its own. One that somebody else deleted meanwhile is no error.
+    """Delete an object, in a separate transaction. One that was deleted meanwhile is no error.
 
     Raises:
         InUse: workers use it.

@@ -1,4 +1,4 @@
-"""What commands print about a source: its settings, and the state of its capture and its backfills."""
+"""The output of commands about a source: its settings, and the state of its capture and its backfills."""
 
 from __future__ import annotations
 

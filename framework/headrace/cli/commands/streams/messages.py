@@ -215,9 +215,8 @@ def erase(
     """Delete messages for good.
 
     Their contents and keys are gone from the stream and from dead letters, and
-    no consumer gets them any more. Who did it, when and why stays: see `headrace
-    stream erased`. Backups and copies elsewhere stay. The exit code is 1 if a
-    message is not there, or if the answer was no.
+    no consumer gets them any more. The author, the time and the reason stay: see `headrace stream erased`. Backups
+    and copies elsewhere stay. The exit code is 1 if a message is not there, or if the answer was no.
     """
     if not seqs:
         raise UsageError("Give the stream and the seqs of messages, such as `orders 17 18`.")
@@ -251,7 +250,7 @@ def erased(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show the erased messages of a stream: who erased them, when and why."""
+    """Show the erased messages of a stream, with author, time and reason."""
     found = administer(backend, lambda admin: admin.erasures(name, above=above, limit=limit))
     print_list(
         found, json, ("seq#", "erased", "by", "reason…"),

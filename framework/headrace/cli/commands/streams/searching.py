@@ -42,7 +42,8 @@ def search(
         str | None, Parameter(name="--until", show_default=False, help="Only messages published before this time.")
     ] = None,
     before: Annotated[
-        int | None, Parameter(name="--before", show_default=False, help="Only messages with a smaller seq, to go on.")
+        int | None,
+        Parameter(name="--before", show_default=False, help="Only messages with a smaller seq, to continue."),
     ] = None,
     limit: LimitOption = 50,
     backend: Backend = Backend(),  # noqa: B008 - frozen
@@ -66,7 +67,7 @@ def search(
 async def _search(
     admin: Administration, name: str, criteria: dict[str, Any], before: int | None, limit: int
 ) -> tuple[list[StoredMessage], int | None]:
-    """Search until enough was found. Returns the messages, and where to go on if there may be more."""
+    """Search until enough was found. Returns the messages, and where to continue if there may be more."""
     found: list[StoredMessage] = []
     examined = 0
     while True:

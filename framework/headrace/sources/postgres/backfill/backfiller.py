@@ -2,13 +2,13 @@
 
     backfiller (a task beside the capturer)                  capturer (in the order of the WAL)
       read a chunk, under a snapshot                           transaction_captured, row_changed: what the snapshots may not see
-      write_waterwrite_watermark: a message in the WAL ─── WAL ─────▶     watermark_reached: the chunk belongs here
+      write_watermark: a message in the WAL ────── WAL ──▶     watermark_reached: the chunk belongs here
       read the next one                                        … shaped and appended, with the place in the table
-      go on, one chunk ahead  ◀───────────────────────────     appended
+      continue, one chunk ahead  ◀────────────────────────     appended
 
 An older read never overwrites a newer change, see `visibility`. The stored place advances in the
-transaction that appends the rows. So after any crash the backfill continues where it was, and reads
-again the chunks that were not appended yet.
+transaction that appends the rows. After any crash the backfill therefore continues where it was, and reads the chunks
+again that were not appended yet.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Backfiller:
         watermark = next(self._watermarks)
         self._pending[watermark.encode()] = _PendingChunk(
             chunk, chunk_read.snapshot, seconds
-        )  # before the watermark is written, since it may be reached at once
+        )  # before the watermark is written, since it may be reached immediately
         if len(self._pending) == 1:
             self._changed_rows.forget_seen_by(chunk_read.snapshot)
         await chunks.write_watermark(connection, watermark)

@@ -24,7 +24,7 @@ async def wait_until_visible(connection: SourceConnection, clock: Callable[[], f
     """Wait until each transaction that has its commit in the WAL now is visible. Raises
     `SourceUnavailable`.
 
-    Open transactions that have not begun to commit may last for hours. So after `timeout` seconds it waits
+    Open transactions that have not begun to commit may last for hours. After `timeout` seconds it therefore waits
     only for those that may be waiting for a standby.
     """
     await chunks.write_watermark(

@@ -3,7 +3,7 @@ see.
 
 A chunk of a backfill is read under a snapshot. A watermark, which is a message in the WAL
 that is written after the read, marks its place among the changes. Transactions that the snapshot sees were committed before that message.
-So their changes are appended before the chunk, and the chunk's rows are at least as new.
+Their changes are thus appended before the chunk, and the chunk's rows are at least as new.
 Transactions that it does not see may be captured before the message, too. They are newer than the
 chunk, so the rows that they changed are left out of it.
 
@@ -11,7 +11,7 @@ DBLog (Andreakis and Papapanagiotou, 2020, https://arxiv.org/abs/2010.12597) lea
 changed between two watermarks in the log, one before the read and one after it. In Postgres that is not
 enough. A transaction's commit is in the WAL, and captured, before it is visible to others, by as
 long as a synchronous standby takes. A chunk read in that time has the old row, though the change
-lies before both watermarks. So each transaction is checked against the snapshot.
+lies before both watermarks. Each transaction is therefore checked against the snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HALF = 1 << 31
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a statement sees: the transactions before `end` that are not `running`. Both hold ids of 64 bits."""
+    """The snapshot of a statement: the transactions before `end` that are not `running`. Both hold ids of 64 bits."""
 
     end: int
     running: frozenset[int]
@@ -54,7 +54,7 @@ class ChangedRows:
     not see.
 
     Snapshots are taken one after the other on one server, so later ones see all that an earlier one
-    sees. What the oldest relevant snapshot sees need not be kept.
+    sees. Transactions that the oldest relevant snapshot sees need not be kept.
 
     Args:
         max_rows: largest number of rows to keep. Beyond that all are forgotten, and each chunk is

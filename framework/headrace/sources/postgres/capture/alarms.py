@@ -2,7 +2,7 @@
 
 A slot makes its server keep all WAL from the slot's restart_lsn on. Without a limit that fills the
 server's disk. With a limit, which is max_slot_wal_keep_size, the server drops the WAL instead, and
-the slot is lost. So an alarm depends on both how much WAL is held back and how much more may be.
+the slot is lost. An alarm therefore depends on both how much WAL is held back and how much more may be.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TIGHT_SHARE = 0.8
 """The share of max_slot_wal_keep_size at which the alarm `tight` begins."""
 
 CLEAR_FACTOR = 0.8
-"""An alarm ends below this share of the threshold at which it begins. So a value that fluctuates
-around the threshold gives one alarm, not many.
+"""An alarm ends below this share of the threshold at which it begins. A value that fluctuates
+around the threshold thus gives one alarm, not many.
 """
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """What is wrong with a slot. `text` says what is wrong, what will happen, and what to do."""
+    """A problem of a slot. `text` says what is wrong, what will happen, and what to do."""
 
     kind: Kind
     text: str
@@ -62,7 +62,7 @@ def _kind(facts: CaptureFacts, limit: int, current: Kind | None) -> Kind | None:
 def _lost(_: CaptureFacts, source: str, slot: str) -> str:
     return (
         f"The replication slot {slot} is lost, because the server has removed WAL that it needs. Changes are missing."
-        f" Start the capture anew, with a fresh backfill: headrace source postgres resume {source} --anew"
+        f" Restart the capture, with a fresh backfill: headrace source postgres resume {source} --anew"
     )
 
 

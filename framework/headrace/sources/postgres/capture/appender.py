@@ -2,7 +2,7 @@
 transaction.
 
 A captured transaction that is larger than one append is appended in parts, inside one transaction
-that stays open. So it appears in the stream whole or not at all. The position is confirmed to the
+that stays open. It thus appears in the stream whole or not at all. The position is confirmed to the
 captured server only after the commit.
 """
 

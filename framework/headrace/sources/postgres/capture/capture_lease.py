@@ -1,8 +1,8 @@
 """The capture lease: one process at a time captures a source, as long as it keeps renewing the lease.
 
-It is a lease in a table, not a session lock. So it works through a connection pooler, and a process
-that freezes loses it. Safety depends not on clocks but on the epoch that every append is checked
-against, see `store/sql/functions/captures.sql`.
+It is a lease in a table, not a session lock. It thus works through a connection pooler, and a process that freezes
+loses it. Safety depends not on clocks but on the epoch that every append is checked against, see
+`store/sql/functions/captures.sql`.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Capturer:
         limits: its timings and sizes.
         captured_database: the captured database, if its URL needs checks. None for that of the
             settings.
-        watchdog: watches the transforms of this event loop. None for one of its own.
+        watchdog: watches the transforms of this event loop. None for a new one.
     """
 
     def __init__(
@@ -150,7 +150,8 @@ class Capturer:
             await self._run(watchdog.watched(transform, name, self._todo.name, self._store_stopped))
 
     async def _store_stopped(self, error: SourceStopped) -> None:
-        """Store that the source is stopped until it is resumed, by a connection of its own. The event loop is held up."""
+        """Store that the source is stopped until it is resumed, over a separate connection. The event loop is held
+        up."""
         database = store.Database(self._database.dsn, max_connections=1)
         await database.open()
         try:
@@ -257,8 +258,7 @@ class Capturer:
 
     def _store_idle_position(self, end: int) -> None:
         """Store the position now and then while nothing is pending. It is stored before it is
-        confirmed to the server. So a slot that is ahead of the stored position was advanced by
-        another client.
+        confirmed to the server. A slot that is ahead of the stored position was therefore advanced by another client.
         """
         if end > self._appended_position and self._clock() >= self._appended_at + self._limits.idle_position_interval:
             self._outbox.end(end)
@@ -349,7 +349,7 @@ class Capturer:
         self._backfiller.transaction_captured(transaction.xid)
         if self._is_empty:
             # PostgreSQL 14 also sends transactions that changed no captured table. In Headrace's own database each
-            # append is one, so appending its position at once would never end. See `_store_idle_position`.
+            # append is one, so appending its position immediately would never end. See `_store_idle_position`.
             self._outbox.skip()
             return
         self._outbox.end(end)
@@ -384,7 +384,7 @@ class Capturer:
 
     async def _report_running(self, slot_monitor: SlotMonitor, position: int) -> None:
         """Report the state `running` once the server sends something, or has been silent for a second,
-        as an idle server may. A server that refuses to stream does so at once.
+        as an idle server may. A server that refuses to stream does so immediately.
         """
         with anyio.move_on_after(STARTUP_SILENCE):
             await self._first_received.wait()

@@ -76,7 +76,7 @@ class Capturing:
         self._warned = False  # that the driver is missing
 
     async def run(self, shared: Shared) -> None:
-        """Capture until `drain`. What is not appended by then is read again by the next process that
+        """Capture until `drain`. Changes that are not appended by then are read again by the next process that
         captures the source.
         """
         self._shared = shared

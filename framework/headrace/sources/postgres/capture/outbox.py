@@ -1,7 +1,7 @@
 """The outbox: shaped messages that wait to be appended, cut at the ends of transactions.
 
-The capturer fills it while the previous batch is being written. So under load an append carries
-more messages, and with little traffic each transaction is appended at once.
+The capturer fills it while the previous batch is being written. Under load an append thus carries more messages, and
+with little traffic each transaction is appended immediately.
 """
 
 from __future__ import annotations

@@ -140,8 +140,8 @@ class CapturePreparation:
         position = positions.parse(stored.position)
         if stored.system_id != server.system_id:
             raise SourceStopped(
-                f"The database of the source {self._todo.name!r} is on another server than the captured one. Set the old address, or start the"
-                " capture anew, with a new slot and a fresh backfill.",
+                f"The database of the source {self._todo.name!r} is on another server than the captured one. Set the old address, or restart the"
+                " capture, with a new slot and a fresh backfill.",
                 f"headrace source postgres resume {self._todo.name} --anew",
             )
         if stored.timeline == server.timeline:

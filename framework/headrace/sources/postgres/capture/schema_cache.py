@@ -1,8 +1,8 @@
 """The capturer's cache of tables and types, read from the catalog when a relation message arrives.
 
-The catalog shows the present, and a relation message shows the table at the time of the change. So
-the names of columns and their order come from the relation, and only the key and the types come
-from the catalog. A table is recognised by its oid, even after it was renamed.
+The catalog shows the present, and a relation message shows the table at the time of the change. The names of columns
+and their order therefore come from the relation, and only the key and the types come from the catalog. A table is
+recognised by its oid, even after it was renamed.
 """
 
 from __future__ import annotations

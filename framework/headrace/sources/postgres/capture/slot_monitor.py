@@ -1,8 +1,8 @@
 """The slot monitor observes a source's replication slot, beside the capturer. Every few seconds it stores the
 slot's state, and it raises an alarm before a disk is full or the slot is lost.
 
-It has its own connection to the captured server, so it also reports while the capturer is busy. Its
-errors are only logged, and the capture goes on.
+It has its own connection to the captured server, so it also reports while the capturer is busy. Its errors are only
+logged, and the capture continues.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ MAX_MEMORY_BYTES = 256 * 1024
 
 _HEADER = struct.Struct("!II")  # the subtransaction's xid, and the length of the message
 READ_BYTES = 1024 * 1024
-"""Bytes of a file that are read at once."""
+"""Bytes of a file that are read at a time."""
 
 
 class _OpenTransaction:
@@ -31,7 +31,7 @@ class Spool:
 
     Args:
         max_memory_bytes: bytes of a transaction that are kept in memory before it goes to a file.
-        read_bytes: bytes of a file that are read at once.
+        read_bytes: bytes of a file that are read at a time.
     """
 
     def __init__(self, *, max_memory_bytes: int = MAX_MEMORY_BYTES, read_bytes: int = READ_BYTES) -> None:

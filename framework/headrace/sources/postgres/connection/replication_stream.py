@@ -55,7 +55,7 @@ _EPOCH = 946_684_800  # 2000-01-01 in UTC, from which the protocol counts micros
 
 
 class ReceivedPayloads(msgspec.Struct, frozen=True):
-    """What has arrived. After these payloads, everything that was committed up to `end` has arrived."""
+    """The data that has arrived. After these payloads, everything that was committed up to `end` has arrived."""
 
     payloads: list[bytes]
     end: int

@@ -215,7 +215,7 @@ class SourceConnection:
         return conn.get_result()
 
     def close_now(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         if self._is_open:
             self._is_open = False
             anyio.notify_closing(self._socket)

@@ -1,9 +1,9 @@
 """Connections to databases whose URLs are stored, or come from users of the API.
 
 libpq completes a URL from the environment (`PGPASSWORD`, `PGSERVICE`, ...) and from files of the
-process's user (`~/.pgpass`, `~/.postgresql`). So a URL with a foreign host would get the server's own
-password, and one with a path would make the server read or write that file. Here every parameter is
-explicit, and only parameters that name no file are accepted.
+process's user (`~/.pgpass`, `~/.postgresql`). A URL with a foreign host would thus get the server's own password, and
+one with a path would make the server read or write that file. Here every parameter is explicit, and only parameters
+that name no file are accepted.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from headrace.sources.postgres.tables import Table, TableColumn
 
 # Reads the fields of `Table`. The key is the primary key. Without one it is a unique index over
 # columns that are not null, where the replica identity comes first, then the narrowest. A
-# partitioned table has no rows of its own, so its estimate is the sum over its leaves. Stored
+# partitioned table itself has no rows, so its estimate is the sum over its leaves. Stored
 # generated columns are published from PostgreSQL 18 on. A publication may have a list of columns.
 _TABLES = """
     with wanted as (

@@ -285,8 +285,8 @@ class _Check:
         elif slot.lost:
             yield error(
                 "replication slot",
-                f"The replication slot {name} is lost, because the server has removed WAL that it needs. Changes are missing. Start the"
-                " capture anew, with a fresh backfill.",
+                f"The replication slot {name} is lost, because the server has removed WAL that it needs. Changes are missing. Restart the"
+                " capture, with a fresh backfill.",
                 f"select pg_drop_replication_slot('{name}');",
             )
         elif slot.pid is not None and not (slot.application or "").startswith("headrace"):

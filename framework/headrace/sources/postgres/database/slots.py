@@ -121,8 +121,7 @@ def slot_name(source_name: str, source_id: str) -> str:
 
     Args:
         source_name: lower-case letters, digits, `-` and `_`.
-        source_id: its UUID. So a source with the same name in another Headrace database has another
-            slot.
+        source_id: its UUID. A source with the same name in another Headrace database thus has another slot.
     """
     start = "headrace_" + source_name.replace("-", "_")
     return f"{start[: MAX_NAME_BYTES - 9]}_{source_id.replace('-', '')[:8].lower()}"
@@ -169,7 +168,7 @@ def history_switch(content: str, timeline_from: int, timeline_to: int) -> int:
             return positions.parse(match[2])
     raise SourceStopped(
         f"The captured server is on timeline {timeline_to}, which does not descend from the captured timeline {timeline_from}. It was restored"
-        " from another time. Start the capture anew, with a fresh backfill."
+        " from another time. Restart the capture, with a fresh backfill."
     )
 
 

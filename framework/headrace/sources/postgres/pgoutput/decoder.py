@@ -2,8 +2,8 @@
 
 The layout is described at
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html. Inside a block
-of a streamed transaction, every change carries the xid of its transaction. So the decoder has to
-know whether a block is open.
+of a streamed transaction, every change carries the xid of its transaction. The decoder therefore has to know whether
+a block is open.
 
 Reading a row is the hot path. It uses slices, which never fail, and `decode` checks at the end that
 exactly all bytes were used.

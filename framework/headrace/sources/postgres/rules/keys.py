@@ -12,8 +12,8 @@ each pair of braces:
 A value becomes one token by the rules of `headrace.sources.templates`, in the form that it has in
 the message. A list or an object becomes its JSON text. Different values may become the same token,
 such as `a.b` and `a_b`. With mode `changes` such rows only share their order, which does no harm.
-With mode `rows` one row would replace the other. So there a value that a token can't hold unchanged
-gets `~` and 32 digits of its SHA-256.
+With mode `rows` one row would replace the other. A value that a token can't hold unchanged therefore gets `~` and 32
+digits of its SHA-256 there.
 """
 
 from __future__ import annotations

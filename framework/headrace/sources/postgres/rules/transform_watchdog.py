@@ -2,21 +2,21 @@
 
 Transforms run on the event loop of their process, one message after the other, since a thread for each change would cost
 more than most transforms do. One that never returns would hold up the process, and then every process that takes the
-source over. So a thread watches the calls. When one takes too long,
+source over. A thread therefore watches the calls. When one takes too long,
 
 1.  the call is interrupted: a signal makes Python run a handler in the main thread, between two steps of the function,
     and the handler raises an exception there. That ends endless loops and waits, and nothing else, since the handler
     does nothing outside of that call. The thread can't run beside a regular expression, which holds the interpreter's
     lock, so a timer of the kernel that counts CPU time sends a second signal.
-2.  If the function goes on all the same, because it catches every exception or waits in native code, the thread stores
-    by a connection of its own that the source is stopped. Then it ends the process, if that is one of `headrace run` or
-    `headrace serve`, which a supervisor starts again. In another program it goes on to log where the function is.
+2.  If the function still continues, because it catches every exception or waits in native code, the thread stores
+    over its own connection that the source is stopped. Then it ends the process, if that is one of `headrace run` or
+    `headrace serve`, which a supervisor starts again. In another program it keeps logging where the function is.
 
 A stopped source stays stopped until it is resumed, whichever processes start meanwhile. Native code that holds the
 interpreter's lock and ignores signals can't be stopped.
 
-Thread and timer count their own ticks, not seconds. So a process that was frozen, or whose machine slept, has not taken
-long.
+Thread and timer count their own ticks, not seconds. A process that was frozen, or whose machine slept, has therefore
+not taken long.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RECORD_TIMEOUT = 10.0
 """Longest time in seconds to store that the source is stopped."""
 
 EXIT_CODE = 75
-"""EX_TEMPFAIL: the exit code of a process that a transform holds up. Another one may start at once."""
+"""EX_TEMPFAIL: the exit code of a process that a transform holds up. Another one may start immediately."""
 
 _SIGNAL: signal.Signals | int | None = getattr(signal, "SIGRTMIN", None) and signal.SIGRTMIN + 7
 """A signal that programs rarely use. None where there are no such signals. Then only the second step is left."""

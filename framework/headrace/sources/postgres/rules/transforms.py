@@ -8,8 +8,8 @@
 A source names it as `module:name`. It runs in the process that captures, for one message after the
 other. It gets the data as a dict with `record`, `changes`, `action` and `metadata`. Its return
 value is published, which may be any JSON value. None publishes nothing. A number that Python's
-float can't hold exactly is passed as a `Decimal`. If it raises, the message is kept beside the
-stream as a failure, and the capture goes on.
+float can't hold exactly is passed as a `Decimal`. If it raises, the message is kept beside the stream as a failure,
+and the capture continues.
 
 Only a decorated function may be named, so that settings can't call arbitrary functions.
 """

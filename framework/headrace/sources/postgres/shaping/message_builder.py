@@ -2,8 +2,8 @@
 it to a batch. If that fails, the message is kept as a failure.
 
 A failure's data is the message before its transform. The last member of its metadata,
-`message_key`, holds its key. So it can be retried even when nothing else is known of its table any
-more. A message that is too large or unreadable is kept without its record.
+`message_key`, holds its key. It can thus be retried even when nothing else is known of its table any more. A message
+that is too large or unreadable is kept without its record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.store import CaptureFailure
 
 MAX_MESSAGE_BYTES = 200_000_000
 """Limit of a message in bytes. The server accepts somewhat more in one value, but not for several
-values at once.
+values together.
 """
 
 _METADATA = b',"metadata":{'

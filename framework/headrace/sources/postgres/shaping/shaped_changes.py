@@ -1,4 +1,4 @@
-"""What shaping hands to the capturer: messages to append, and the work to do before that."""
+"""The results of shaping, for the capturer: messages to append, and the work to do before that."""
 
 from __future__ import annotations
 

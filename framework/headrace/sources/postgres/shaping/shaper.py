@@ -3,7 +3,7 @@
 With mode `changes` a change becomes one message that describes the change. With mode `rows` it
 becomes the current row, under the row's key, and possibly a tombstone. A message is checked against
 the condition, and then transformed into what is published. Tombstones are not transformed, since
-they have no row. What can't be made into a message becomes a failure beside it. No error is raised.
+they have no row. A change that can't be made into a message becomes a failure beside it. No error is raised.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def settings(server_encoding: str) -> dict[str, str]:
     `server_encoding`.
 
     A database in SQL_ASCII may hold any bytes. If UTF-8 is requested, the server fails at the first
-    invalid bytes, every time. So the bytes are requested unconverted, and the converters replace
+    invalid bytes, every time. The bytes are therefore requested unconverted, and the converters replace
     what is invalid.
     """
     return SETTINGS | ({"client_encoding": "SQL_ASCII"} if server_encoding == "SQL_ASCII" else {})

@@ -38,7 +38,7 @@ class Queryable(Protocol):
     async def query(self, sql: str, *params: str | None) -> list[tuple[str | None, ...]]: ...
 
 
-# The output function determines a type's kind. So int2vector and oidvector, which are arrays in the
+# The output function determines a type's kind. Therefore int2vector and oidvector, which are arrays in the
 # catalog, are base types here.
 _TYPES = """
     select t.oid, t.typname, k.kind,
