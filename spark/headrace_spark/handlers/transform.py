@@ -122,7 +122,8 @@ class Transform:
         try:
             return await self._run(batch)
         except BaseExceptionGroup as group:
-            raise deciding(group)
+            outcome = deciding(group)
+            raise outcome from outcome.__cause__
 
     async def _run(self, batch: Batch) -> list[Message] | StagedMessages | None:
         if self._threads is None:
