@@ -481,3 +481,39 @@ def test_fixed_data_that_a_stream_cannot_take_is_refused_when_it_is_declared(cod
     with pytest.raises(ConfigurationError, match=why) as caught:
         app.stream("reports", Report, codec=codec)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("every", "back", "again"),
+    [("@hourly", 1.0, 1), ("10m", 1.0, 6), ("0 9 * * *", 2.9, 0), ("0 9 * * *", 24.9, 1), ("@yearly", 24 * 365, 0)],
+)
+@pytest.mark.asyncio
+async def test_after_the_clock_was_set_back_a_schedule_goes_by_it(
+    processes: Processes, every: str, back: float, again: int
+) -> None:
+    """A due time that is fixed is repeated only if the clock was set back by more than three hours."""
+    process = await processes.start(lambda app: app.every(every, "reports"))
+    await processes.at(1, process)
+    before = await processes.due()
+    await processes.at(1 - back, process)
+    for step in range(1, 361):
+        await processes.at(1 - back + step / 360, process)
+    assert len(await processes.due()) == len(before) + again
+    await processes.at(24 * 366 + 1, process)
+    assert len(await processes.due()) > len(before) + again
+
+
+@pytest.mark.asyncio
+async def test_a_failed_schedule_is_tried_again_after_the_clock_was_set_back(processes: Processes) -> None:
+    fails = [True]
+
+    def data(due: datetime) -> int:
+        if fails[0]:
+            raise ValueError("not yet")
+        return 1
+
+    process = await processes.start(lambda app: app.every("10m", "reports", data=data))
+    await processes.at(0.5, process)
+    assert await processes.due() == []
+    fails[0] = False
+    assert await processes.at(0.5 - 60 / 3600, process) == 1

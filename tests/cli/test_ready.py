@@ -116,3 +116,12 @@ def test_a_problem_with_it_is_logged_once_and_ends_nothing(tmp_path: Path, caplo
     for _ in range(3):
         file.update(True)
     assert len(logged(caplog, "ready file failed", path=str(tmp_path / "gone/ready"))) == 1
+
+
+def test_a_file_from_before_the_clock_was_set_back_is_not_fresh(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    ready.touch()
+    assert all_fresh([ready])
+    ahead = time.time() + 90 + MAX_AGE
+    os.utime(ready, (ahead, ahead))
+    assert not all_fresh([ready])

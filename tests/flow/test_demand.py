@@ -19,6 +19,7 @@ from headrace.flow.demand import (
     ListenPolicy,
     NotificationBackoff,
     Poll,
+    until_token,
 )
 
 
@@ -271,3 +272,10 @@ def test_messages_that_take_longer_from_some_time_on_wait_no_longer_than_others_
 def test_no_call_waits_longer_than_a_hundredth_of_a_second(calls: list[tuple[int, float]]) -> None:
     pace = CallPace()
     assert all(0 <= pace.rest(*call) <= CallPace.LONGEST for call in calls)
+
+
+def test_a_worker_that_gets_no_token_asks_less_and_less_often() -> None:
+    waits = [until_token(0.1, 10, None, missed) for missed in range(5)]
+    assert waits == [0.1, 0.2, 0.4, 0.5, 0.5], "the bucket never fills while all workers wait"
+    assert until_token(100, 0.01, 1, 1000) == 1.0
+    assert until_token(0.001, 1000, 1, 1000) == 0.001

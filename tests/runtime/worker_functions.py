@@ -133,3 +133,7 @@ def wait(order: dict[str, Any]) -> None:
 
 def forward(order: int) -> Any:
     return ("b", order * 2)
+
+
+def reject_in_a_group(order: Sum) -> None:
+    raise ExceptionGroup("tasks", [Reject("no sixes"), Picky(why="too picky")])

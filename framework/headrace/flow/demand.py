@@ -117,17 +117,20 @@ class CallPace:
         return min(self.FACTOR * delay, self.LONGEST) if messages >= self.MANY else 0.0
 
 
-def until_token(due_in: float, rate: float, burst: int | None) -> float:
+def until_token(due_in: float, rate: float, burst: int | None, missed: int = 0) -> float:
     """Seconds to wait for tokens of a rate limit: until the next token, or for several at a time if
-    the bucket has room for them.
+    the bucket has room for them. Where other workers take the tokens first, twice as long each time, until half of
+    the bucket is full again.
 
     Args:
         due_in: seconds until the next token.
         rate: messages per second.
         burst: capacity of the bucket, or None for one second's worth.
+        missed: how many calls in a row have got nothing after such a wait.
     """
     fills = 1.0 if burst is None else burst / rate
-    return min(max(due_in, min(SPAN, fills) / 4, 0.001), LONGEST_TOKEN_WAIT)
+    wait = max(due_in, min(SPAN, fills) / 4, 0.001)
+    return min(max(wait, min(wait * 2.0 ** min(missed, 10), fills / 2)), LONGEST_TOKEN_WAIT)
 
 
 class ScanLimit:

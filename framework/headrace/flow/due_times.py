@@ -3,7 +3,8 @@
 The grammar and the rules at the changes of the clocks are those of Debian's cron, see crontab(5). The package
 `cronsim` implements them. A schedule with a fixed hour and minute is due once on each day. A local time that the
 change to summer time leaves out is due at the change. One that comes twice is due the first time. A schedule with
-`*` as its minute or hour is due by the time that passes.
+`*` as its minute or hour is due by the time that passes. Where a clock is set back by up to three hours, due times
+of the others are not repeated.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ LONGEST_EXPRESSION = 200
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 1.0, 366 * 86_400.0
 """Limits of an interval in seconds."""
 
+CORRECTION = timedelta(hours=3)
+"""A clock that is set back by more is corrected, and its earlier times are not remembered. As Debian's cron has it."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXAMPLES = "such as '0 9 * * 1-5', '@daily' or '15m'"
 
@@ -43,6 +47,9 @@ class DueTimes(Protocol):
     text: str
     """The expression, as it is stored and shown."""
 
+    repeats_after: timedelta
+    """A clock must have been set back by more than that for due times to be repeated."""
+
     def after(self, at: datetime) -> datetime:
         """Return the first due time after `at`, in UTC."""
 
@@ -52,6 +59,8 @@ class DueTimes(Protocol):
 
 class Interval:
     """Due at the multiples of an interval since 1970-01-01 00:00 UTC, so that all processes agree without a start."""
+
+    repeats_after = timedelta(0)
 
     def __init__(self, length: float, text: str) -> None:
         if not SHORTEST_INTERVAL <= length <= LONGEST_INTERVAL:
@@ -76,6 +85,8 @@ class Cron:
         self._expression = expression
         self._zone = zone
         self._check()
+        minute, hour, *_ = expression.split()
+        self.repeats_after = timedelta(0) if "*" in (minute[0], hour[0]) else CORRECTION
 
     def _check(self) -> None:
         if len(self._expression) > LONGEST_EXPRESSION or len(self._expression.split()) != 5:
@@ -100,6 +111,11 @@ class Cron:
         from headrace.flow.cron_walk import CronWalk  # imported late, because most processes have no schedule
 
         return (due.astimezone(UTC) for due in CronWalk(self._expression, at.astimezone(self._zone), reverse=reverse))
+
+
+def is_ahead(due: DueTimes, next_at: datetime, now: datetime) -> bool:
+    """Whether a due time was computed by a clock that was set back since, so that there are due times before it."""
+    return next_at - now > due.repeats_after and next_at - due.after(now) > due.repeats_after
 
 
 def due_times(every: Duration, zone: str | None = None) -> DueTimes:

@@ -7,12 +7,13 @@ message a dead letter immediately.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
 from headrace.model.durations import Duration, seconds
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, LeaseLost
 
 Kind = Literal["ack", "retry", "release", "reject", "invalid"]
 """ack: handled. retry: failed, and delivered again later. release: never started, and returned. reject and
@@ -72,6 +73,37 @@ class Release(HeadraceError):
     def __init__(self, reason: str = "the handler released the message", *, after: Duration | None = None) -> None:
         super().__init__(reason)
         self.after = None if after is None else seconds(after, "after")
+
+
+def deciding(error: BaseException) -> BaseException:
+    """Return the exception that decides the outcome. Task groups raise those of their tasks as a group, which may hold
+    further groups.
+
+    In a group, `LeaseLost` decides before `Reject`, before any exception that is no outcome, `Retry`, `Release` and
+    `Snooze`. Of several of one kind it is the one with the longest `after`. If an exception that is no outcome decides,
+    the group itself is returned. Cancellations don't count.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    raised = list(_leaves(error))
+    for kind in (LeaseLost, Reject):
+        for one in raised:
+            if isinstance(one, kind):
+                if len(raised) > 1 and one.__cause__ is None:
+                    one.__cause__ = error  # the traceback shows the others, too
+                return one
+    asked = [one for one in raised if isinstance(one, (Retry, Release))]
+    if not asked or len(asked) < sum(isinstance(one, Exception) for one in raised):
+        return error
+    return max(asked, key=lambda one: (not isinstance(one, Snooze), isinstance(one, Retry), one.after or 0.0))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
 
 
 class Failure(msgspec.Struct, frozen=True):

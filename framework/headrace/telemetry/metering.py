@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.metrics import Meter
 
-from headrace.model.outcomes import Reject, Retry, Snooze
+from headrace.model.outcomes import Reject, Retry, Snooze, deciding
 from headrace.model.text.error_text import error_type
 from headrace.telemetry import names
 
@@ -113,6 +113,6 @@ class MeasuredSample:
 
 
 def _with_error(attributes: Attributes, error: BaseException | None) -> Attributes:
-    if error is None or isinstance(error, Snooze):
+    if error is None or isinstance(error := deciding(error), Snooze):
         return attributes
     return {**attributes, names.ERROR_TYPE: error_type(error)}

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, Status, StatusCode, Tracer
 
-from headrace.model.outcomes import Reject, Retry, Snooze
+from headrace.model.outcomes import Reject, Retry, Snooze, deciding
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import error_type
@@ -231,8 +231,8 @@ class _Current:
             self._span.end()
 
 
-def _record_error(span: Span, error: BaseException | None) -> None:
-    if error is None or isinstance(error, Snooze) or not span.is_recording():
+def _record_error(span: Span, raised: BaseException | None) -> None:
+    if raised is None or isinstance(error := deciding(raised), Snooze) or not span.is_recording():
         return
     span.set_attribute(names.ERROR_TYPE, error_type(error))
     with suppress(Exception):  # an exception's own __str__ may raise

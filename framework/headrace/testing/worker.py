@@ -16,7 +16,7 @@ from headrace.app.app import App
 from headrace.app.service import Service
 from headrace.flow.in_flight import InFlightTracker
 from headrace.model.errors import LeaseLost
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, deciding
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
 from headrace.runtime.maintenance.scheduler import Scheduler
@@ -133,10 +133,9 @@ class Worker:
             self.at_work[id(delivery)] = delivery
             try:
                 return await call(payload, delivery)
-            except (Retry, Reject, LeaseLost):
-                raise
             except Exception as error:
-                self._record.errors.append(error)
+                if not isinstance(deciding(error), (Retry, Reject, LeaseLost)):
+                    self._record.errors.append(error)
                 raise
             finally:
                 del self.at_work[id(delivery)]

@@ -20,7 +20,7 @@ import msgspec
 from headrace import Batch
 from headrace.model.errors import ConfigurationError, LeaseLost
 from headrace.model.log import Log
-from headrace.model.outcomes import Reject, Release, Retry, Unfit
+from headrace.model.outcomes import Reject, Release, Retry, Unfit, deciding
 from headrace.runtime.messages.staged import StagedMessages
 from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified, gone
 from headrace_spark.handlers.jobs import Job, run
@@ -95,7 +95,7 @@ class Transform:
             return Retry("This part of the batch was not tried, since every other part of it failed or took too long.")
         started = anyio.current_time()
         try:
-            found = await self._run(batch)
+            found = await self._decided(batch)
         except (Retry, Reject) as outcome:
             return outcome
         except SparkUnavailable as error:
@@ -116,6 +116,14 @@ class Transform:
             raise
         self._delay = MIN_DELAY
         return found
+
+    async def _decided(self, batch: Batch) -> list[Message] | StagedMessages | None:
+        """Run the batch. Of a group of exceptions, the one that decides is raised."""
+        try:
+            return await self._run(batch)
+        except BaseExceptionGroup as group:
+            outcome = deciding(group)
+            raise outcome from outcome.__cause__
 
     async def _run(self, batch: Batch) -> list[Message] | StagedMessages | None:
         if self._threads is None:

@@ -15,6 +15,7 @@ import anyio.abc
 
 from headrace import store
 from headrace.app.periodic.schedule import Schedule
+from headrace.flow.due_times import is_ahead
 from headrace.model.errors import HeadraceError, StoreUnavailable, StreamFull
 from headrace.model.log import Log
 from headrace.runtime.isolation import failed_inside
@@ -94,6 +95,9 @@ class Periodic:
         self._polled_at: datetime | None = None
         self._busy: set[str] = set()
         self._not_before: dict[str, datetime] = {}  # when those that failed are tried again
+        self._examined: dict[
+            str, datetime
+        ] = {}  # the next due times of which it is known that the clock made none later
         self._publishing = anyio.Semaphore(AT_ONCE)
         self._threads = anyio.CapacityLimiter(THREADS)
         self._scope = anyio.CancelScope()
@@ -154,8 +158,18 @@ class Periodic:
 
     def _wanted_at(self, polled: PolledSchedule) -> datetime:
         """When there is something to do for a schedule."""
-        wanted = polled.now if polled.requested_at is not None or polled.next_at is None else polled.next_at
+        wanted = polled.next_at
+        if polled.requested_at is not None or wanted is None or self._is_ahead(polled.name, wanted, polled.now):
+            wanted = polled.now
         return max(wanted, self._not_before.get(polled.name, wanted))
+
+    def _is_ahead(self, name: str, next_at: datetime, now: datetime) -> bool:
+        if self._examined.get(name) == next_at:
+            return False
+        if is_ahead(self._schedules[name].due, next_at, now):
+            return True
+        self._examined[name] = next_at
+        return False
 
     def _forget_removed(self, found: set[str]) -> None:
         for name in self._schedules.keys() - found:
@@ -166,11 +180,16 @@ class Periodic:
             )  # fmt: skip
 
     def _watch(self, found: list[PolledSchedule]) -> None:
-        """Note the time of a poll. After a long time without one, the watch over the schedules of others restarts."""
+        """Note the time of a poll. After a long time without one, or after the server's clock was set back, the watch over
+        the schedules of others restarts."""
         if found:
-            if self._polled_at is not None and found[0].now - self._polled_at > GAP:
-                self._aside = dict.fromkeys(self._aside, found[0].now)
-            self._polled_at = found[0].now
+            now, before = found[0].now, self._polled_at or found[0].now
+            if not timedelta(0) <= now - before <= GAP:
+                self._aside = dict.fromkeys(self._aside, now)
+            if now < before:
+                self._not_before.clear()
+                self._examined.clear()
+            self._polled_at = now
 
     async def _stand_aside(self, database: store.Database, polled: PolledSchedule) -> None:
         """Leave a schedule to the processes that have declared it later with other settings, while any of them runs."""
@@ -274,7 +293,7 @@ def due_now(schedule: Schedule, polled: PolledSchedule) -> list[datetime]:
     """Return the due times to publish messages for, by the policy for missed ones."""
     if polled.requested_at is not None:
         return [polled.requested_at]
-    if polled.next_at is None:
+    if polled.next_at is None or polled.next_at > polled.now:  # later, since the clock was set back
         return []
     spec = schedule.spec
     limit = spec.max_missed if spec.missed == "catch_up" else 1

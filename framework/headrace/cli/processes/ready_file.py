@@ -86,6 +86,6 @@ def all_fresh(paths: Iterable[Path]) -> bool:
 
 def _is_fresh(path: Path) -> bool:
     try:
-        return time.time() - path.stat().st_mtime < MAX_AGE
+        return abs(time.time() - path.stat().st_mtime) < MAX_AGE  # the clock may have been set back
     except OSError:
         return False

@@ -21,7 +21,7 @@ from headrace.flow.lanes import Lanes
 from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
-from headrace.model.outcomes import RELEASE, Failure, Release, Snooze
+from headrace.model.outcomes import RELEASE, Failure, Release, Snooze, deciding
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call
 from headrace.runtime.execution.actors import Crew
@@ -203,7 +203,7 @@ class BatchExecutor:
         except BaseException as problem:
             if not isinstance(problem, Exception) and slot.is_ended_by(problem):
                 raise
-            error = problem
+            error = deciding(problem)
         finally:
             slot.until = NEVER
         if slot.task.cancelling() and not slot.stopped:

@@ -26,7 +26,7 @@ import msgspec
 from headrace.flow.in_flight import Lease
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, HeadraceError
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, deciding
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
@@ -182,7 +182,7 @@ def _answer(handler: Handler, request: Request) -> bytes:
     try:
         answer = _run(handler, request)
     except BaseException as error:
-        answer = Answer(error=_sendable(error), trace=_trace(error))
+        answer = Answer(error=_sendable(deciding(error)), trace=_trace(error))
     sys.stdout.flush()
     try:
         return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)

@@ -51,6 +51,7 @@ class LeaseCalls:
         self.judging = timings.judging
         self.polling = True
         self.limited_at = float("-inf")  # when a call last found no token of the rate limit
+        self._missed = 0  # how many calls in a row have found none, although they waited for one
         self.policy = ListenPolicy(least_share=timings.least_share, leaving=timings.leaving)
         self._look = ScanLimit()
         self._poll = Poll(timings.polls)
@@ -138,6 +139,7 @@ class LeaseCalls:
         if not batch.busy:
             self.policy.fetched(len(batch.seqs), more=batch.more)
         if batch.lease_id is not None:
+            self._missed = 0
             if self.policy.listen:
                 self._poll.found()  # otherwise the processes that listen lease the next messages
             self._backoff.found()
@@ -160,7 +162,10 @@ class LeaseCalls:
         elif spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
             # The rate limit allows no message before then, so notifications are ignored.
             self.limited_at = self._clock()
-            await self._sleep(until_token(batch.due_in, spec.rate_limit, spec.rate_burst))
+            wait = until_token(batch.due_in, spec.rate_limit, spec.rate_burst, self._missed)
+            if batch.lease_id is None:
+                self._missed += 1
+            await self._sleep(wait)
         elif self._must_subscribe:
             assert self._idle is not None
             await self._idle.subscribe()  # and look again for messages that were committed before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from headrace.model.errors import LeaseLost
-from headrace.model.outcomes import RELEASE, Failure, Kind, Reject, Release, Retry, Snooze, Unfit
+from headrace.model.outcomes import RELEASE, Failure, Kind, Reject, Release, Retry, Snooze, Unfit, deciding
 from headrace.model.specs import Backoff
 from headrace.model.text.error_text import error_text, error_type, storable, text_of
 
@@ -15,6 +15,7 @@ MAX_DELAY = 10 * 366 * 86_400.0
 
 def failure_of(error: BaseException, attempt: int, backoff: Backoff) -> Failure:
     """Return the failure for an exception of a handler, or for a `Retry` or `Reject` that it returned."""
+    error = deciding(error)
     if isinstance(error, LeaseLost):
         return RELEASE  # this process may not settle it any more
     if isinstance(error, Release):

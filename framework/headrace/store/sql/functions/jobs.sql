@@ -72,11 +72,11 @@ begin
         select array_agg(seq order by seq) filter (where wanted) as seqs, max(seq) as reached, count(*) >= $4 or bool_or(full_up) as more from (
             select seq, wanted, count(*) filter (where wanted) over (order by seq) >= $3 as full_up,
                    count(*) filter (where wanted) over (order by seq rows between unbounded preceding and 1 preceding) as before
-            from (select seq, died_at <= $5 and (%s) as wanted from headrace_internal.dead_letters
+            from (select seq, (died_at <= $5 or headrace_internal.is_ahead(died_at, $6)) and (%s) as wanted from headrace_internal.dead_letters
                   where consumer_id = $1 and seq > $2 order by seq limit $4) as examined) as counted
         where before < $3
         $sql$, headrace_internal.dead_letter_condition(v_job.choice, v_job.filters, v_job.filter_where))
-        into v_step using v_job.consumer_id, v_job.place, p_chunk, p_examine, v_job.created_at;
+        into v_step using v_job.consumer_id, v_job.place, p_chunk, p_examine, v_job.created_at, p_now;
     if v_step.seqs is not null then
         v_choice := json_build_object('seqs', v_step.seqs);
         v_count := case v_job.kind when 'redrive' then headrace_internal.redrive_chosen(v_job.consumer_id, v_choice)

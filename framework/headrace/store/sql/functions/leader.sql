@@ -15,7 +15,9 @@ declare
 begin
     perform set_config('synchronous_commit', 'off', true);
     select * into v_last from headrace_internal.leaders order by version desc limit 1;
-    if v_last.until > p_now and v_last.until <= p_now + p_term and v_last.candidate <> p_candidate then
+    if v_last.version is null or headrace_internal.is_ahead(v_last.until - p_term, p_now) then
+        perform headrace_internal.follow_clock(p_now);
+    elsif v_last.until > p_now and v_last.candidate <> p_candidate then
         leads := false;
         again_in := extract(epoch from v_last.until - p_now);
         return;

@@ -126,6 +126,19 @@ create type headrace_internal.live_leases as (
     busy    bigint[]        -- the hashes of the keys that can't be leased to this owner. Null if there is none
 );
 
+-- Bound leases to the consumer's ack_wait from now, after the clock was set back. The time is that of now, even if the
+-- caller has waited for a lock since p_now: another session may have extended a lease meanwhile. A lease that another
+-- session has locked is left to the next call.
+create or replace function headrace_internal.bound_leases(p_consumer int, p_ack_wait interval, p_floor bigint, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    p_now := p_now + (clock_timestamp() - statement_timestamp());
+    update headrace_internal.leases set expires_at = p_now + p_ack_wait where consumer_id = p_consumer and lease_id = any (array(
+        select lease_id from headrace_internal.leases
+        where consumer_id = p_consumer and lease_id >= p_floor and headrace_internal.is_ahead(expires_at - p_ack_wait, p_now)
+        order by lease_id for no key update skip locked));
+end $$;
+
 -- Expire the leases past their time, and return what the others hold.
 create or replace function headrace_internal.live_leases(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_owner uuid, p_now timestamptz
@@ -133,14 +146,20 @@ create or replace function headrace_internal.live_leases(
 language plpgsql as $$
 declare
     v_found    record;
+    v_bounded  boolean := false;
     v_expired  boolean := false;
     v_leases   headrace_internal.live_leases;
 begin
     loop
         select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
-               min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
+               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
             into v_found
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
+        if headrace_internal.is_ahead(v_found.latest - p_consumer.ack_wait, p_now) and not v_bounded then
+            perform headrace_internal.bound_leases(p_consumer.id, p_consumer.ack_wait, p_floor, p_now);
+            v_bounded := true;
+            continue;
+        end if;
         exit when v_expired or v_found.expires_at is null or v_found.expires_at > p_now;
         perform headrace_internal.expire_leases(p_consumer, p_stream, p_floor, p_now);
         v_expired := true;
@@ -275,6 +294,12 @@ begin
         return v_batch;
     end if;
     if v_consumer.rate_limit is not null then
+        if headrace_internal.is_ahead(v_cursor.tokens_at, p_now) then
+            v_cursor.tokens_at := p_now;
+            perform headrace_internal.write_cursor(v_before, v_cursor);
+            v_cursor.version := v_before.version + 1;
+            v_before := v_cursor;
+        end if;
         v_bucket := headrace_internal.grant_tokens(v_consumer, v_cursor, v_room, p_now);
         v_room := v_bucket.granted;
         if v_room = 0 then
@@ -297,6 +322,10 @@ begin
     if v_parked.lowest is not null then
         select * into v_parked from headrace_internal.parked_state(
             p_consumer, v_parked.lowest, v_parked.blocked, v_consumer.ordered, v_cursor.ready_floor, v_cursor.due_floor, v_cursor.blocked_floor, p_now);
+        if headrace_internal.is_ahead(v_parked.due_next, p_now) then
+            v_parked.due_next := headrace_internal.bound_retries(v_cursor, v_parked.due_next, p_now);
+            v_cursor.due_floor := least(v_cursor.due_floor, v_parked.due_next);
+        end if;
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));
     end if;
     if v_parked.ready is not null or v_parked.due_at is not null or v_parked.lowest is not null and v_holes.search

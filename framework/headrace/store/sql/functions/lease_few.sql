@@ -55,14 +55,14 @@ begin
         into v_state
         from (
             select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(since) as since,
-                   extract(epoch from min(expires_at) - p_now)::float8 as due_in, bool_or(owner <> p_owner) as others
+                   extract(epoch from min(expires_at) - p_now)::float8 as due_in, max(expires_at) as latest, bool_or(owner <> p_owner) as others
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor) as l
         left join (
             select relation from headrace_internal.segments
             where stream_id = p_stream and lower <= p_cursor.position + 1
               and coalesce(upper > least(p_last_drawn, p_cursor.position + c_few), true)
             order by lower desc limit 1) as s on true;
-    if v_state.parked is not null or v_state.due_in <= 0 then
+    if v_state.parked is not null or v_state.due_in <= 0 or headrace_internal.is_ahead(v_state.latest - p_consumer.ack_wait, p_now) then
         return null;
     end if;
     v_room := least(p_limit, p_consumer.max_ack_pending - v_state.held);

@@ -8,6 +8,41 @@
 -- ended. So a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
 -- at most one lock per stream, however often it publishes.
 
+-- Whether a transaction succeeds must not depend on who listens. Postgres prepares no transaction that has executed
+-- NOTIFY. So where transactions can be prepared, the notification waits for the end of the transaction, and is left
+-- out if that is a PREPARE TRANSACTION. Then a poll finds what was published. And Postgres commits no transaction that
+-- notifies while the queue of notifications is full, because a session that listens has a transaction open.
+
+-- Notify all who listen for a stream, once this transaction commits.
+create or replace function headrace_internal.notify_listeners(p_stream int) returns void
+language plpgsql as $$
+begin
+    if pg_notification_queue_usage() > 0.5 then
+        return;
+    elsif current_setting('max_prepared_transactions') = '0' then
+        perform pg_notify('headrace', p_stream::text);
+    else
+        perform headrace_internal.notify_at_commit(p_stream);
+    end if;
+end $$;
+
+-- Notify at the end of the transaction, by a deferred trigger. As the owner, since a publisher needs no right on the table.
+create or replace function headrace_internal.notify_at_commit(p_stream int) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    insert into headrace_internal.notifications (stream_id) values (p_stream) on conflict do nothing
+$$;
+
+-- SET CONSTRAINTS may run the trigger earlier, and a PREPARE TRANSACTION may follow.
+create or replace function headrace_internal.notify_unless_prepared() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if coalesce(current_query(), '') !~* 'prepare.*transaction|set.*constraints' then
+        perform pg_notify('headrace', new.stream_id::text);
+    end if;
+    delete from headrace_internal.notifications where xid = new.xid and stream_id = new.stream_id;
+    return null;
+end $$;
+
 create or replace function headrace_internal.notify_stream(p_stream int) returns void
 language plpgsql as $$
 declare
@@ -20,7 +55,7 @@ begin
        and pg_try_advisory_xact_lock(
             1212498509, hashtext(v_mark || floor(extract(epoch from clock_timestamp()) / c_slice)))
     then
-        perform pg_notify('headrace', p_stream::text);
+        perform headrace_internal.notify_listeners(p_stream);
         perform set_config('headrace.woken', v_notified || v_mark, true);
     end if;
 end $$;

@@ -19,8 +19,8 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    perform pg_notify('headrace', v_stream::text);      -- every waiting worker leases at once, even without a
-                                                        -- subscription
+    perform headrace_internal.notify_listeners(v_stream);       -- every waiting worker leases at once, even without a
+                                                                -- subscription
 end $$;
 
 -- The keys that a dead letter blocks, in the order of these letters' seqs. `waiting`: the number of messages of the
@@ -67,7 +67,7 @@ language plpgsql set lock_timeout = '5s' as $$
 begin
     perform headrace_internal.end_consumer_use(p_consumer, p_force, p_now);
     -- Wakes its workers: their next lease call reports that it is gone.
-    perform pg_notify('headrace', stream_id::text) from headrace_internal.consumers where id = p_consumer;
+    perform headrace_internal.notify_listeners(stream_id) from headrace_internal.consumers where id = p_consumer;
     delete from headrace_internal.consumers where id = p_consumer;
 exception when lock_not_available or deadlock_detected then
     raise exception using errcode = 'HR006', message =
@@ -88,6 +88,7 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists.';
     end if;
+    perform headrace_internal.bound_leases(p_consumer, c.ack_wait, 0, p_now) from headrace_internal.consumers as c where c.id = p_consumer;
     select * into v_users from headrace_internal.consumer_use(p_consumer, p_now);
     if not p_force and (v_users.workers > 0 or v_users.waiting) then
         raise exception using errcode = 'HR006', message = format(
@@ -164,7 +165,7 @@ begin
     end loop;
     delete from headrace_internal.grants where stream_id = v_stream.id;
     delete from headrace_internal.streams where id = v_stream.id;
-    perform pg_notify('headrace', v_stream.id::text);       -- wakes the workers of its consumers
+    perform headrace_internal.notify_listeners(v_stream.id);       -- wakes the workers of its consumers
 exception when lock_not_available or deadlock_detected then
     raise exception using errcode = 'HR006', message = format(
         'Somebody has kept hold of the stream %L for 5 seconds, and nothing was deleted: stop its publishers, or look for a transaction that was left open.',

@@ -83,10 +83,10 @@ begin
         return;
     end if;
     perform headrace_internal.lock_out_erasures(p_stream.id);
-    insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at)
+    insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at, delay)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
-               case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end
+               case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end, delay
         from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
         where (outcome = 'release' or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver))
           and not headrace_internal.is_erased(p_stream.id, seq)
@@ -103,6 +103,24 @@ begin
         perform headrace_internal.insert_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_error_types,
                                                      p_tracebacks, p_now);
     end if;
+end $$;
+
+-- Let the retries of a consumer begin their delays now, if they are due later than that, because the clock was set back.
+-- p_due_next: when the first of those is due that are not due. The caller has the consumer's lock. Returns when the first
+-- is due then. That may be below the cursor's due_floor.
+create or replace function headrace_internal.bound_retries(p_cursor headrace_internal.cursors, p_due_next timestamptz, p_now timestamptz) returns timestamptz
+language plpgsql as $$
+declare
+    v_delay  float8;
+begin
+    select delay into v_delay from headrace_internal.parked where consumer_id = p_cursor.consumer_id and due_at = p_due_next order by due_at, seq limit 1;
+    if headrace_internal.is_ahead(p_due_next - make_interval(secs => v_delay), p_now) then
+        update headrace_internal.parked set due_at = p_now + make_interval(secs => delay)
+            where consumer_id = p_cursor.consumer_id and seq >= p_cursor.parked_floor
+              and headrace_internal.is_ahead(due_at - make_interval(secs => delay), p_now);
+        p_due_next := (select due_at from headrace_internal.parked where consumer_id = p_cursor.consumer_id and due_at > p_now order by due_at limit 1);
+    end if;
+    return p_due_next;
 end $$;
 
 -- Store those of these messages as dead letters that were rejected, are invalid, or failed too often, unless the

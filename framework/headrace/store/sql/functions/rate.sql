@@ -8,8 +8,8 @@ create type headrace_internal.token_bucket as (
     short    boolean        -- whether that is less than were wanted
 );
 
--- Return the tokens available. p_wanted: how many messages there is room for. A clock that was set back neither adds
--- nor removes tokens.
+-- Return the tokens available. p_wanted: how many messages there is room for. The time of the cursor may be slightly later
+-- than p_now, if another call was made in between.
 create or replace function headrace_internal.grant_tokens(
     p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_wanted int, p_now timestamptz
 ) returns headrace_internal.token_bucket
@@ -20,8 +20,8 @@ declare
     v_bucket  headrace_internal.token_bucket;
 begin
     v_bucket.tokens := least(v_burst, coalesce(
-        p_cursor.tokens + greatest(0, extract(epoch from p_now - p_cursor.tokens_at)::float8) * p_consumer.rate_limit, v_burst));
-    v_bucket.granted := least(p_wanted, floor(v_bucket.tokens + c_grain));
+        p_cursor.tokens + extract(epoch from p_now - p_cursor.tokens_at)::float8 * p_consumer.rate_limit, v_burst));
+    v_bucket.granted := greatest(least(p_wanted, floor(v_bucket.tokens + c_grain)), 0);
     v_bucket.short := v_bucket.granted < p_wanted;
     return v_bucket;
 end $$;

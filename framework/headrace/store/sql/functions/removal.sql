@@ -133,7 +133,9 @@ begin
         with oldest as (
             select seq, row_number() over (order by seq) <= $3 or coalesce(created_at < $4, false) as old,
                    coalesce(created_at > $5, false) or coalesce(seq >= $6, false) as kept
-            from (select * from %s order by seq limit $1) as m
+            -- A time in the future was remembered before the clock was set back. A message is older than those behind it.
+            from (select seq, min(created_at) over (order by seq rows between current row and unbounded following) as created_at
+                  from (select seq, created_at from %s order by seq limit $1) as m) as m
         )
         select array_agg(seq order by seq), max(seq) + 1 from oldest
         where seq < coalesce((select min(seq) from oldest where kept or not old), $2)

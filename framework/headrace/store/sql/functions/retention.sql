@@ -135,6 +135,22 @@ begin
     return not found;       -- true if there is no consumer: the segment is kept for the first one
 end $$;
 
+-- Return when the newest message of a segment was published at the latest. Its own time, p_time, lies in the future, because
+-- the clock was set back since. But it is older than the messages of later segments.
+create or replace function headrace_internal.published_before(p_stream int, p_lower bigint, p_time timestamptz, p_now timestamptz) returns timestamptz
+language plpgsql as $$
+declare
+    v_relation  text;
+    v_later     timestamptz;
+begin
+    for v_relation in select relation from headrace_internal.segments where stream_id = p_stream and lower > p_lower order by lower loop
+        execute format('select created_at from %s order by seq desc limit 1', v_relation) into v_later;
+        p_time := least(p_time, v_later);
+        exit when not headrace_internal.is_ahead(p_time, p_now);
+    end loop;
+    return p_time;
+end $$;
+
 -- Return whether the policy lets the oldest segment go. p_too_large: whether the stream is larger than max_storage.
 create or replace function headrace_internal.is_segment_removable(
     p_stream headrace_internal.streams, p_segment headrace_internal.segments, p_too_large boolean, p_now timestamptz
@@ -146,7 +162,11 @@ begin
     execute format('select seq, created_at from %s order by seq desc limit 1', p_segment.relation) into v_newest;
     if v_newest.seq is null then
         return true;
-    elsif v_newest.created_at > p_now - p_stream.retain_at_least then
+    end if;
+    if headrace_internal.is_ahead(v_newest.created_at, p_now) then
+        v_newest.created_at := headrace_internal.published_before(p_stream.id, p_segment.lower, v_newest.created_at, p_now);
+    end if;
+    if v_newest.created_at > p_now - p_stream.retain_at_least then
         return false;
     elsif p_stream.retention = 'interest' then
         return not headrace_internal.is_segment_needed(p_stream, p_segment, v_newest.seq);
