@@ -491,7 +491,7 @@ async def test_a_heartbeat_is_neither_dated_ahead_nor_large(database: store.Data
     app = await login("publish")
     await app.fetch("select headrace_internal.record_heartbeat($1, '{\"revision\": 1}', '2200-01-01')", uuid4())
     assert await database.fetchval("select bool_and(seen_at <= clock_timestamp()) from headrace_internal.workers")
-    with pytest.raises(HeadraceError, match="1 MB"):
+    with pytest.raises(HeadraceError, match="128 KiB"):
         await app.fetch("select headrace_internal.record_heartbeat($1, $2)", uuid4(), json.dumps("x" * 2_000_000))
 
 

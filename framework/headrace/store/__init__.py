@@ -99,6 +99,7 @@ from headrace.store.catalog.grants import (
     has_right,
     require_membership,
     require_role,
+    restore_grants,
     revoke,
     revoke_sql,
 )
@@ -467,6 +468,7 @@ __all__ = [
     "require_role",
     "reset_capture",
     "resign",
+    "restore_grants",
     "resume",
     "retry_capture_failures",
     "revoke",
