@@ -616,7 +616,7 @@ async def test_objects_of_others_in_the_schema_stop_no_upgrade_and_never_run_as_
 async def test_an_entry_of_the_audit_log_in_another_name_has_the_role_that_wrote_it(
     database: store.Database, login: Login, plain: Plain
 ) -> None:
-    role = await login("publish")
+    role = await login("admin")
     connection = await plain(role)
     forge = (
         "select headrace_granted.record_change('ops', 'console', 'stream.delete', 'orders', 'stream', 'orders', '{}')"

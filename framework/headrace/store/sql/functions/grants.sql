@@ -106,7 +106,7 @@ begin
         v_role,
         case p_privilege when 'publish' then 'publish to' when 'consume' then 'consume' when 'observe' then 'see the figures of'
                          else 'administer' end,
-        coalesce(format(' the stream %L', v_name), ' all streams'),
+        case when v_name is null then ' all streams' else format(' the stream %L', v_name) end,
         case when exists (select from headrace_internal.grants where role = v_role and not bound)
              then 'headrace grant restore, since the grants came with a dump of another server'
              else format('headrace grant %s %s%s', p_privilege, headrace_internal.shell_word(v_role),
@@ -135,13 +135,20 @@ begin
     end loop;
 end $$;
 
+-- Raise unless the role of the session has a privilege, or 'any', on any stream.
+create or replace function headrace_internal.require_grant_somewhere(p_privilege text) returns void
+language plpgsql stable as $$
+begin
+    if headrace_internal.granted_streams(p_privilege) is null then
+        perform headrace_internal.require_grant(case p_privilege when 'any' then 'observe' else p_privilege end, 0);
+    end if;
+end $$;
+
 -- Raise unless the role of the session has any privilege.
 create or replace function headrace_internal.require_any_grant() returns void
 language plpgsql stable as $$
 begin
-    if headrace_internal.granted_streams('any') is null then
-        perform headrace_internal.require_grant('observe', 0);
-    end if;
+    perform headrace_internal.require_grant_somewhere('any');
 end $$;
 
 -- The streams that a role may see with a privilege, for the views. It runs as the owner.
@@ -238,6 +245,22 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform headrace_internal.require_any_grant();
     delete from headrace_internal.workers where id = p_id and role_oid = headrace_internal.granted_role_number();
+end $$;
+
+-- The audit log is for roles that can change something. An entry has the role of the session, and the time of now.
+
+create or replace function headrace_granted.record_change(
+    p_actor text, p_via text, p_action text, p_of_stream text, p_kind text, p_name text, p_details json,
+    p_now timestamptz default clock_timestamp()
+) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform headrace_internal.require_grant_somewhere('admin');
+    if coalesce(p_via in ('http', 'console', 'cli', 'app') and length(p_action) <= 100 and length(p_kind) <= 100, false) is false
+          or length(p_of_stream) > 500 or octet_length(p_details::text) > 16000 or not headrace_internal.has_fields(p_details, '{}') then
+        raise exception using errcode = 'HR004', message = 'An entry of the audit log has a known way, an action, a kind, and a JSON object of 16 kB at most.';
+    end if;
+    return headrace_internal.record_change(p_actor, p_via, p_action, p_of_stream, p_kind, p_name, p_details);
 end $$;
 
 -- Reads for the views of the schema headrace, whose functions run as the caller.

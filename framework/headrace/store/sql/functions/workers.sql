@@ -1,14 +1,14 @@
 -- Heartbeats of worker processes. Each process reports its state every few seconds, in one row that it overwrites.
 
--- Return whether the functions that read heartbeats can read one. All of them read what was checked: two readers of one
--- text could differ.
-create or replace function headrace_internal.is_heartbeat(p_report jsonb) returns boolean
-language sql immutable as $$
-    select case when jsonb_typeof(p_report) <> 'object' then false else
-        (not p_report ? 'revision' or coalesce(p_report ->> 'revision' ~ '^[1-9][0-9]{0,8}$', false))
-        and (not p_report ? 'pid' or coalesce(p_report ->> 'pid' ~ '^[0-9]{1,9}$', false))
-        and (not p_report ? 'consumers' or jsonb_typeof(p_report -> 'consumers') = 'array') end
-$$;
+-- Return whether the functions that read heartbeats can read one.
+create or replace function headrace_internal.is_heartbeat(p_report json) returns boolean
+language plpgsql stable as $$
+begin
+    return headrace_internal.has_fields(p_report, '{}')
+       and coalesce(p_report::jsonb ->> 'revision', case when p_report::jsonb ? 'revision' then '' else '1' end) ~ '^[1-9][0-9]{0,8}$'
+       and coalesce(p_report::jsonb ->> 'pid', '0') ~ '^[0-9]{1,9}$'
+       and coalesce(jsonb_typeof(p_report::jsonb -> 'consumers'), 'array') = 'array';
+end $$;
 
 -- Write a process's heartbeat. It does not wait for the disk, since the table is unlogged, and a lost row is written
 -- again in a moment.
@@ -29,15 +29,11 @@ begin
     if octet_length(p_report::text) > 131072 then
         raise exception using errcode = 'HR004', message = format('A heartbeat has 128 KiB at most. This one has %s bytes.', octet_length(p_report::text));
     end if;
-    begin
-        if not headrace_internal.is_heartbeat(p_report::jsonb) then
-            raise data_exception;
-        end if;
-        v_report := p_report::jsonb::json;
-    exception when data_exception or program_limit_exceeded then
+    if not headrace_internal.is_heartbeat(p_report) then
         raise exception using errcode = 'HR004',
             message = 'A heartbeat is a JSON object with numbers as revision and pid, an array as consumers, and no NUL character.';
-    end;
+    end if;
+    v_report := p_report::jsonb::json;     -- of two fields of one name, all readers see the same
     if p_role is not null then
         select coalesce(sum(n.rows), 0), coalesce(max(n.rows) filter (where n.role_oid = p_role), 0),
                coalesce(max(n.bytes) filter (where n.role_oid = p_role), 0), max(n.rows)
