@@ -45,7 +45,9 @@ def next_revision(package: Path, target: Path, *, renames: bool = False, feature
         (sql / "retired" / f"before_{revision}.sql").write_text(old, encoding="utf-8")
         granted = sql / "functions" / "_granted.sql"
         listed = granted.read_text(encoding="utf-8")
-        granted.write_text(listed.replace("database_identity'", "database_identity delete_heartbeat_2'"), encoding="utf-8")
+        granted.write_text(
+            listed.replace("database_identity'", "database_identity delete_heartbeat_2'"), encoding="utf-8"
+        )
         assert "delete_heartbeat_2" in granted.read_text(encoding="utf-8")
         calls = store / "catalog" / "workers.py"
         python = calls.read_text(encoding="utf-8")

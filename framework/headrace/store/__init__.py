@@ -172,6 +172,7 @@ from headrace.store.database.migrations import (
     schema_state,
     schema_version,
 )
+from headrace.store.database.ownership import SCHEMAS
 from headrace.store.database.revisions import newest_revision
 from headrace.store.database.schema import SchemaState
 from headrace.store.maintenance.leader import lead, notify_waiting, resign
@@ -264,6 +265,7 @@ __all__ = [
     "PATIENCE",
     "PLACES_PAGE",
     "PRIVILEGES",
+    "SCHEMAS",
     "Acks",
     "AnswerToRecord",
     "BackfillToDo",
