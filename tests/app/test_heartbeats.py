@@ -168,13 +168,14 @@ async def test_a_process_has_one_row_however_many_heartbeats_it_sends(database: 
     assert found.pid == 3
 
 
-async def test_a_process_with_a_heartbeat_that_can_not_be_decoded_is_left_out(database: store.Database) -> None:
+async def test_a_process_with_a_heartbeat_that_can_not_be_decoded_is_listed_as_unreadable(
+    database: store.Database,
+) -> None:
     await store.record_heartbeat(database, uuid4(), FACTS)
     await database.fetchval(
         """insert into headrace_internal.workers values ($1, clock_timestamp(), '{"host": 7}') returning 1""", uuid4()
     )
-    (found,) = await _workers(database)
-    assert found.host == "here"
+    assert {(one.host, one.kind) for one in await _workers(database)} == {("here", "run"), ("?", "unreadable")}
 
 
 async def test_no_heartbeat_is_sent_while_the_database_is_away_and_nothing_fails(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -13,7 +14,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.embedded.binaries import Installation, find_installation
-from headrace.model.errors import SchemaError, SequenceBehind
+from headrace.model.errors import NotGranted, SchemaError, SequenceBehind
 from tests.backup.scene import Scene, seqs
 from tests.store.test_dump_and_restore import call, programs_for
 from tests.support.copies import copy_of, require_programs
@@ -235,3 +236,47 @@ async def test_a_dump_without_the_messages_says_that_its_sequences_are_behind(
         (last,) = await seqs(restored)
         assert await ship.drain("cid") == [last]
         assert await reader.drain("cid") == [last]
+
+
+async def test_grants_in_a_dump_count_on_another_server_only_once_they_are_restored(
+    database: store.Database, dumps: Dumps
+) -> None:
+    """There each of the two roles may have the number that the other one has here."""
+    await store.create_stream(database, "orders")
+    app, other = f"app_{uuid4().hex[:12]}", f"app_{uuid4().hex[:12]}"
+    for role in (app, other):
+        await database.fetch(f"create role {role} login password 'secret'")
+    try:
+        await store.grant(database, "publish", app, ["orders"])
+        await store.grant(database, "observe", other, ["orders"])
+        dump = await dumps.dump(database.dsn, "--format=custom")
+    finally:
+        for role in (app, other):
+            await database.fetch(f"drop owned by {role}")
+            await database.fetch(f"drop role {role}")
+    with copy_of(await programs_for(database)) as target:
+        target.initdb()
+        target.start()
+        server = store.Database(target.url)
+        await server.open()
+        try:
+            for role in (other, app):
+                await server.fetch(f"create role {role} login")
+            await dumps.restore(dump, target.url)
+            await server.fetch(
+                "update headrace_internal.grants set role_oid = to_regrole(case role when $1 then $2 else $1 end)",
+                app,
+                other,
+            )
+            assert await store.migrate(server, reinstall=True)
+            assert {(one.role, one.bound) for one in await store.grants(server)} == {(app, False), (other, False)}
+            async with opened(target.url.replace("headrace@", f"{app}@")) as publisher:
+                with pytest.raises(NotGranted, match="headrace grant restore"):
+                    await store.publish(publisher, "orders", "a", "1")
+                assert await store.restore_grants(server) == 2
+                assert await store.publish(publisher, "orders", "a", "1") == 1
+            async with opened(target.url.replace("headrace@", f"{other}@")) as observer:
+                with pytest.raises(NotGranted, match="may not publish"):
+                    await store.publish(observer, "orders", "a", "1")
+        finally:
+            await server.close()

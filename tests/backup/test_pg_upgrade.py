@@ -32,6 +32,10 @@ async def test_consumers_go_on_after_pg_upgrade(old: int, new: int) -> None:
             await store.migrate(database)
             scene = Scene(source.url)
             await scene.set(database)
+            await database.fetch("create role before login")
+            await database.fetch("create role app login")
+            await database.fetch("drop role before")  # so that numbers of roles differ from those of an empty server
+            await store.grant(database, "publish", "app", ["orders"])
             (held,) = [batch for batch in scene.held if 5 in batch.seqs]
             await scene.end("rollback")
             # What reads the slot has confirmed everything. Otherwise pg_upgrade refuses to begin.
@@ -57,3 +61,9 @@ async def test_consumers_go_on_after_pg_upgrade(old: int, new: int) -> None:
             ship = scene.reader(upgraded, "ship")
             assert await store.settle(upgraded, ship.id, outcome, now=scene.clock.now, timeline=held.timeline) == []
             await scene.goes_on(upgraded, already=[5])
+            # Roles keep their numbers, so grants count.
+            assert [one.bound for one in await store.grants(upgraded)] == [True]
+            async with opened(target.url.replace("headrace@", "app@")) as app:
+                await store.publish(app, "orders", "a", "1")
+            await store.grant(upgraded, "publish", "app", ["orders"])
+            assert [(one.role, one.bound) for one in await store.grants(upgraded)] == [("app", True)]

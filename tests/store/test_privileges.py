@@ -314,7 +314,7 @@ async def test_a_handler_s_own_statements_keep_their_text(database: store.Databa
 async def test_everything_that_the_store_calls_is_there_for_roles_with_grants(database: store.Database) -> None:
     """Under the same name, or it is the owner's alone."""
     owners = {
-        "apply_grants", "grants", "remove_stale_grants",       # grants
+        "apply_grants", "grants", "remove_stale_grants", "restore_grants",       # grants
         "features", "workers", "draft_of_a_view",              # upgrades
         "managed",                                             # configuration as code
     }  # fmt: skip

@@ -38,6 +38,7 @@ def test_the_build_installs_a_command_that_serves(dsn: str, place: Path, tmp_pat
         if path.is_dir():
             shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (source / name).parent.mkdir(exist_ok=True)
             shutil.copy(path, source / name)
     (build,) = (one.text for one in instructions() if one.name == "RUN" and one.stage == 1)
     environment = {

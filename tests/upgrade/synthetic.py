@@ -46,7 +46,7 @@ def next_revision(package: Path, target: Path, *, renames: bool = False, feature
         granted = sql / "functions" / "_granted.sql"
         listed = granted.read_text(encoding="utf-8")
         granted.write_text(
-            listed.replace("delete_heartbeat'", "delete_heartbeat delete_heartbeat_2'"), encoding="utf-8"
+            listed.replace("database_identity'", "database_identity delete_heartbeat_2'"), encoding="utf-8"
         )
         assert "delete_heartbeat_2" in granted.read_text(encoding="utf-8")
         calls = store / "catalog" / "workers.py"

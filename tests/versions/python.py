@@ -41,6 +41,8 @@ _WITHOUT = "spark"
 
 _VERSION = "import sys; print(sys.version_info.releaselevel, *sys.version_info[:3])"
 
+_PIN = re.compile(r"^[a-z0-9][^\\#\n]*==[^\\\n]*", re.MULTILINE)
+
 Version = tuple[int, ...]
 
 
@@ -108,7 +110,9 @@ def environment() -> Path:
         _make_environment(home)
         project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-c", LOCK, *requirements(project)], check=True)
+        pins = home / "pins.txt"  # without the hashes, since pip then wants all packages listed, and Spark's are not
+        pins.write_text("\n".join(_PIN.findall(LOCK.read_text(encoding="utf-8"))), encoding="utf-8")
+        subprocess.run([*pip, "-c", pins, *requirements(project)], check=True)
         subprocess.run([*pip, "--no-deps", "-e", PROJECT], check=True)
         stamp.write_text(needed.hexdigest(), encoding="utf-8")
     return python

@@ -24,6 +24,7 @@ from headrace.model.sources import SlotRemains, SourceInfo, stream_in_use
 from headrace.model.specs import StreamSpec
 from headrace.model.text.masking import HIDDEN
 from headrace.model.watching.operations import WebhookDelivery
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 
@@ -207,6 +208,7 @@ async def make_stream(executor: store.Executor, spec: PostgresSpec) -> None:
 
 async def make_source(executor: store.Executor, spec: Spec) -> bool:
     """Create a source. Returns whether it is new. Raises `SourceExists` if one of that name has other settings."""
+    _refuse_own_tables(spec)
     if isinstance(spec, PostgresSpec) and HIDDEN in (spec.database or ""):
         spec = with_password(spec, await _known(executor, spec.name))
     if await store.create_source(executor, spec.name, kind_of(spec), spec.stream, spec.settings()):
@@ -217,6 +219,7 @@ async def make_source(executor: store.Executor, spec: Spec) -> bool:
 
 async def change_source(connection: store.Executor, source: SourceInfo, spec: Spec) -> None:
     """Replace all settings of a source, in a transaction. Newly captured tables are backfilled."""
+    _refuse_own_tables(spec)
     await store.edit_source(connection, source.id, spec.settings())
     if not isinstance(spec, PostgresSpec):
         return
@@ -227,6 +230,15 @@ async def change_source(connection: store.Executor, source: SourceInfo, spec: Sp
         for table in spec.tables:
             if table not in source.settings["tables"]:
                 await store.start_backfill(connection, source.id, table)
+
+
+def _refuse_own_tables(spec: Spec) -> None:
+    for table in spec.tables if isinstance(spec, PostgresSpec) else ():
+        if table_names.split(table)[0] in store.SCHEMAS:
+            raise InvalidInput(
+                f"The table {table} belongs to Headrace, whose tables hold secrets and can't be captured.",
+                field="tables",
+            )
 
 
 async def _known(executor: store.Executor, name: str) -> SourceInfo | None:

@@ -214,5 +214,6 @@ grant = _group(
         "observe": (grants.observe, "ROLE"),
         "admin": (grants.admin, "ROLE"),
         "ls": (grants.ls, ""),
+        "restore": (grants.restore, ""),
     },
 )

@@ -339,7 +339,7 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     kind: str
-    """run, serve, or embedded in another program."""
+    """run, serve, or embedded in another program. unreadable for a heartbeat that this version can't read."""
     version: str
     started_at: datetime
     revision: int = 1

@@ -99,6 +99,7 @@ from headrace.store.catalog.grants import (
     has_right,
     require_membership,
     require_role,
+    restore_grants,
     revoke,
     revoke_sql,
 )
@@ -171,6 +172,7 @@ from headrace.store.database.migrations import (
     schema_state,
     schema_version,
 )
+from headrace.store.database.ownership import SCHEMAS
 from headrace.store.database.revisions import newest_revision
 from headrace.store.database.schema import SchemaState
 from headrace.store.maintenance.leader import lead, notify_waiting, resign
@@ -263,6 +265,7 @@ __all__ = [
     "PATIENCE",
     "PLACES_PAGE",
     "PRIVILEGES",
+    "SCHEMAS",
     "Acks",
     "AnswerToRecord",
     "BackfillToDo",
@@ -467,6 +470,7 @@ __all__ = [
     "require_role",
     "reset_capture",
     "resign",
+    "restore_grants",
     "resume",
     "retry_capture_failures",
     "revoke",

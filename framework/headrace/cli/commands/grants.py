@@ -1,4 +1,4 @@
-"""`headrace grant publish|consume|observe|admin|ls` and `headrace revoke`: what database roles may do."""
+"""`headrace grant publish|consume|observe|admin|ls|restore` and `headrace revoke`: what database roles may do."""
 
 from __future__ import annotations
 
@@ -94,9 +94,18 @@ def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
     """List the grants of all roles."""
     print_list(
         run_async(_list, database), json, ("role", "may", "stream", "since"),
-        lambda g: (g.role if g.exists else f"{g.role} (no such role)", g.privilege, g.stream or "all", time_or_dash(g.granted_at)),
+        lambda g: (g.role + _remark(g), g.privilege, g.stream or "all", time_or_dash(g.granted_at)),
         empty="No role has a grant. Only the schema's owner, its members and superusers can use it.",
     )  # fmt: skip
+
+
+def restore(*, database: DatabaseOption = None) -> None:
+    """Let the grants of a dump of another server count, for the roles of the same names.
+
+    Read `headrace grant ls` first: a role that has got another name since the dump gets nothing, and neither does a role that this server lacks.
+    """
+    restored = run_async(_restore, database)
+    print(f"Restored {count(restored, 'grant')}.")
 
 
 def revoke(
@@ -121,6 +130,12 @@ def revoke(
         print(f"Removed {count(removed, 'grant')} of the role {role}.")
 
 
+def _remark(grant: Grant) -> str:
+    if not grant.exists:
+        return " (no such role)"
+    return "" if grant.bound else " (of another server, run: headrace grant restore)"
+
+
 def _grant(privilege: str, role: str, streams: list[str], sql: bool, database: str | None) -> None:
     from headrace import store
 
@@ -143,6 +158,13 @@ async def _revoke(url: str | None, privilege: str, role: str, streams: list[str]
 
     async with open_database(url) as database:
         return await store.revoke(database, privilege, role, streams, actor=operator())
+
+
+async def _restore(url: str | None) -> int:
+    from headrace import store
+
+    async with open_database(url) as database:
+        return await store.restore_grants(database, actor=operator())
 
 
 async def _list(url: str | None) -> list[Grant]:

@@ -31,6 +31,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         identity_columns: the columns of old rows that replication sends.
         partitioned: whether it is the root of partitions.
         estimate: number of rows, as the planner estimates it.
+        own_part: a table of Headrace that this is, or that is a part of it. None for all others.
     """
 
     oid: int
@@ -44,3 +45,4 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     identity_columns: tuple[str, ...]
     partitioned: bool = False
     estimate: int | None = None
+    own_part: str | None = None

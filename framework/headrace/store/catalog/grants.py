@@ -27,8 +27,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: the name of the stream. None for all streams.
-        exists: whether there is a role of that name. The grants of a role that was renamed or dropped stay until the next change
-            of grants.
+        role: the present name of the role.
+        exists: whether the role exists. The grants of a role that was dropped stay until the next change of grants.
+        bound: whether it counts. A grant in a database that was restored from a dump of another server counts only after
+            `restore_grants`.
     """
 
     role: str
@@ -36,6 +38,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     stream: str | None
     granted_at: datetime
     exists: bool
+    bound: bool = True
 
 
 def grant_sql(privilege: str, role: str, streams: Sequence[str] = ()) -> str:
@@ -144,7 +147,8 @@ async def change_grants(executor: Executor, give: Sequence[Right], take: Sequenc
 async def has_right(executor: Executor, right: Right) -> bool:
     """Whether the role has been given exactly this right."""
     found: bool = await executor.fetchval(
-        f"select exists (select from headrace_internal.grants where role = $1 and privilege = $2 and {_STREAM})",
+        f"""select exists (select from headrace_internal.grants
+                           where bound and role_oid = to_regrole(quote_ident($1)) and privilege = $2 and {_STREAM})""",
         *_row(right),
     )
     return found
@@ -205,13 +209,34 @@ async def grants(database: Database) -> list[Grant]:
     """All grants, by role, privilege and stream. Raises `NotGranted`."""
     require_membership(database)
     rows = await database.fetch(
-        """select g.role, g.privilege, s.name as stream, g.granted_at, r.oid is not null as exists
+        """select coalesce(r.rolname, g.role) as role, g.privilege, s.name as stream, g.granted_at, r.oid is not null as exists, g.bound
            from headrace_internal.grants as g
            left join headrace_internal.streams as s on s.id = g.stream_id
-           left join pg_roles as r on r.rolname = g.role
-           where g.stream_id = 0 or s.id is not null order by g.role, g.privilege, s.name nulls first"""
+           left join pg_roles as r on case when g.bound then r.oid = g.role_oid else r.rolname = g.role end
+           where g.stream_id = 0 or s.id is not null order by 1, g.privilege, s.name nulls first"""
     )
     return [Grant(**dict(row)) for row in rows]
+
+
+async def restore_grants(database: Database, *, actor: Actor | None = None) -> int:
+    """Let the grants of a dump of another server count, for the roles that have the same names here.
+
+    Args:
+        actor: in whose name it is recorded in the audit log. None for code.
+
+    Returns:
+        The number of grants that count from now on.
+
+    Raises:
+        NotGranted: the database's own role is not a member of the schema's owner.
+    """
+    require_membership(database)
+    async with database.transaction() as connection:
+        count: int = await connection.fetchval("select headrace_internal.restore_grants()")
+        if count:
+            change = Change(action="grant.restore", kind="grant", name="", stream=None, details={"grants": count})
+            await record_change(connection, actor or Actor(), change)
+    return count
 
 
 def require_membership(database: Database, what: str = "see and change grants") -> None:

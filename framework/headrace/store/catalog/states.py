@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.model import conditions
-from headrace.model.errors import NotGranted, UnknownConsumer, UnknownStream
+from headrace.model.errors import HeadraceError, NotGranted, UnknownConsumer, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.text.masking import HIDDEN
@@ -105,11 +105,18 @@ async def consumer(executor: Executor, stream: str, name: str, *, look: int = MA
     return _consumer(row)
 
 
+def _described(where: Any) -> str:
+    try:
+        return conditions.describe(conditions.parse(where))
+    except HeadraceError as error:  # one that only SQL reads, which must not keep others from being listed
+        return f"unreadable: {error}"
+
+
 def _consumer(row: Any) -> ConsumerInfo:
     found = dict(row)
     settings = {**msgspec.json.decode(found.pop("settings")), **msgspec.json.decode(found.pop("begins"))}
     if settings["where"] is not None:
-        settings["where"] = conditions.describe(conditions.parse(settings["where"]))
+        settings["where"] = _described(settings["where"])
     if settings["push"] is not None and settings["push"].get("secret"):
         settings["push"]["secret"] = HIDDEN
     found["id"], found["stream_id"] = str(found["id"]), str(found["stream_id"])

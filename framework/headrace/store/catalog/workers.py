@@ -35,8 +35,7 @@ async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[d
            left join lateral headrace_internal.worker_info(t.at) as w on true""",
         now,
     )
-    found = [_worker(row) for row in rows if row["id"] is not None]
-    return rows[0]["at"], [worker for worker in found if worker is not None]
+    return rows[0]["at"], [_worker(row) for row in rows if row["id"] is not None]
 
 
 async def consumer_at_work(
@@ -53,11 +52,11 @@ async def consumer_at_work(
     return found
 
 
-def _worker(row: Any) -> WorkerInfo | None:
+def _worker(row: Any) -> WorkerInfo:
     try:
         facts = msgspec.json.decode(row["facts"], type=WorkerFacts)
-    except msgspec.DecodeError:  # the heartbeat of a newer version may be unreadable
-        return None
+    except msgspec.DecodeError:  # of a newer version, or of a role that writes its own
+        facts = WorkerFacts(host="?", pid=0, kind="unreadable", version="?", started_at=row["seen_at"])
     fields = {field: getattr(facts, field) for field in WorkerFacts.__struct_fields__}
     return WorkerInfo(id=str(row["id"]), seen_at=row["seen_at"], gone=row["gone"], **fields)
 

@@ -9,7 +9,10 @@ import asyncpg
 from headrace.model.errors import InvalidInput, SchemaError
 from headrace.store.database.errors import first_line
 
-_SCHEMAS = "('headrace', 'headrace_internal', 'headrace_granted', 'headrace_streams', 'headrace_staging')"
+SCHEMAS = ("headrace", "headrace_internal", "headrace_granted", "headrace_streams", "headrace_staging")
+"""The schemas of a database that belong to Headrace."""
+
+_SCHEMAS = str(SCHEMAS)
 
 # What another role put there stays its own, or a function of its own would run with the rights of the owner.
 _GIVES = "pg_has_role({0}, 'usage') and pg_has_role({0}, n.nspowner, 'member')"

@@ -295,6 +295,7 @@ class Backfiller:
         found = None if known is None else await catalog.table_with_oid(connection, known.oid, self._spec.publication)
         if known is None or found is None:
             raise BackfillImpossible(f"The table {todo.table} does not exist, or the source no longer captures it.")
+        catalog.refuse_own(found[0])
         return await chunks.plan(connection, known, found[0], self._spec, todo.where)
 
     async def _handle_refusal(self, todo: BackfillToDo, error: SourceRefused) -> None:

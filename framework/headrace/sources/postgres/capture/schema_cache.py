@@ -72,6 +72,7 @@ class SchemaCache:
         table, root = found
         for name, known in self.tables.items():
             if known.oid == table.oid or name == root:
+                catalog.refuse_own(table, relation.schema)
                 known = known if name == root else _renamed(table, known)
                 self.tables[name] = known
                 return known
@@ -81,6 +82,7 @@ class SchemaCache:
         """Return a table that was dropped. Its last changes still arrive."""
         for known in self.tables.values():
             if known.oid == relation.oid or (known.schema, known.relation) == (relation.schema, relation.name):
+                catalog.refuse_own(known, relation.schema)
                 return known
         return None
 

@@ -8,14 +8,18 @@ from typing import Any
 
 import msgspec
 
+from headrace import store
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.tables import Table, TableColumn
 
+OWN_TABLE = "{} belongs to Headrace, whose tables hold secrets and can't be captured."
+
 # Reads the fields of `Table`. The key is the primary key. Without one it is a unique index over
 # columns that are not null, where the replica identity comes first, then the narrowest. A
-# partitioned table itself has no rows, so its estimate is the sum over its leaves. Stored
+# partitioned table itself has no rows, so its estimate is the sum over its leaves. The last column
+# is a table of Headrace: itself, or one that is a part of it or inherits from it. Stored
 # generated columns are published from PostgreSQL 18 on. A publication may have a list of columns.
 _TABLES = """
     with wanted as (
@@ -53,7 +57,12 @@ _TABLES = """
                 when w.reltuples >= 0 then w.reltuples::bigint end,
            (select json_build_array(n.nspname, c.relname)
               from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-             where c.oid = pg_catalog.pg_partition_root(w.oid) and c.oid <> w.oid)
+             where c.oid = pg_catalog.pg_partition_root(w.oid) and c.oid <> w.oid),
+           (with recursive tree (oid) as (
+                select w.oid union select i.inhrelid from pg_catalog.pg_inherits as i join tree as t on t.oid = i.inhparent)
+            select min(pg_catalog.format('%I.%I', n.nspname, c.relname))
+              from tree as t join pg_catalog.pg_class as c on c.oid = t.oid join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+             where n.nspname = any ($4::text[]))
       from wanted as w
            left join lateral (select * from indexes as i where i.indrelid = w.oid
                                order by i.indisprimary desc, i.indisreplident desc, cardinality(i.columns), i.indexrelid limit 1) as x on true
@@ -71,7 +80,7 @@ _OIDS = """
 # from.
 _EXISTING_TABLES = """
     select n.nspname, c.relname from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-     where c.relkind in ('r', 'p') and n.nspname not in ('information_schema', 'headrace_internal', 'headrace_streams', 'headrace_staging') and n.nspname !~ '^pg_'
+     where c.relkind in ('r', 'p') and n.nspname <> 'information_schema' and n.nspname <> all ($1::text[]) and n.nspname !~ '^pg_'
      limit 10000
 """
 
@@ -121,6 +130,8 @@ async def load_tables(
         table.oid: table
         for table, _ in await _load(connection, [table.oid for table in located if table.oid], publication)
     }
+    for table in tables.values():
+        refuse_own(table)
     if len(tables) < len({table.oid for table in located}):
         raise SourceStopped("A captured table has just been dropped.")
     return {table.name: tables[int(table.oid)] for table in located if table.oid}
@@ -146,7 +157,10 @@ async def locate_tables(connection: SourceConnection, names: Sequence[str]) -> l
     )
     missing = any(row[2] is None for row in rows)
     existing = (
-        [(schema or "", relation or "") for schema, relation in await connection.query(_EXISTING_TABLES)]
+        [
+            (schema or "", relation or "")
+            for schema, relation in await connection.query(_EXISTING_TABLES, text_array(store.SCHEMAS))
+        ]
         if missing
         else []
     )
@@ -154,7 +168,7 @@ async def locate_tables(connection: SourceConnection, names: Sequence[str]) -> l
     for name, (schema, _, oid, kind, persistence) in zip(names, rows, strict=True):
         problem = (
             _missing(name, existing)
-            if oid is None
+            if oid is None and schema not in store.SCHEMAS
             else _not_capturable(name, kind or "", persistence or "", schema or "")
         )
         located.append(
@@ -163,6 +177,19 @@ async def locate_tables(connection: SourceConnection, names: Sequence[str]) -> l
             )
         )
     return located
+
+
+def refuse_own(table: Table, schema: str | None = None) -> None:
+    """Raise `SourceStopped` for a table of Headrace, whose rows have secrets that no answer shows.
+
+    Args:
+        schema: the schema that the table was in at the time of a change.
+    """
+    own = table_names.joined(schema, table.relation) if schema in store.SCHEMAS else table.own_part
+    if own is not None:
+        raise SourceStopped(
+            OWN_TABLE.format(own) + (f" It is a part of {table.name}." if own == table.own_part else "")
+        )
 
 
 def _missing(name: str, existing: Sequence[tuple[str, str]]) -> str:
@@ -188,6 +215,8 @@ def _closest(schema: str, relation: str, existing: Sequence[tuple[str, str]]) ->
 
 def _not_capturable(name: str, kind: str, persistence: str, schema: str) -> str | None:
     """Return why the table can't be captured, or None."""
+    if schema in store.SCHEMAS:
+        return OWN_TABLE.format(name)
     if kind not in "rp":
         return f"{name} is {_RELATION_KINDS.get(kind, 'not a table')}, which has no changes of its own. Capture the tables behind it."
     if schema in ("pg_catalog", "information_schema") or schema.startswith("pg_toast"):
@@ -203,12 +232,13 @@ async def _load(
     connection: SourceConnection, oids: Sequence[str], publication: str | None
 ) -> list[tuple[Table, str | None]]:
     version = str(connection.version // 10_000)
-    return [_table(row) for row in await connection.query(_TABLES, "{" + ",".join(oids) + "}", publication, version)]
+    rows = await connection.query(_TABLES, "{" + ",".join(oids) + "}", publication, version, text_array(store.SCHEMAS))
+    return [_table(row) for row in rows]
 
 
 def _table(row: tuple[str | None, ...]) -> tuple[Table, str | None]:
     texts = [value or "" for value in row[:6]]
-    columns, key, primary, identity_columns, estimate, root = row[6:]
+    columns, key, primary, identity_columns, estimate, root, own_part = row[6:]
     oid, schema, relation, kind, _, identity = texts
     table_columns = tuple(TableColumn(*column) for column in _json(columns))
     old = [column.name for column in table_columns if column.published] if identity == "f" else _json(identity_columns)
@@ -216,6 +246,7 @@ def _table(row: tuple[str | None, ...]) -> tuple[Table, str | None]:
         oid=int(oid), name=table_names.joined(schema, relation), schema=schema, relation=relation, columns=table_columns,
         key=tuple(_json(key)), primary=primary == "t", identity=identity, identity_columns=tuple(old),
         partitioned=kind == "p", estimate=None if estimate is None else int(estimate),
+        own_part=own_part,
     )  # fmt: skip
     return table, table_names.joined(*_json(root)) if root else None
 

@@ -66,6 +66,9 @@ async def tables(connection: SourceConnection, spec: PostgresSpec, checked: list
         if loaded is None:  # it was just dropped, which the next check reports
             continue
         table, _ = loaded
+        if table.own_part is not None:
+            yield error(table.name, catalog.OWN_TABLE.format(table.own_part))
+            continue
         checked.append(table)
         facts = await _facts(connection, table, spec)
         findings = [

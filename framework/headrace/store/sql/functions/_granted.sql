@@ -16,7 +16,7 @@ begin
     for v_function in
         with given (privilege, names) as (values
             ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
-                     poll_schedules database_identity record_change record_heartbeat delete_heartbeat'),
+                     poll_schedules database_identity'),
             ('publish', 'publish_staged abort_write publish_message publish_messages publish_unique_message publish_unique_messages run_schedule'),
             ('consume', 'lease settle settle_outcomes extend_leases reclaim mark_started ack_messages ack_at_commit ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters dead_letter_page dead_letter_groups
@@ -95,11 +95,8 @@ begin
                                         else '$5 is not null and exists (select from unnest($5) as id where id like ''headrace:%'')' end);
         elsif v_function.proname = 'republish' then
             v_check := v_check || '; perform headrace_internal.require_grant_by_name(''publish'', $2)';
-        elsif v_function.proname = 'record_heartbeat' then
-            -- One that is dated ahead would count as running for ever.
-            v_check := v_check || '; if octet_length($2::text) > 1000000 then
-                raise exception using errcode = ''HR004'', message = ''A heartbeat has 1 MB at most.''; end if';
-            v_result := 'perform headrace_internal.record_heartbeat($1, $2, least($3, clock_timestamp()))';
+        elsif v_function.proname = 'poll_schedules' then
+            v_result := 'return query select * from headrace_internal.poll_schedules($1, $2, least($3, clock_timestamp()), $4)';
         elsif v_function.proname = 'settings_of_consumer' then
             v_result := 'return (select headrace_internal.settings_for_readers(s.name, headrace_internal.settings_of_consumer($1))
                 from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = $1)';

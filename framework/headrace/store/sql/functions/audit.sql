@@ -48,8 +48,9 @@ language sql stable as $$
     order by case when p_before is null then -a.id end, a.id limit p_limit
 $$;
 
--- Delete entries that are older than p_keep, and all but the newest p_entries, at most p_limit in one call. Returns how
--- many were deleted.
+-- Delete entries that are older than p_keep, and those beyond p_entries, at most p_limit in one call. Of the latter, those
+-- of the role with the most entries go first, so that no role can drive out the entries of others. Returns how many were
+-- deleted.
 create or replace function headrace_internal.delete_old_changes(
     p_keep interval, p_entries bigint, p_limit int, p_now timestamptz default clock_timestamp()
 ) returns bigint
@@ -57,10 +58,17 @@ language plpgsql set enable_seqscan = off as $$
 declare
     v_below    bigint := headrace_internal.audit_id(p_now - p_keep);
     v_deleted  bigint;
+    v_more     bigint := 0;
 begin
-    v_below := greatest(v_below, (select a.id + 1 from headrace_internal.audit as a order by a.id desc offset p_entries limit 1));
     delete from headrace_internal.audit as a
         where a.id = any (array(select o.id from headrace_internal.audit as o where o.id < v_below order by o.id limit p_limit));
     get diagnostics v_deleted = row_count;
-    return v_deleted;
+    if exists (select from headrace_internal.audit as a order by a.id desc offset p_entries limit 1) then
+        delete from headrace_internal.audit as a where a.id = any (array(
+            select o.id from headrace_internal.audit as o
+            where o.role = (select r.role from headrace_internal.audit as r group by r.role order by count(*) desc, r.role limit 1)
+            order by o.id limit least((select count(*) from headrace_internal.audit) - p_entries, p_limit - v_deleted)));
+        get diagnostics v_more = row_count;
+    end if;
+    return v_deleted + v_more;
 end $$;

@@ -193,3 +193,13 @@ begin
 exception when lock_not_available or deadlock_detected or out_of_memory then
     converted := false;
 end $$;
+
+-- Return whether a value of a caller is a JSON object with these fields, which everything that reads it can read: jsonb
+-- takes neither a NUL character nor half a surrogate pair. json takes both, and every read of such a text raises.
+create or replace function headrace_internal.has_fields(p_value json, p_fields text[]) returns boolean
+language plpgsql stable as $$
+begin
+    return coalesce(jsonb_typeof(p_value::jsonb) = 'object' and p_value::jsonb ?& p_fields, false);
+exception when data_exception or program_limit_exceeded then
+    return false;
+end $$;

@@ -111,6 +111,11 @@ declare
     v_condition  text := headrace_internal.condition(p_filters, p_where);
     v_now        timestamptz := clock_timestamp();
 begin
+    if p_push is not null and not (headrace_internal.has_fields(p_push, '{url}') and json_typeof(p_push -> 'url') = 'string'
+                                   and coalesce(json_typeof(p_push -> 'headers'), 'object') in ('object', 'null')
+                                   and coalesce(json_typeof(p_push -> 'secret'), 'null') in ('string', 'null')) then
+        raise exception using errcode = 'HR004', message = 'The settings of push are a JSON object with a text as url, and no NUL character.';
+    end if;
     v_stream := headrace_internal.require_stream(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
     select c.id, headrace_internal.consumer_settings(c) into consumer_id, before

@@ -34,14 +34,17 @@ begin
                             else '{publish,consume,observe,admin}' end::text[];
 end $$;
 
--- Return the role that counts. Null for a superuser: of all roles, only a superuser may truncate a table of the system.
--- So it needs no query, which each publish would pay for.
-create or replace function headrace_internal.granted_role() returns text
+-- Return the number of the role that counts. Null for a superuser: of all roles, only a superuser may truncate a table of
+-- the system. So it needs no query, which each publish would pay for.
+-- The setting role keeps a name, which another role may have by now. So the session has to be a member of that one.
+create or replace function headrace_internal.granted_role_number() returns oid
 language plpgsql stable as $$
 declare
-    v_role  text := case current_setting('role') when 'none' then session_user else current_setting('role') end;
+    v_set   text := current_setting('role');
+    v_role  oid := to_regrole(quote_ident(case v_set when 'none' then session_user else v_set end));
 begin
-    return case when has_table_privilege(v_role, 'pg_catalog.pg_authid', 'truncate') is false then v_role end;
+    return case when has_table_privilege(v_role, 'pg_catalog.pg_authid'::regclass, 'truncate') is false
+                     and (v_set = 'none' or pg_has_role(session_user, v_role, 'member')) then v_role end;
 end $$;
 
 -- Return the streams on which the role of the session has a privilege, or 'any'. 0 stands for all streams. Null unless
@@ -49,14 +52,14 @@ end $$;
 create or replace function headrace_internal.granted_streams(p_privilege text) returns int[]
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-    v_role        text := headrace_internal.granted_role();
+    v_role        oid := headrace_internal.granted_role_number();
     v_privileges  text[] := headrace_internal.sufficient_privileges(p_privilege);
 begin
     return (
         select array_agg(distinct g.stream_id)
         from headrace_internal.grants as g
-        where g.privilege = any (v_privileges)
-          and (g.role = v_role or pg_has_role(v_role, to_regrole(quote_ident(g.role))::oid, 'usage')));
+        where g.privilege = any (v_privileges) and g.bound
+          and (g.role_oid = v_role or pg_has_role(v_role, g.role_oid, 'usage')));
 end $$;
 
 -- Return whether the role of the session has a privilege on a stream: by its id, 0 for all streams, null for none.
@@ -64,16 +67,15 @@ end $$;
 create or replace function headrace_internal.is_granted(p_privilege text, p_stream int) returns boolean
 language plpgsql stable as $$
 declare
-    v_role        text := headrace_internal.granted_role();
+    v_role        oid := headrace_internal.granted_role_number();
     v_privileges  text[] := headrace_internal.sufficient_privileges(p_privilege);
     v_streams     int[] := array[0, p_stream];
 begin
     perform from headrace_internal.grants as g
-        where g.stream_id = any (v_streams) and g.role = v_role and g.privilege = any (v_privileges);
+        where g.stream_id = any (v_streams) and g.role_oid = v_role and g.privilege = any (v_privileges) and g.bound;
     if not found then
         perform from headrace_internal.grants as g
-            where g.stream_id = any (v_streams) and g.privilege = any (v_privileges)
-              and pg_has_role(v_role, to_regrole(quote_ident(g.role))::oid, 'usage');
+            where g.stream_id = any (v_streams) and g.privilege = any (v_privileges) and g.bound and pg_has_role(v_role, g.role_oid, 'usage');
     end if;
     return found;
 end $$;
@@ -100,12 +102,15 @@ begin
     v_role := case current_setting('role') when 'none' then session_user else current_setting('role') end;
     v_name := coalesce(left(p_name, 80), (select name from headrace_internal.streams where id = p_stream));
     raise exception using errcode = 'insufficient_privilege', message = format(
-        'The role %I may not %s%s. A member of the owner can allow it: headrace grant %s %s%s',
+        'The role %I may not %s%s. A member of the owner can allow it: %s',
         v_role,
         case p_privilege when 'publish' then 'publish to' when 'consume' then 'consume' when 'observe' then 'see the figures of'
                          else 'administer' end,
-        coalesce(format(' the stream %L', v_name), ' all streams'), p_privilege, headrace_internal.shell_word(v_role),
-        coalesce(' --stream ' || headrace_internal.shell_word(v_name), ''));
+        case when v_name is null then ' all streams' else format(' the stream %L', v_name) end,
+        case when exists (select from headrace_internal.grants where role = v_role and not bound)
+             then 'headrace grant restore, since the grants came with a dump of another server'
+             else format('headrace grant %s %s%s', p_privilege, headrace_internal.shell_word(v_role),
+                         coalesce(' --stream ' || headrace_internal.shell_word(v_name), '')) end);
 end $$;
 
 -- As require_grant, for a stream by its name. Without the privilege on all streams, one that does not exist gets the
@@ -130,13 +135,20 @@ begin
     end loop;
 end $$;
 
+-- Raise unless the role of the session has a privilege, or 'any', on any stream.
+create or replace function headrace_internal.require_grant_somewhere(p_privilege text) returns void
+language plpgsql stable as $$
+begin
+    if headrace_internal.granted_streams(p_privilege) is null then
+        perform headrace_internal.require_grant(case p_privilege when 'any' then 'observe' else p_privilege end, 0);
+    end if;
+end $$;
+
 -- Raise unless the role of the session has any privilege.
 create or replace function headrace_internal.require_any_grant() returns void
 language plpgsql stable as $$
 begin
-    if headrace_internal.granted_streams('any') is null then
-        perform headrace_internal.require_grant('observe', 0);
-    end if;
+    perform headrace_internal.require_grant_somewhere('any');
 end $$;
 
 -- The streams that a role may see with a privilege, for the views. It runs as the owner.
@@ -217,6 +229,38 @@ begin
         select headrace_internal.stream_settings(s)::text from headrace_internal.streams as s where s.name = p_name) then
         perform headrace_internal.require_grant_by_name('admin', p_name);     -- raises, which undoes the change
     end if;
+end $$;
+
+-- The heartbeats of a role are its own. One that is dated ahead would count as running for ever.
+
+create or replace function headrace_granted.record_heartbeat(p_id uuid, p_report json, p_now timestamptz default clock_timestamp()) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform headrace_internal.require_any_grant();
+    perform headrace_internal.write_heartbeat(p_id, p_report, least(p_now, clock_timestamp()), headrace_internal.granted_role_number());
+end $$;
+
+create or replace function headrace_granted.delete_heartbeat(p_id uuid) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform headrace_internal.require_any_grant();
+    delete from headrace_internal.workers where id = p_id and role_oid = headrace_internal.granted_role_number();
+end $$;
+
+-- The audit log is for roles that can change something. An entry has the role of the session, and the time of now.
+
+create or replace function headrace_granted.record_change(
+    p_actor text, p_via text, p_action text, p_of_stream text, p_kind text, p_name text, p_details json,
+    p_now timestamptz default clock_timestamp()
+) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform headrace_internal.require_grant_somewhere('admin');
+    if coalesce(p_via in ('http', 'console', 'cli', 'app') and length(p_action) <= 100 and length(p_kind) <= 100, false) is false
+          or length(p_of_stream) > 500 or octet_length(p_details::text) > 16000 or not headrace_internal.has_fields(p_details, '{}') then
+        raise exception using errcode = 'HR004', message = 'An entry of the audit log has a known way, an action, a kind, and a JSON object of 16 kB at most.';
+    end if;
+    return headrace_internal.record_change(p_actor, p_via, p_action, p_of_stream, p_kind, p_name, p_details);
 end $$;
 
 -- Reads for the views of the schema headrace, whose functions run as the caller.
@@ -306,16 +350,48 @@ select * from headrace_internal.databases where 0 = any ((select headrace_grante
 create or replace view headrace_granted.places with (security_barrier) as
 select * from headrace_internal.places where 0 = any ((select headrace_granted.streams_of('admin'))::int[]);
 
--- Remove the grants of roles that are not those that got them: a role was dropped, and the name may now belong to
--- another one. The rights to the schema headrace_granted belong to a role and not to its name, and pg_dump keeps them. Call it
--- before each change of the grants.
+-- A grant belongs to a role by its number, see migration 29.
+
+-- Remove the grants of roles that were dropped or have lost their rights to the schema headrace_granted, as by DROP OWNED.
+-- Note the present names of the others. Call it before each change of the grants.
 create or replace function headrace_internal.remove_stale_grants() returns void
 language plpgsql as $$
 begin
     perform pg_advisory_xact_lock(1212498508, -1);      -- as an upgrade: both change the rights to functions
-    delete from headrace_internal.grants as g where not exists (
-        select from pg_catalog.pg_namespace as n cross join aclexplode(n.nspacl) as a join pg_catalog.pg_roles as r on r.oid = a.grantee
-        where n.nspname = 'headrace_granted' and a.grantee <> n.nspowner and r.rolname = g.role);
+    delete from headrace_internal.grants as g where g.bound and not exists (
+        select from headrace_internal.roles_with_rights() as r where r.role_oid = g.role_oid);
+    update headrace_internal.grants as g set role = r.rolname, cluster = i.system_identifier
+        from pg_catalog.pg_roles as r, pg_catalog.pg_control_system() as i
+        where g.bound and r.oid = g.role_oid and (g.role <> r.rolname or g.cluster <> i.system_identifier);
+end $$;
+
+-- Give the grants of a dump of another server to the roles of the same names that have rights to the schema
+-- headrace_granted, which pg_dump keeps by name. Returns how many.
+create or replace function headrace_internal.restore_grants() returns int
+language plpgsql as $$
+declare
+    v_count  int;
+begin
+    perform headrace_internal.remove_stale_grants();
+    with moved as (
+        delete from headrace_internal.grants as g using headrace_internal.roles_with_rights() as r
+            where not g.bound and g.role = r.role returning g.role, g.privilege, g.stream_id, g.granted_at
+    )
+    insert into headrace_internal.grants (role, privilege, stream_id, granted_at)
+        select m.role, m.privilege, m.stream_id, m.granted_at from moved as m on conflict do nothing;
+    get diagnostics v_count = row_count;
+    perform headrace_internal.apply_grants();
+    return v_count;
+end $$;
+
+-- Return the roles that may use the schema headrace_granted, without its owner.
+create or replace function headrace_internal.roles_with_rights() returns table (role_oid oid, role name)
+language plpgsql stable as $$
+begin
+    return query
+        select distinct r.oid, r.rolname
+        from pg_catalog.pg_namespace as n cross join aclexplode(n.nspacl) as a join pg_catalog.pg_roles as r on r.oid = a.grantee
+        where n.nspname = 'headrace_granted' and a.grantee <> n.nspowner;
 end $$;
 
 -- Return the functions and the views of schemas, as GRANT takes them: those that belong to the owner of their schema.
@@ -343,8 +419,9 @@ begin
     -- Not to roles that have all of it: each right is a new version of a row of the catalog.
     for v_role in
         select quote_ident(r.rolname) as name, g.administers
-        from (select role, bool_or(privilege = 'admin' and stream_id = 0) as administers from headrace_internal.grants group by role) as g
-        join pg_catalog.pg_roles as r on r.rolname = g.role
+        from (select role_oid, bool_or(privilege = 'admin' and stream_id = 0) as administers from headrace_internal.grants
+              where bound group by role_oid) as g
+        join pg_catalog.pg_roles as r on r.oid = g.role_oid
         where exists (
                 select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace and n.nspowner = p.proowner
                 where n.nspname in ('headrace', 'headrace_granted')
@@ -366,10 +443,8 @@ begin
                             else 'revoke insert, update, delete on headrace_granted.tokens, headrace_granted.sessions from %s' end, v_role.name);
     end loop;
     for v_role in
-        select distinct quote_ident(r.rolname) as name
-        from pg_catalog.pg_namespace as n cross join aclexplode(n.nspacl) as a join pg_catalog.pg_roles as r on r.oid = a.grantee
-        where n.nspname = 'headrace_granted' and a.grantee <> n.nspowner
-          and not exists (select from headrace_internal.grants as g where g.role = r.rolname)
+        select quote_ident(r.role) as name from headrace_internal.roles_with_rights() as r
+        where not exists (select from headrace_internal.grants as g where g.role_oid = r.role_oid and g.bound or g.role = r.role and not g.bound)
     loop
         execute format('revoke all on function %s from %s', v_ours.functions, v_role.name);
         execute format('revoke all on %s from %s', v_ours.views, v_role.name);

@@ -61,13 +61,15 @@ begin
 end $$;
 
 -- Subscribe consumers to notifications for `p_duration` from now. Each is subscribed again after about half of that time.
--- A subscription that another process has renewed recently is not written again.
+-- A subscription that another process has renewed recently is not written again. It lasts ten minutes at most, since each
+-- publish notifies meanwhile.
 create or replace function headrace_internal.subscribe_consumers(p_consumers int[], p_duration interval) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now      timestamptz := clock_timestamp();
     v_streams  int[];
 begin
+    p_duration := least(p_duration, interval '10 minutes');
     perform set_config('synchronous_commit', 'off', true);
     insert into headrace_internal.waiting as w (consumer_id, stream_id, until)
         select id, stream_id, v_now + p_duration from headrace_internal.consumers where id = any (p_consumers) order by id

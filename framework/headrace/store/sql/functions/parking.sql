@@ -146,7 +146,7 @@ begin
         ), kept as (
             insert into headrace_internal.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
                                                error, error_type, traceback, blocks, died_at)
-            select $8, seq, hash, key, data, headers, created_at, attempts, reason, error, error_type, traceback,
+            select $8, seq, hash, key, data, headers, created_at, attempts, reason, left(error, 2000), left(error_type, 500), left(traceback, 16000),
                    reason = 'exhausted' and $9 = 'block', $10
             from dead order by seq      -- as a redrive locks them
             on conflict (consumer_id, seq) do update

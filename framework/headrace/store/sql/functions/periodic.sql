@@ -13,6 +13,9 @@ declare
     v_stream    headrace_internal.streams;
     v_schedule  headrace_internal.schedules;
 begin
+    if not headrace_internal.has_fields(p_settings, '{every,zone,key,data,functions,missed,max_missed}') then
+        raise exception using errcode = 'HR004', message = 'The settings of a schedule are a JSON object with all fields, and no NUL character.';
+    end if;
     perform pg_advisory_xact_lock(1212498508, 0);   -- the stream can't be deleted meanwhile
     v_stream := headrace_internal.require_stream(p_stream);
     select * into v_schedule from headrace_internal.schedules where name = p_name for update;

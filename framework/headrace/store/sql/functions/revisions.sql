@@ -35,6 +35,10 @@ begin
     -- A process that starts writes its heartbeat, and then checks whether the schema serves it. If the heartbeat is
     -- written before this lock, it is counted below. If it is written after it, the check sees what is decided here.
     lock table headrace_internal.workers in share row exclusive mode;
+    -- A table that is full lacks processes, see write_heartbeat.
+    if (select count(*) from headrace_internal.workers where role_oid is not null) >= 1000 then
+        return;
+    end if;
     v_live := headrace_internal.live_revision(p_now, p_gone_after);
     for v_name in
         update headrace_internal.features set switched_on_at = p_now
