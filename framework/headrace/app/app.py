@@ -34,6 +34,7 @@ from headrace.runtime.calls import Witness
 from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.idle import IdleConsumers
+from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.pipeline.timings import Timings
@@ -312,6 +313,7 @@ class App(Declared, Publishing):
             instruments=self._instruments,
             time=self._time,
             witness=self._witness,
+            watch=LoopWatch(self.database.dsn, self._timings.watch) if self._witness is None else None,
             timings=self._timings,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from random import random
 from typing import Any
@@ -102,6 +103,10 @@ class Service:
 
     async def run(self) -> None:
         """Run until `stop`, and until the drain has ended."""
+        with nullcontext() if self._shared.watch is None else self._shared.watch:
+            await self._run()
+
+    async def _run(self) -> None:
         async with anyio.create_task_group() as others:
             others.start_soon(run_with_retry, "listening", self._listen)
             others.start_soon(self._stop_needless_listening)
@@ -116,6 +121,8 @@ class Service:
                         hint="this database role may not do it, run a process as the schema's owner or with `admin`",
                     )
                 others.start_soon(self._heartbeats.run)
+                if self._shared.watch is not None:
+                    self._shared.watch.heartbeat = self._heartbeats.send_blocked
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
@@ -299,6 +306,8 @@ class Service:
     def _statistics(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
         consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in pipelines}
         found: dict[str, Any] = {"consumers": consumers, "connections": self._database.statistics()}
+        if self._shared.watch is not None:
+            found["event_loop"] = {"blocked": self._shared.watch.blocked}
         for part in self._attached:
             if isinstance(part, HasStatistics):
                 reported = dict(part.app_statistics())

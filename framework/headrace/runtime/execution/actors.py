@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -13,6 +13,7 @@ import anyio.abc
 from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
 from headrace.runtime.isolation import joined, left_open, undisturbed
+from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
@@ -115,6 +116,11 @@ class Actors:
         """Whether the current task is that of one of the actors, and so runs its handler."""
         slot = current_slot.get()
         return slot in self._slots and slot.task is asyncio.current_task()
+
+    def delivery_of(self, task: asyncio.Task[Any]) -> Message | Batch | None:
+        """Return what the handler that runs in a task works on. None if that is the task of no actor, or between two
+        messages."""
+        return next((slot.delivery for slot in self._slots.copy() if slot.task is task), None)
 
     @property
     def held(self) -> bool:
