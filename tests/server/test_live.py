@@ -297,7 +297,7 @@ async def test_a_process_whose_event_loop_is_blocked_needs_somebody(database: st
     found = [one for one in (await api.get("/live"))["data"]["attention"] if one["kind"] == "process"]
     assert [(one["name"], one["state"]) for one in found] == [("here:7", "blocked")]
     assert blocked in found[0]["reason"]
-    assert [one["blocked"] for one in await rows(api, "processes", q="here")] == [blocked]
+    assert blocked in [one["blocked"] for one in await rows(api, "processes")]
 
 
 async def test_a_consumer_is_read_with_its_settings(api: Api) -> None:

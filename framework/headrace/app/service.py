@@ -263,6 +263,17 @@ class Service:
                 part.hurry()
         self.drain()
 
+    def log_unfinished(self) -> None:
+        """Log the handlers that still run, with what they work on and where they are. It may be called while the event loop
+        is blocked."""
+        for pipeline in self.pipelines:
+            for delivery, at in pipeline.actors.in_work():
+                message = delivery.messages[0]
+                log.error(
+                    "handler did not stop", consumer=message.consumer, stream=message.stream, key=message.key, seq=message.seq,
+                    at=at, hint="the process ends, and the message is delivered again after ack_wait",
+                )  # fmt: skip
+
     async def idle(self) -> None:
         """Wait until no consumer has anything to lease, handle, settle or retry.
 

@@ -38,12 +38,13 @@ def line_of(frame: FrameType | None) -> str | None:
         frame = frame.f_back
     if not frames:
         return None
-    yours = next((here for here in frames if _is_yours(here)), frames[0])
+    yours = next((here for here in frames if is_yours(here)), frames[0])
     code = yours.f_code
     return f"{code.co_filename}:{yours.f_lineno} in {code.co_name}"
 
 
-def _is_yours(frame: FrameType) -> bool:
+def is_yours(frame: FrameType) -> bool:
+    """Return whether a frame is of your code: neither ours, nor of the standard library, nor of an installed package."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     is_installed = "site-packages" in frame.f_code.co_filename or package in sys.stdlib_module_names
     return package not in (OURS, "headrace_spark") and not is_installed
