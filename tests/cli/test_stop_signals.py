@@ -175,7 +175,6 @@ COMMANDS = (
     ("migrate",),
     ("stream", "ls"),
     ("source", "ls"),
-    ("demo",),
 )
 
 
