@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
+from headrace.model.records import WorkerFacts
 from headrace.model.specs import ConsumerSpec
 from headrace.server.live import reading
 from headrace.server.live.reading import Reading
@@ -285,6 +287,17 @@ async def test_what_needs_somebody_is_listed_the_worst_first(api: Api, renew: Re
     renew()
     found = (await api.get("/live"))["data"]["attention"]
     assert [one["state"] for one in found] == ["unattended", "unattended"]
+
+
+async def test_a_process_whose_event_loop_is_blocked_needs_somebody(database: store.Database, api: Api) -> None:
+    blocked = "the handler of ship at service.py:14 in ship, with message 1 of orders"
+    started_at = datetime.now(UTC)
+    facts = WorkerFacts(host="here", pid=7, kind="run", version="1", started_at=started_at, blocked=blocked)
+    await store.record_heartbeat(database, uuid4(), facts)
+    found = [one for one in (await api.get("/live"))["data"]["attention"] if one["kind"] == "process"]
+    assert [(one["name"], one["state"]) for one in found] == [("here:7", "blocked")]
+    assert blocked in found[0]["reason"]
+    assert blocked in [one["blocked"] for one in await rows(api, "processes")]
 
 
 async def test_a_consumer_is_read_with_its_settings(api: Api) -> None:

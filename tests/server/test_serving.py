@@ -101,9 +101,8 @@ async def test_a_reason_against_opening_keeps_it_from_starting(dsn: str) -> None
         raise ConfigurationError("it must not")
 
     up = Up(App(dsn), before_listening=forbid)
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ConfigurationError, match="it must not"):
         await up.run()
-    assert caught.value.subgroup(ConfigurationError)
     assert await _is_closed(up.url)
 
 

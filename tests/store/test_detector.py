@@ -278,8 +278,23 @@ def test_a_call_that_is_worked_on_is_looked_up_less_and_less_often() -> None:
 
 
 def test_a_backend_that_has_the_pid_of_another_is_not_ours() -> None:
-    assert lost_calls.backend_of(_Connection(), [backend(age=3.0)], 201.0) == []
-    assert lost_calls.backend_of(_Connection(), [backend(age=100.0)], 201.0)
+    assert lost_calls.backend_of(_Connection(), waiting(), [backend(age=3.0)], 201.0) == []
+    assert lost_calls.backend_of(_Connection(), waiting(), [backend(age=100.0)], 201.0)
+
+
+@pytest.mark.parametrize("age", [101.0 + 3600.0, 101.0 - 3600.0], ids=["forward", "back"])
+def test_a_call_that_is_worked_on_is_waited_for_though_the_clock_of_the_server_was_set(age: float) -> None:
+    call, at_work, idle = waiting(), backend("active", None, age=age), backend(age=age)
+    assert lost_calls.backend_of(_Connection(), call, [at_work], 201.0) == [at_work]
+    assert lost_calls.backend_of(_Connection(), call, [idle], 201.0) == [], "it may be the backend of another"
+
+
+def test_behind_a_pooler_a_call_at_work_is_waited_for_though_the_clock_of_the_server_is_set_meanwhile() -> None:
+    call = waiting()
+    for busy_for in (1.5, 3602.0, 3603.0):
+        now = call.next_lookup_at
+        mine = lost_calls.find_candidates(call, [backend("active", None, busy=busy_for)], now - 200.0, now)
+        assert not lost_calls.is_lost(call, mine, now - 200.0, now)
 
 
 def test_behind_a_pooler_statements_are_identified_by_their_text() -> None:

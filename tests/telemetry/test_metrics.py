@@ -238,6 +238,7 @@ async def test_connections_waits_and_round_trips_show(app: App, recorded: Record
         assert recorded.value("headrace.postgres.round_trips") >= 3
         assert recorded.value("headrace.pool.waits") >= 0
         assert recorded.value("headrace.pool.wait_time") >= 0
+        assert recorded.value("headrace.event_loop.blocked_time") >= 0
 
 
 @pytest.mark.asyncio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +34,11 @@ from headrace.runtime.calls import Witness
 from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.idle import IdleConsumers
+from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.pipeline.timings import Timings
-from headrace.runtime.stop_signals import stop_signals
+from headrace.runtime.stop_signals import log_stop, on_stop_signals
 from headrace.sources.postgres.connection.untrusted import Refusal, SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.telemetry import Telemetry
@@ -223,7 +224,8 @@ class App(Declared, Publishing):
     async def run(self, *, signals: bool = True, on_running: Callable[[], object] = lambda: None) -> None:
         """Run the consumers until `stop`, or until SIGTERM or SIGINT if `signals` is set, then drain.
 
-        A second signal stops the handlers immediately.
+        A second signal stops the handlers immediately. A third one ends the process, also if a handler hangs, and the log names
+        what still ran. A signal during the start stops that.
 
         Args:
             signals: whether to handle signals.
@@ -236,7 +238,15 @@ class App(Declared, Publishing):
         """
         if not self.consumers and not self.captures and not self.schedules:
             raise ConfigurationError("The app has no consumer. Decorate a function with @app.consumer('a-stream').")
-        consumers_deleted = False
+        consumers_deleted = is_running = False
+        starting = anyio.CancelScope()
+
+        def stop(number: signal.Signals, count: int) -> None:
+            log_stop(number, count, starting=not is_running)
+            if is_running:
+                self.stop()
+            else:
+                starting.cancel()
 
         def drain_if_idle() -> None:
             nonlocal consumers_deleted
@@ -244,14 +254,14 @@ class App(Declared, Publishing):
                 consumers_deleted = True
                 service.drain()
 
-        async with self, self._serving() as service, anyio.create_task_group() as group:
-            log.info("app running", database=masked(self.database.dsn))
-            service.on_all_deleted = drain_if_idle
-            if signals:
-                group.start_soon(self._handle_signals)
-            on_running()
-            await service.run()
-            group.cancel_scope.cancel()
+        handled = on_stop_signals(stop, self.log_unfinished) if signals else nullcontext()
+        with starting:
+            async with handled, self, self._serving() as service:
+                log.info("app running", database=masked(self.database.dsn))
+                service.on_all_deleted = drain_if_idle
+                on_running()
+                is_running = True
+                await service.run()
         if consumers_deleted:
             raise ConsumersDeleted(
                 "All consumers of this process were deleted while it ran, so it has stopped. Start it again to declare them again."
@@ -312,6 +322,7 @@ class App(Declared, Publishing):
             instruments=self._instruments,
             time=self._time,
             witness=self._witness,
+            watch=LoopWatch(self.database.dsn, self._timings.watch) if self._witness is None else None,
             timings=self._timings,
         )
 
@@ -348,22 +359,15 @@ class App(Declared, Publishing):
             if due is not None:
                 self._service.scheduled()
 
-    async def _handle_signals(self) -> None:
-        with stop_signals() as signals_received:
-            count = 0
-            async for number in signals_received:
-                count += 1
-                name = signal.Signals(number).name
-                if count == 1:
-                    log.info("draining", signal=name, hint="again to stop at once")
-                else:
-                    log.info("stopping at once", signal=name)
-                self.stop()
-
     def stop(self) -> None:
         """Drain. The second call stops the handlers that still run, and their messages are released."""
         if self._service is not None:
             self._service.stop()
+
+    def log_unfinished(self) -> None:
+        """Log the handlers that still run, before the process ends all the same."""
+        if self._service is not None:
+            self._service.log_unfinished()
 
     def asyncapi(self, *, title: str, version: str = "1.0.0") -> dict[str, Any]:
         """Describe the app as an AsyncAPI 3.0 document, which `json.dumps` can write.

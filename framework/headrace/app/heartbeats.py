@@ -15,6 +15,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import anyio
+import msgspec
 
 from headrace import store
 from headrace.model.clock import SYSTEM_TIME, Time
@@ -31,6 +32,8 @@ MAX_CONSUMERS = 100
 """Maximum number of consumers that a heartbeat reports."""
 
 MAX_REASON_LENGTH = 120
+
+MAX_BLOCKED_LENGTH = 400
 
 LEAVE_TIMEOUT = 2.0
 """Timeout, in seconds, of the statement that removes the process at its end."""
@@ -97,6 +100,15 @@ class Heartbeats:
     async def send(self) -> None:
         """Send one heartbeat. Raises `StoreUnavailable`."""
         await store.record_heartbeat(self._database, self._id, self.facts())
+
+    async def send_blocked(self, database: store.Database, blocked: str) -> None:
+        """Send one heartbeat over another connection, in another thread, while the event loop is blocked.
+
+        Args:
+            blocked: what blocks it.
+        """
+        facts = msgspec.structs.replace(self.facts(), blocked=blocked[:MAX_BLOCKED_LENGTH])
+        await store.record_heartbeat(database, self._id, facts)
 
     async def _send_or_wait(self) -> float:
         """Send one heartbeat. Returns the seconds to wait for the next one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from random import random
 from typing import Any
@@ -102,6 +103,10 @@ class Service:
 
     async def run(self) -> None:
         """Run until `stop`, and until the drain has ended."""
+        with nullcontext() if self._shared.watch is None else self._shared.watch:
+            await self._run()
+
+    async def _run(self) -> None:
         async with anyio.create_task_group() as others:
             others.start_soon(run_with_retry, "listening", self._listen)
             others.start_soon(self._stop_needless_listening)
@@ -116,6 +121,8 @@ class Service:
                         hint="this database role may not do it, run a process as the schema's owner or with `admin`",
                     )
                 others.start_soon(self._heartbeats.run)
+                if self._shared.watch is not None:
+                    self._shared.watch.heartbeat = self._heartbeats.send_blocked
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
@@ -256,6 +263,17 @@ class Service:
                 part.hurry()
         self.drain()
 
+    def log_unfinished(self) -> None:
+        """Log the handlers that still run, with what they work on and where they are. It may be called while the event loop
+        is blocked."""
+        for pipeline in self.pipelines:
+            for delivery, at in pipeline.actors.in_work():
+                message = delivery.messages[0]
+                log.error(
+                    "handler did not stop", consumer=message.consumer, stream=message.stream, key=message.key, seq=message.seq,
+                    at=at, hint="the process ends, and the message is delivered again after ack_wait",
+                )  # fmt: skip
+
     async def idle(self) -> None:
         """Wait until no consumer has anything to lease, handle, settle or retry.
 
@@ -299,6 +317,8 @@ class Service:
     def _statistics(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
         consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in pipelines}
         found: dict[str, Any] = {"consumers": consumers, "connections": self._database.statistics()}
+        if self._shared.watch is not None:
+            found["event_loop"] = {"blocked": self._shared.watch.blocked}
         for part in self._attached:
             if isinstance(part, HasStatistics):
                 reported = dict(part.app_statistics())

@@ -6,10 +6,13 @@ imports them when it is called.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from cyclopts import CycloptsError, UnknownCommandError
 
@@ -18,6 +21,9 @@ from headrace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, USAGE
 from headrace.cli.tree import build, installed_version
 from headrace.model.errors import HeadraceError
 from headrace.model.text.printing import printable, printable_lines
+from headrace.runtime.stop_signals import end_by, handled_here
+
+_terminated = False
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,7 +31,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_streams()
     _escape_unencodable_output()
-    sys.exit(call(words))
+    with handled_here():
+        signal.signal(signal.SIGTERM, _interrupt)
+        code = call(words)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if _terminated:
+        end_by(signal.SIGTERM)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM like a Ctrl-C, which lets a command release what it uses, such as the embedded Postgres. Commands that
+    drain replace this."""
+    global _terminated
+    _terminated = True
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, functools.partial):  # asyncio's, which cancels the main task
+        handler(number, frame)
+    else:
+        raise KeyboardInterrupt
 
 
 def _open_standard_streams() -> None:

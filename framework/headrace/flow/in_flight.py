@@ -78,6 +78,12 @@ class Lease:
         self.lost = True
         self.deadline = float("-inf")
 
+    def keep_until(self, deadline: float) -> None:
+        """Note in another thread that the store has extended the lease. What `lose` sets at the same time stays."""
+        self.deadline = deadline
+        if self.lost:
+            self.deadline = float("-inf")
+
     def note_durable(self, seq: int) -> None:
         """Note that a transaction has committed the ack of this message."""
         if self.durable is None:

@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, overload
 
 import msgspec
@@ -15,17 +15,34 @@ Clock = Callable[[], float]
 """A monotonic clock in seconds."""
 
 
+def _suspension_clock() -> Clock:
+    """Return the monotonic clock that runs on while the machine sleeps, as the leases in the store do. `time.monotonic`
+    stands still then, on Linux and on macOS. All processes of the machine share it."""
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):  # the second one runs on in macOS, which lacks the first
+        number = getattr(time, name, None)
+        try:
+            if number is not None and time.clock_gettime(number) > 0:
+                return partial(time.clock_gettime, number)
+        except OSError:  # an old kernel, or a sandbox
+            continue
+    return time.monotonic
+
+
+suspension_clock: Clock = _suspension_clock()
+"""Seconds, monotonic, with the time in which the machine slept. It measures leases."""
+
+
 class Time(msgspec.Struct, frozen=True):
     """The clocks of a service. A test passes its own.
 
     Attributes:
-        clock: seconds, monotonic, for deadlines, waits and rates in this process.
+        clock: seconds, monotonic, for leases, deadlines, waits and rates in this process.
         now: the time for leases and settles, or None for the time of the database server.
         date: the time that the server gives to messages, as far as this process knows it. Delays of
             scheduled messages count from it.
     """
 
-    clock: Clock = time.monotonic
+    clock: Clock = suspension_clock
     now: Callable[[], datetime | None] = lambda: None
     date: Callable[[], datetime] = lambda: datetime.now(UTC)
 

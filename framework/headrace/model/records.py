@@ -350,6 +350,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     more_consumers: int = 0
     """The number of further consumers of the process, which the heartbeat leaves out."""
     server: ServerAtWork | None = None
+    blocked: str | None = None
+    """What blocks the event loop of the process, such as a handler that waits without `await`. None while nothing does."""
 
 
 class WorkerInfo(WorkerFacts, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-from headrace.runtime.user_code import CodeExited, interrupts
+from headrace.runtime.user_code import CodeExited, interrupts, is_yours, line_of
 
 R = TypeVar("R")
 
@@ -97,6 +97,21 @@ async def joined(task: asyncio.Task[R], whole: anyio.CancelScope) -> R:
         if task.cancelled() or task.exception() is None:
             raise
     return task.result()
+
+
+def awaited_line(task: asyncio.Task[Any]) -> str | None:
+    """Return the line of your code at which a task waits. None if it waits in none."""
+    awaited: Any = task.get_coro()
+    found = None
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None and is_yours(frame):
+            found = line_of(frame)
+        if frame is not None and frame.f_code is in_context.__code__:
+            awaited = frame.f_locals.get("coroutine")
+        else:
+            awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return found
 
 
 def own_task() -> asyncio.Task[Any]:

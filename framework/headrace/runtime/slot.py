@@ -31,15 +31,17 @@ class ActorSlot:
         until: the deadline of the handler, on the actor's clock.
         scope: the scope to cancel in order to stop the handler. A cancelled scope is replaced.
         overdue: whether it was cancelled because of the timeout.
+        thread: the thread in which the handler runs, if it does in another one.
         spoilt: whether the task can't be used any more, since your code has left a scope open in it.
     """
 
-    __slots__ = ("_whole", "delivery", "overdue", "scope", "spoilt", "task", "until")
+    __slots__ = ("_whole", "delivery", "overdue", "scope", "spoilt", "task", "thread", "until")
 
     def __init__(self, whole: anyio.CancelScope) -> None:
         self._whole = whole
         self.task = own_task()
         self.spoilt = False
+        self.thread: int | None = None
         self.delivery: Message | Batch | None = None
         self.until = NEVER
         self.overdue = False

@@ -8,27 +8,124 @@ it did before the parent handled it. SIGINT, which a terminal sends to the child
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
 
-import anyio
+from headrace.model.log import Log
+
+log = Log("headrace")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that reach a whole process group, from a terminal or a service manager."""
+
+LAST = 3
+"""The number of the signal that ends the process, whatever it does."""
+
+REPORT_TIMEOUT = 2.0
+"""Seconds that a process may take to report what it was at, before the last signal ends it."""
 
 _before: list[Any] = []  # what SIGTERM did before each open context of `handled_here`, the outermost first
 _forking = threading.local()
 
 
-@contextmanager
-def stop_signals() -> Iterator[AsyncIterator[signal.Signals]]:
-    """Receive SIGTERM and SIGINT in an event loop of the main thread, see `handled_here`."""
+@asynccontextmanager
+async def on_stop_signals(
+    act: Callable[[signal.Signals, int], None], report: Callable[[], None] = lambda: None, *, last: int = LAST
+) -> AsyncIterator[None]:
+    """Handle SIGTERM and SIGINT in an event loop of the main thread, see `handled_here`.
+
+    Args:
+        act: called in the event loop at each signal, with the number of signals so far.
+        report: called before the last signal ends the process, in the main thread, where the loop may be blocked.
+        last: the number of the signal that ends the process.
+    """
+    import anyio  # here, since commands without an event loop use the rest
+
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     with handled_here(), anyio.open_signal_receiver(*STOP_SIGNALS) as received:
-        yield received
+
+        async def receive() -> None:
+            count = 0
+            async for number in received:
+                count += 1
+                act(number, count)
+
+        _end_at(last, report)
+        receiving = asyncio.create_task(receive(), name="headrace stop signals")
+        try:
+            yield
+        finally:
+            receiving.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([receiving])
+    for number, handler in before.items():
+        if handler is not None:  # it was none of Python's
+            signal.signal(number, handler)
+
+
+def log_stop(number: signal.Signals, count: int, *, starting: bool = False, processes: int | None = None) -> None:
+    """Log the effect of a stop signal.
+
+    Args:
+        count: the number of stop signals so far.
+        starting: whether the process has not begun its work.
+        processes: the number of processes that are stopped, if there are several.
+    """
+    name = signal.Signals(number).name
+    if count == 1 and starting:
+        log.info("stopping during the start", signal=name)
+    elif count == 1:
+        log.info("draining", signal=name, processes=processes, hint="a second signal stops at once")
+    elif count == 2:
+        log.info("stopping at once", signal=name, processes=processes, hint="a third signal ends the process")
+    else:
+        log.info("killing processes" if processes else "ending the process", signal=name, processes=processes)
+
+
+def _end_at(last: int, report: Callable[[], None]) -> None:
+    """End the process at this signal, also if the event loop is blocked. The handlers replace those of the event loop, which
+    gets the signals through its file descriptor all the same."""
+    count = 0
+
+    def count_signal(number: int, _: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if count >= last:
+            threading.Thread(target=_end_soon, args=(number,), daemon=True).start()
+            with suppress(Exception):
+                log.error("process ended by a signal before it had stopped", signal=signal.Signals(number).name)
+                report()
+            end_by(signal.Signals(number))
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, count_signal)
+        signal.siginterrupt(number, False)
+
+
+def _end_soon(number: int) -> NoReturn:
+    time.sleep(REPORT_TIMEOUT)  # a lock that the report needs may be held for ever
+    os._exit(128 + number)
+
+
+def end_by(number: signal.Signals) -> NoReturn:
+    """End this process by a signal, in the main thread, so that its parent sees what has ended it."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # the first process of a container is not ended by its own signal
 
 
 @contextmanager

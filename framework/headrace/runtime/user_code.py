@@ -5,7 +5,8 @@ raised it, because the same message or source would end the next process, too.
 from __future__ import annotations
 
 import signal
-from types import TracebackType
+import sys
+from types import FrameType, TracebackType
 
 from headrace.model.text.error_text import text_of
 
@@ -26,6 +27,27 @@ def interrupts(error: BaseException) -> bool:
     SIGINT in another way, only code can raise a `KeyboardInterrupt`.
     """
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def line_of(frame: FrameType | None) -> str | None:
+    """Return where a thread is in your code, such as `service.py:14 in ship`: the innermost frame that is neither of the
+    standard library nor of an installed package. Without one, it is the innermost of all."""
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    if not frames:
+        return None
+    yours = next((here for here in frames if is_yours(here)), frames[0])
+    code = yours.f_code
+    return f"{code.co_filename}:{yours.f_lineno} in {code.co_name}"
+
+
+def is_yours(frame: FrameType) -> bool:
+    """Return whether a frame is of your code: neither ours, nor of the standard library, nor of an installed package."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    is_installed = "site-packages" in frame.f_code.co_filename or package in sys.stdlib_module_names
+    return package not in (OURS, "headrace_spark") and not is_installed
 
 
 def leave_out_our_frames(error: BaseException) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ import anyio.abc
 
 from headrace.app.app import App
 from headrace.model.log import Log
-from headrace.runtime.stop_signals import stop_signals
+from headrace.runtime.stop_signals import log_stop, on_stop_signals
 from headrace.server.asgi import Server
 from headrace.server.transport.listener import Listener
 from headrace.server.transport.tls import Certificate
@@ -56,6 +57,8 @@ class ServerRunner:
         self._tasks = tasks
         self._stopping = anyio.Event()
         self._aborting = anyio.Event()
+        self._starting = anyio.CancelScope()
+        self._is_open = False  # clients can connect, or could until the stop
 
     def ready(self) -> bool:
         """Return whether clients should connect, as far as is known without a query."""
@@ -63,24 +66,22 @@ class ServerRunner:
 
     async def run(self, *, signals: bool = True) -> None:
         """Serve until `stop`, or with `signals` until SIGTERM or SIGINT. A second signal stops at
-        once.
+        once, and a third ends the process. A signal during the start stops it before clients can connect.
 
         Raises:
             StoreUnavailable: the database can't be reached at the start. Later outages are waited
                 out.
             ExceptionGroup: the app failed unexpectedly.
         """
-        async with anyio.create_task_group() as outer:
-            if signals:
-                outer.start_soon(self._handle_signals)
-            async with self._app.running():
+        handled = on_stop_signals(self._signalled, self._app.log_unfinished) if signals else nullcontext()
+        with self._starting:
+            async with handled, self._app.running():
                 if self._before_listening is not None:
                     await self._before_listening()
                 await self._serve()
                 if self._aborting.is_set():
                     self._app.stop()
                     self._app.stop()
-            outer.cancel_scope.cancel()
 
     async def _serve(self) -> None:
         tls = None if self._certificate is None else self._certificate.context
@@ -93,6 +94,7 @@ class ServerRunner:
                 for function in self._tasks:
                     group.start_soon(function)
                 await listener.open([self._listening])
+                self._is_open = True
                 self._on_listening()
                 await self._stopping.wait()
                 await self._drain(listener)
@@ -124,12 +126,9 @@ class ServerRunner:
             self._app.stop()
         self._stopping.set()
 
-    async def _handle_signals(self) -> None:
-        with stop_signals() as received:
-            async for number in received:
-                name = signal.Signals(number).name
-                if self._stopping.is_set():
-                    log.info("stopping at once", signal=name)
-                else:
-                    log.info("draining", signal=name, hint="a second signal stops at once")
-                self.stop()
+    def _signalled(self, number: signal.Signals, count: int) -> None:
+        log_stop(number, count, starting=not self._is_open)
+        if self._is_open:
+            self.stop()
+        else:
+            self._starting.cancel()

@@ -107,6 +107,12 @@ POOL_COUNTERS = (
         "headrace.pool.died", "died", "{connection}", "Connections that were closed because they had died silently."
     ),
 )
+BLOCKED = Metric(
+    "headrace.event_loop.blocked_time",
+    "blocked",
+    "s",
+    "Time in which the event loop did not answer for half a second or more.",
+)
 
 
 class AppSource:
@@ -142,6 +148,7 @@ class Observables:
             self._observe(meter.create_observable_gauge, metric, self._queries)
         for metric in POOL_COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._pooled)
+        self._observe(meter.create_observable_counter, BLOCKED, self._event_loops)
         self._observe(meter.create_observable_counter, CAPTURED, self._captured)
         for metric in CAPTURES:
             self._observe(meter.create_observable_gauge, metric, self._captured)
@@ -238,6 +245,11 @@ class Observables:
         for counts in self._pools():
             yield Observation(counts["idle"], {**_POOL, names.STATE: "idle"})
             yield Observation(counts["open"] - counts["idle"], {**_POOL, names.STATE: "used"})
+
+    def _event_loops(self, count: str) -> Iterator[Observation]:
+        for source in list(self.sources):
+            if counts := source.statistics().get("event_loop"):
+                yield Observation(counts[count], {names.SYSTEM: names.SYSTEM_NAME})
 
     def _pools(self) -> Iterator[Mapping[str, Any]]:
         for source in list(self.sources):

@@ -21,6 +21,7 @@ from headrace import Batch
 from headrace.model.errors import ConfigurationError, LeaseLost
 from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Release, Retry, Unfit, deciding
+from headrace.runtime.messages.message import lease_time
 from headrace.runtime.messages.staged import StagedMessages
 from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified, gone
 from headrace_spark.handlers.jobs import Job, run
@@ -164,6 +165,7 @@ class Transform:
     # --- in the thread
 
     def _run_in_thread(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
+        lease_time(batch.messages)  # to make the session takes a while
         try:
             found = self._call_function(batch, spark)
             self._bisection.returned(batch)

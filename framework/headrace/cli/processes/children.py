@@ -17,9 +17,10 @@ import anyio.abc
 
 from headrace.app.settings import Settings
 from headrace.cli.processes.child_info import ChildInfo
-from headrace.model.log import Log
+from headrace.runtime.stop_signals import LAST, REPORT_TIMEOUT
 
-log = Log("headrace")
+KILL_DELAY = REPORT_TIMEOUT + 1.0
+"""Seconds after the third signal before processes that it did not end are killed."""
 
 
 @contextmanager
@@ -61,20 +62,10 @@ def send_signal(process: anyio.abc.Process, number: signal.Signals) -> None:
 def forwarded_signal(count: int) -> signal.Signals:
     """Return the signal for the children when their parent has received `count` signals.
 
-    The second signal differs from the first, because two signals of the same kind may be merged before
-    they are delivered.
+    The third one ends them, see `on_stop_signals`. A signal differs from the one before, because two signals of the same kind
+    may be merged before they are delivered.
     """
-    return {1: signal.SIGTERM, 2: signal.SIGINT}.get(count, signal.SIGKILL)
-
-
-def log_stop(count: int, received: signal.Signals, processes: int | None = None) -> None:
-    """Log the effect of the `count`th signal that the parent has received."""
-    if count == 1:
-        log.info("draining", signal=received.name, processes=processes, hint="a second signal stops at once")
-    elif count == 2:
-        log.info("stopping at once", signal=received.name, processes=processes)
-    else:
-        log.info("killing processes", signal=received.name, processes=processes)
+    return {1: signal.SIGTERM, 2: signal.SIGINT, LAST: signal.SIGTERM}.get(count, signal.SIGKILL)
 
 
 def exit_fields(code: int) -> dict[str, Any]:

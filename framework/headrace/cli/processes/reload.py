@@ -21,17 +21,17 @@ from headrace.app.settings import Settings
 from headrace.cli.errors import UnreadableInput
 from headrace.cli.processes.child_info import ChildInfo
 from headrace.cli.processes.children import (
+    KILL_DELAY,
     child_command,
     exit_fields,
     forwarded_signal,
-    log_stop,
     parent_pipe,
     send_signal,
     start_child,
 )
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
-from headrace.runtime.stop_signals import stop_signals
+from headrace.runtime.stop_signals import LAST, log_stop, on_stop_signals
 
 log = Log("headrace")
 
@@ -99,9 +99,9 @@ class Reloader:
 
     async def run(self) -> None:
         """Run until a signal comes and the process has ended."""
-        async with anyio.create_task_group() as group:
+        async with on_stop_signals(self._forward, last=LAST + 1), anyio.create_task_group() as group:
+            self._group = group
             group.start_soon(self._watch)
-            group.start_soon(self._forward_signals)
             while not self._stopping:
                 # Set before the start, so that a change while the old code is being read causes another
                 # restart.
@@ -140,13 +140,15 @@ class Reloader:
             log.info("files changed, restarting", files=", ".join(names[:3]) + (", …" if len(names) > 3 else ""))
             self._changed.set()
 
-    async def _forward_signals(self) -> None:
-        with stop_signals() as signals:
-            count = 0
-            async for received in signals:
-                count += 1
-                log_stop(count, received)
-                self._stopping = True
-                self._changed.set()
-                if self._process is not None:
-                    send_signal(self._process, forwarded_signal(count))
+    def _forward(self, number: signal.Signals, count: int) -> None:
+        log_stop(number, count)
+        self._stopping = True
+        self._changed.set()
+        if self._process is not None:
+            send_signal(self._process, forwarded_signal(count))
+            if count == LAST:
+                self._group.start_soon(self._kill, self._process)
+
+    async def _kill(self, process: anyio.abc.Process) -> None:
+        await anyio.sleep(KILL_DELAY)
+        send_signal(process, signal.SIGKILL)

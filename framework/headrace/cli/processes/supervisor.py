@@ -17,12 +17,13 @@ import msgspec
 
 from headrace.app.app import App
 from headrace.app.settings import Settings
+from headrace.cli.exit_codes import INTERRUPTED
 from headrace.cli.processes.child_info import ChildInfo
 from headrace.cli.processes.children import (
+    KILL_DELAY,
     child_command,
     exit_fields,
     forwarded_signal,
-    log_stop,
     parent_pipe,
     send_signal,
     shell_exit_code,
@@ -30,7 +31,7 @@ from headrace.cli.processes.children import (
 )
 from headrace.cli.processes.ready_file import ReadyFile, all_fresh, child_ready_file
 from headrace.model.log import Log
-from headrace.runtime.stop_signals import stop_signals
+from headrace.runtime.stop_signals import LAST, log_stop, on_stop_signals
 
 log = Log("headrace")
 
@@ -40,6 +41,8 @@ HEALTHY_AFTER = 30.0
 """A process that lived for this many seconds was healthy. Its death counts as the first of a new row."""
 PERMANENT_FAILURES = frozenset({64, 65, 66, 70, 73, 78})
 """Exit codes of errors that would recur at every restart: usage, data, input, configuration."""
+
+_STOPPED = frozenset({-signal.SIGTERM, -signal.SIGINT, INTERRUPTED})
 
 
 async def run_processes(app: App, target: str, settings: Settings) -> int:
@@ -84,8 +87,8 @@ class Supervisor:
 
     async def run(self) -> int:
         """Run all processes until the last has ended. Returns the exit code of the first that failed, or 0."""
-        async with anyio.create_task_group() as outer:
-            outer.start_soon(self._forward_signals)
+        async with on_stop_signals(self._forward, last=LAST + 1), anyio.create_task_group() as outer:
+            self._outer = outer
             if self._ready_file is not None:
                 outer.start_soon(ReadyFile(self._ready_file).keep, self._ready)
             async with anyio.create_task_group() as group:
@@ -138,8 +141,8 @@ class Supervisor:
         if code == 0:
             return False  # the process was stopped, or the application stopped on its own
         if self._stopping.is_set():
-            if code == -signal.SIGTERM:
-                return False  # it was stopped before it installed its signal handlers
+            if code in _STOPPED and self._signals < LAST:
+                return False  # a signal came before it had installed its signal handlers, or after its drain
             log.error("process failed", number=number, **exit_fields(code))
             self._record_failure(code)
             return False
@@ -158,12 +161,16 @@ class Supervisor:
     def _record_failure(self, code: int) -> None:
         self._exit_code = self._exit_code or shell_exit_code(code)
 
-    async def _forward_signals(self) -> None:
-        with stop_signals() as signals:
-            async for received in signals:
-                self._signals += 1
-                log_stop(self._signals, received, len(self._processes))
-                self._stop_children(forwarded_signal(self._signals))
+    def _forward(self, number: signal.Signals, count: int) -> None:
+        self._signals = count
+        log_stop(number, count, processes=len(self._processes))
+        self._stop_children(forwarded_signal(count))
+        if count == LAST:
+            self._outer.start_soon(self._kill_children)
+
+    async def _kill_children(self) -> None:
+        await anyio.sleep(KILL_DELAY)
+        self._stop_children(signal.SIGKILL)
 
     def _stop_children(self, number: signal.Signals) -> None:
         self._stopping.set()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
-from headrace.runtime.isolation import joined, left_open, undisturbed
+from headrace.runtime.isolation import awaited_line, joined, left_open, undisturbed
+from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
+from headrace.runtime.user_code import line_of
 
 
 class Crew(Protocol):
@@ -115,6 +119,20 @@ class Actors:
         """Whether the current task is that of one of the actors, and so runs its handler."""
         slot = current_slot.get()
         return slot in self._slots and slot.task is asyncio.current_task()
+
+    def delivery_of(self, task: asyncio.Task[Any]) -> Message | Batch | None:
+        """Return what the handler that runs in a task works on. None if that is the task of no actor, or between two
+        messages."""
+        return next((slot.delivery for slot in self._slots.copy() if slot.task is task), None)
+
+    def in_work(self) -> Iterator[tuple[Message | Batch, str | None]]:
+        """Yield what each handler that runs works on, and the line of your code at which it is."""
+        frames = sys._current_frames()
+        for slot in self._slots.copy():
+            if slot.delivery is not None and not slot.delivery.messages[0].settled:
+                is_blocking = slot.task is asyncio.current_task(slot.task.get_loop())
+                thread = threading.main_thread().ident if is_blocking else slot.thread
+                yield slot.delivery, line_of(frames.get(thread or 0)) or awaited_line(slot.task)
 
     @property
     def held(self) -> bool:

@@ -271,6 +271,7 @@ class BatchAcknowledger:
         self._messages = messages
         self.publisher: Publisher = acknowledger.publisher
         self.ack_within = acknowledger.ack_within
+        self.clock = acknowledger.clock
         for message in messages:
             message._acknowledger = self
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.worker_processes import Processes
 from headrace.runtime.handlers.worker_protocol import Place
 from headrace.runtime.messages.batch import Batch
+from headrace.runtime.messages.message import Message, lease_time
+from headrace.runtime.slot import current_slot
 from headrace.runtime.user_code import CodeExited
 
 
@@ -62,16 +65,31 @@ class Runner:
 def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
     apply = _contained(handler.apply)
 
+    def in_thread(payload: Any, delivery: Any, **dependencies: Any) -> Any:
+        if (slot := current_slot.get()) is not None:
+            slot.thread = threading.get_ident()
+        return _leased(apply, payload, delivery, **dependencies)
+
     async def call(payload: Any, delivery: Any, **dependencies: Any) -> Any:
         # A thread can't be stopped, so it is waited for. A message must not run twice at a time.
         result = await anyio.to_thread.run_sync(
-            functools.partial(apply, payload, delivery, **dependencies), limiter=limiter
+            functools.partial(in_thread, payload, delivery, **dependencies), limiter=limiter
         )
         # A decorator may wrap an async function in a plain one. Then the returned awaitable is
         # awaited here.
         return await result if inspect.isawaitable(result) else result
 
     return call
+
+
+def leased(call: Call) -> Call:
+    """Return the call of a handler that begins after waits, with a check of the leases."""
+    return functools.partial(_leased, call)
+
+
+def _leased(call: Callable[..., Any], payload: Any, delivery: Message | Batch, **dependencies: Any) -> Any:
+    lease_time(delivery.messages)
+    return call(payload, delivery, **dependencies)
 
 
 def _contained(apply: Callable[..., Any]) -> Callable[..., Any]:

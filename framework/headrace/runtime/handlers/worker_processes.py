@@ -26,6 +26,7 @@ import anyio
 import anyio.to_thread
 
 from headrace.model.clock import Clock
+from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
 from headrace.runtime.handlers.worker_protocol import (
     Place,
@@ -152,7 +153,11 @@ class Processes:
     async def run(self, _payload: Any, delivery: Message | Batch) -> Any:
         """Run the handler. A cancellation kills the process."""
         worker = await self._take()
-        answer = await self._use(worker, partial(worker.ask, request(delivery)))
+        try:
+            answer = await self._use(worker, lambda: worker.ask(request(delivery)))  # the leases count in the thread
+        except LeaseLost:
+            self._idle.append(worker)
+            raise
         self._idle.append(worker)
         return opened(answer, delivery)
 

@@ -24,12 +24,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from headrace.flow.in_flight import Lease
+from headrace.model.clock import suspension_clock
 from headrace.model.durations import Duration
-from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost
 from headrace.model.outcomes import Reject, Retry, deciding
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.messages.batch import Batch
-from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.message import Message, lease_time
 from headrace.runtime.stop_signals import STOP_SIGNALS, handled_here, leave_alone
 
 
@@ -61,11 +62,12 @@ class Sent(msgspec.Struct, array_like=True):
 
 
 class Request(msgspec.Struct, array_like=True):
-    """A request: one call of a handler."""
+    """A request: one call of a handler. `until` is when the first of the leases ends, on the clock of all processes."""
 
     stream: str
     consumer: str
     messages: list[Sent]
+    until: float
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -104,15 +106,10 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 def request(delivery: Message | Batch) -> bytes:
-    """Return the pickled request for a delivery."""
-    return pickle.dumps(
-        Request(
-            delivery.stream,
-            delivery.consumer,
-            [Sent(m.key, m.seq, m.attempt, m.created, m.raw, m.raw_headers, m.lane) for m in delivery.messages],
-        ),
-        pickle.HIGHEST_PROTOCOL,
-    )
+    """Return the pickled request for a delivery. Raises `LeaseLost`."""
+    sent = [Sent(m.key, m.seq, m.attempt, m.created, m.raw, m.raw_headers, m.lane) for m in delivery.messages]
+    until = suspension_clock() + lease_time(delivery.messages)
+    return pickle.dumps(Request(delivery.stream, delivery.consumer, sent, until), pickle.HIGHEST_PROTOCOL)
 
 
 def opened(answer: bytes, delivery: Message | Batch) -> Any:
@@ -201,6 +198,8 @@ def _run(handler: Handler, request: Request) -> Answer:
         )
         for sent in request.messages
     ]  # fmt: skip
+    if request.until <= suspension_clock():
+        raise LeaseLost("The process was frozen, and a lease ended before the handler began.")
     if not handler.batch:
         return Answer(handler.apply(messages[0].data, messages[0]))
     batch = Batch(request.stream, request.consumer, tuple(messages))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.flow.in_flight import Lease
 from headrace.model import payloads
-from headrace.model.clock import from_microseconds
+from headrace.model.clock import Clock, from_microseconds
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Failure
@@ -27,6 +27,7 @@ class Acknowledger(Protocol):
     """The acknowledger, which receives the outcomes. See `headrace.runtime.settling.acknowledger`."""
 
     publisher: Publisher
+    clock: Clock
 
     @property
     def backoff(self) -> Backoff: ...
@@ -183,3 +184,21 @@ class Message(msgspec.Struct, eq=False, gc=False):
             raise LeaseLost(
                 f"The lease of message {self.seq} of {self.stream!r} was lost. Its outcome changed nothing."
             )
+
+
+def lease_time(messages: Sequence[Message]) -> float:
+    """Return for how many seconds the leases of all these messages still hold, where the work on them begins. The process
+    may have been frozen since they left their lane, while they waited for a thread, a process, a connection or a
+    dependency.
+
+    Raises:
+        LeaseLost: one of them is over. Another process may have the message.
+    """
+    now, until = messages[0]._acknowledger.clock(), float("inf")
+    for message in messages:
+        if message.settled:
+            continue
+        until = min(until, message.lease.deadline)
+        if until <= now:
+            raise LeaseLost(f"The lease of message {message.seq} of {message.stream!r} ended before its handler began.")
+    return until - now

@@ -16,7 +16,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.middleware import around
-from headrace.runtime.handlers.runners import Runner
+from headrace.runtime.handlers.runners import Runner, leased
 from headrace.runtime.handlers.transactional import Transactional
 from headrace.runtime.instruments import Sample
 from headrace.runtime.messages.message import Message
@@ -41,7 +41,9 @@ def with_layers(
     lanes: Lanes[Message],
 ) -> Layers:  # fmt: skip
     """Return the handler's call with all layers that this consumer uses."""
-    call: Call = runner.call
+    middleware = [*shared.middleware, *handling.middleware]
+    waits = handling.transactional or handler.dependencies or middleware
+    call: Call = leased(runner.call) if waits and handling.runner == "async" else runner.call
     if shared.witness is not None:
         call = shared.witness.inside(spec, call)
     if handler.dependencies:
@@ -50,7 +52,7 @@ def with_layers(
         call = Transactional(
             consumer, spec, handling, acknowledger.ack, shared.database, shared.publisher, shared.time, lanes
         ).around(call)
-    call = around(call, [*shared.middleware, *handling.middleware], batch=handling.batch is not None)
+    call = around(call, middleware, batch=handling.batch is not None)
     if shared.instruments is not None:
         sample = None if shared.witness or handling.batch is not None else shared.instruments.sample(spec, call)
         if sample is not None:

@@ -81,6 +81,7 @@ class Pipeline:
         self._clock = clock
         self._handling = handling
         self._shutdown_timeout = shared.shutdown_timeout
+        self._watch = shared.watch
 
         # What is in flight, and where it waits
         self.lanes = lanes = _lanes(handling)
@@ -161,9 +162,13 @@ class Pipeline:
 
     async def run(self) -> None:
         """Run until `stop` is called or the consumer is deleted, then drain."""
+        if self._watch is not None:
+            self._watch.join(self)
         try:
             await self._run()
         finally:
+            if self._watch is not None:
+                self._watch.leave(self)
             self._ended.set()
 
     async def _run(self) -> None:

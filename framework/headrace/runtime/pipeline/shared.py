@@ -15,6 +15,7 @@ from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.leasing.shared_reading import SharedReading
+from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.timings import Timings
 from headrace.runtime.settling.dead_letters import DeadLetterHook
@@ -36,6 +37,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         priorities: the priority ranks of the consumers.
         time: the clocks.
         witness: the test kit's hooks, or None.
+        watch: watches the event loop. None in tests that pass their own time.
         timings: timings that only tests change.
     """
 
@@ -51,4 +53,5 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     reading: SharedReading = msgspec.field(default_factory=SharedReading)
     time: Time = SYSTEM_TIME
     witness: Witness | None = None
+    watch: LoopWatch | None = None
     timings: Timings = Timings()

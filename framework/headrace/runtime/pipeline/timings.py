@@ -7,6 +7,7 @@ import msgspec
 from headrace.flow.governor import INTERVAL
 from headrace.flow.in_flight import LINGER
 from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
+from headrace.runtime.loop_watch import WATCH_TIMINGS, WatchTimings
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
         sampling: the interval of the governor's samples.
         last_settle: how long a drain may settle after the handlers are done or stopped.
         teardown: how long the teardown of dependencies may take after a failure or a cancellation.
+        watch: the timings of the loop watch.
     """
 
     leasing: LeaseTimings = LEASE_TIMINGS
@@ -25,3 +27,4 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     sampling: float = INTERVAL
     last_settle: float = 3.0
     teardown: float = 5.0
+    watch: WatchTimings = WATCH_TIMINGS

@@ -34,6 +34,7 @@ class Acknowledger:
     Attributes:
         ack: records an ack of a message. It is the tracker's, since it is called for each message.
         flush: waits until everything recorded so far is settled.
+        clock: the clock of the leases.
 
     Args:
         settler: writes the outcomes to the store.
@@ -57,7 +58,7 @@ class Acknowledger:
         self._settler = settler
         self._keeper = keeper
         self._transaction_acks = transaction_acks
-        self._clock = clock
+        self.clock = clock
         self._breaker = breaker
 
     @property
@@ -152,7 +153,7 @@ class Acknowledger:
 
     def _within_life(self, message: Message, failure: Failure, delay: float) -> Failure:
         """Let a message wait no longer than it lives, since the next message of its key waits, too."""
-        left = max(message.alive_until - self._clock(), 0.0)
+        left = max(message.alive_until - self.clock(), 0.0)
         return msgspec.structs.replace(failure, delay=min(delay, left))
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:

@@ -56,6 +56,19 @@ class Keeper:
         self._now = time.now
         self._leased = LeaseEvent(in_flight)
 
+    @property
+    def ack_wait(self) -> float:
+        """The present `ack_wait`, in seconds."""
+        return self._settings.spec.ack_wait
+
+    async def extend_over(self, database: store.Database) -> None:
+        """Extend all leases once, in another thread than that of the consumer, whose event loop is blocked. Leases that
+        turn out to be lost are left to the next `extend`."""
+        asked, began, ack_wait = self._in_flight.leases.copy(), self._clock(), self.ack_wait
+        if asked:
+            for alive in await store.extend_leases(database, self._consumer, list(asked), now=self._now()):
+                asked[alive].keep_until(began + ack_wait)
+
     async def run(self, database_retry: DatabaseRetry) -> None:
         """Extend until cancelled. Raises `StoreUnavailable`."""
         while True:
@@ -67,7 +80,7 @@ class Keeper:
 
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
-        asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self._settings.spec.ack_wait
+        asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self.ack_wait
         # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
         # and not live as long as the process.
         alive = await store.extend_leases(

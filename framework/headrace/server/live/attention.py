@@ -90,3 +90,8 @@ def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:
                 reason=reason,
                 since=one.seen_at,
             )
+        elif one.blocked is not None:
+            yield Attention(
+                kind="process", stream=None, name=f"{one.host}:{one.pid}", state="blocked",
+                reason=f"Nothing in it runs, since its event loop is blocked by {one.blocked}.",
+            )  # fmt: skip

@@ -81,6 +81,7 @@ class ProcessRow(Struct, kw_only=True):
     busy_actors: int
     in_flight: int
     rate: Rate
+    blocked: Annotated[str | None, Meta(description="What blocks its event loop. null while nothing does.")]
     requests: Annotated[float | None, Meta(description="Requests of its server per second. null if it is none.")]
     consumers: list[ConsumerAtWork]
     more_consumers: int
@@ -166,7 +167,7 @@ def process_row(info: WorkerInfo) -> ProcessRow:
     rates = [one.rate for one in info.consumers if one.rate is not None]
     return ProcessRow(
         process_id=info.id, host=info.host, pid=info.pid, kind=info.kind, version=info.version, started_at=info.started_at,
-        seen_at=info.seen_at, gone=info.gone, connections=info.connections, actors=sum(one.actors for one in info.consumers),
+        seen_at=info.seen_at, gone=info.gone, blocked=info.blocked, connections=info.connections, actors=sum(one.actors for one in info.consumers),
         busy_actors=sum(one.busy for one in info.consumers), in_flight=sum(one.leased for one in info.consumers),
         rate=sum(rates) if rates else None, requests=None if info.server is None else info.server.requests,
         consumers=info.consumers, more_consumers=info.more_consumers,

@@ -9,10 +9,11 @@ from typing import Protocol
 
 import msgspec
 
+from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Release, Retry
 from headrace.model.push import Push
 from headrace.runtime.messages.batch import Batch
-from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.message import Message, lease_time
 from headrace.server.push import responses
 from headrace.server.push.http_client import AddressNotAllowed, PlaceForRequest, PushClient
 from headrace.server.push.http_connection import RequestFailed, Response
@@ -76,40 +77,43 @@ class PushHandler:
 
     async def send_message(self, message: Message) -> Retry | None:
         """The handler of a consumer that sends single messages."""
-        failure = await self._send((message.seq,), self._bodies.one(message))
+        failure = await self._send((message,), self._bodies.one(message))
         return None if failure is None else Retry(failure.reason, after=failure.after)
 
     async def send_batch(self, batch: Batch) -> None:
         """The handler of a consumer that sends batches. A batch is acked or nacked as a whole."""
-        messages = batch.messages
-        failure = await self._send([message.seq for message in messages], self._bodies.many(messages))
+        failure = await self._send(batch.messages, self._bodies.many(batch.messages))
         if failure is not None:
             raise BatchFailed(failure.reason, after=failure.after)
 
-    async def _send(self, seqs: tuple[int, ...] | list[int], body: bytes) -> DeliveryFailure | None:
+    async def _send(self, messages: tuple[Message, ...], body: bytes) -> DeliveryFailure | None:
         async with PlaceForRequest(self._client, self._seconds) as place:
             if not place:
                 raise Unsent(f"None of the consumer's connections became free within {self._seconds:g} s")
             now = self._now()
-            headers = self._signer.headers(self._signer.id(seqs), int(now.timestamp()), body)
-            return await self._recorded(self._target.request(headers, body), now, len(seqs))
+            headers = self._signer.headers(
+                self._signer.id([message.seq for message in messages]), int(now.timestamp()), body
+            )
+            return await self._recorded(self._target.request(headers, body), now, messages)
 
-    async def _recorded(self, request: bytes, now: datetime, messages: int) -> DeliveryFailure | None:
+    async def _recorded(self, request: bytes, now: datetime, messages: tuple[Message, ...]) -> DeliveryFailure | None:
         """Send a request and record the answer. One that is cut off when the process ends is not recorded."""
         clock = asyncio.get_running_loop().time
         began = clock()
         status, error = None, None
         try:
-            status, failure = await self._post(request, now)
+            status, failure = await self._post(request, now, messages)
         except Unsent as unsent:
-            self._answered(at=now, status=None, ms=(clock() - began) * 1000, error=str(unsent), messages=messages)
+            self._answered(at=now, status=None, ms=(clock() - began) * 1000, error=str(unsent), messages=len(messages))
             raise
         if failure is not None:  # without the body of the answer, which may repeat a message
             error = failure.reason if status is None else f"The endpoint responded with {status}."
-        self._answered(at=now, status=status, ms=(clock() - began) * 1000, error=error, messages=messages)
+        self._answered(at=now, status=status, ms=(clock() - began) * 1000, error=error, messages=len(messages))
         return failure
 
-    async def _post(self, request: bytes, now: datetime) -> tuple[int | None, DeliveryFailure | None]:
+    async def _post(
+        self, request: bytes, now: datetime, messages: tuple[Message, ...]
+    ) -> tuple[int | None, DeliveryFailure | None]:
         """Return the status of the answer, None without one, and the failure if it is one."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._seconds
@@ -120,6 +124,11 @@ class PushHandler:
                     connection = await self._client.connect(self._target)
             except (OSError, ValueError) as error:
                 return None, self._unconnected(error)
+        try:
+            lease_time(messages)
+        except LeaseLost:
+            self._client.give_back(connection)
+            raise
         try:
             response = await connection.post(request, until - clock())
         except TimeoutError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncpg
 
+from headrace.model.clock import suspension_clock
 from headrace.store.connections.built_in_types import Rows, described
 from headrace.store.connections.forks import give_up_in_children
 from headrace.store.connections.keepalive import keep_alive
@@ -88,7 +89,7 @@ class Connection(Plain):
     """A connection of asyncpg, with the additions of this module.
 
     Attributes:
-        opened_at: when it was opened, on the loop's clock.
+        opened_at: when it was opened, on the clock that counts suspension.
         granted: whether its role uses the schema through its grants, see `for_grants`.
         session_changed: whether a statement may have changed the session beyond its transaction, see `restore_session`.
     """
@@ -113,7 +114,7 @@ class Connection(Plain):
     def begin(self, counters: PoolCounters, detector: StatementObserver, *, granted: bool = False) -> None:
         """Start the measurements. Called when the connection has just been opened."""
         self.counters, self.detector, self.granted = counters, detector, granted
-        self.opened_at = self._loop.time()
+        self.opened_at = suspension_clock()
         keep_alive(self.socket)
         give_up_in_children(self)
 
@@ -363,7 +364,7 @@ class Connection(Plain):
             self.terminate()
             raise asyncpg.InterfaceError("the connection broke during a statement") from error
         except asyncpg.ReadOnlySQLTransactionError:
-            self._is_altered = self._is_altered or self._loop.time() - self.opened_at >= READ_ONLY_TIME
+            self._is_altered = self._is_altered or suspension_clock() - self.opened_at >= READ_ONLY_TIME
             raise
         except asyncpg.InvalidSQLStatementNameError:
             # User code has deallocated the driver's statements, which the driver would go on to use.

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from headrace.model.clock import suspension_clock
 from headrace.store.connections.connection import CANCEL_TIMEOUT, Connection
 from headrace.store.connections.unused import Unused
 
@@ -61,7 +62,7 @@ class SpareConnections:
 
     async def return_all(self) -> None:
         """Return all of them to the pool, and those that are in use after their calls."""
-        self._expired_at = self._loop.time()
+        self._expired_at = suspension_clock()
         self.forget()
         for connection in self._unused.take_all():
             await release(self._pool, connection)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import asyncpg
 
+from headrace.model.clock import suspension_clock
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
 from headrace.store.connections.addresses import Addresses
@@ -98,7 +99,7 @@ class FailureDetector:
     def sent(self, connection: Connection, statement: str) -> None:
         """Note that a statement is being sent."""
         loop = connection._loop
-        now = loop.time()
+        now = suspension_clock()
         suspect_after = self._suspect_after.get(statement, SUSPECT_AFTER) if self._suspect_after else SUSPECT_AFTER
         self._waiting[connection] = PendingCall(statement, now, now + suspect_after)
         if self._timer is None or self._loop is not loop:
@@ -112,7 +113,7 @@ class FailureDetector:
         if self._suspect_after:
             self._suspect_after.pop(calls.statement, None)
         if self._silent_since is not None:
-            self._answers(connection._loop.time())
+            self._answers(suspension_clock())
 
     async def connected(self, connect: Callable[[], Awaitable[Any]]) -> Any:
         """Open a connection with `connect`. The attempt restarts if connections that were started later
@@ -123,7 +124,7 @@ class FailureDetector:
             scope = asyncio.timeout(None)
             try:
                 async with scope:
-                    self._connecting[scope] = loop.time()
+                    self._connecting[scope] = suspension_clock()
                     if self._timer is None or self._loop is not loop:
                         self._start_timer(loop)
                     return await connect()
@@ -156,7 +157,7 @@ class FailureDetector:
             self._timer = None
             return
         self._timer = loop.call_later(MIN_INTERVAL, self._tick, loop)
-        if (self._lookups_task is None or self._lookups_task.done()) and self._overdue(loop.time()):
+        if (self._lookups_task is None or self._lookups_task.done()) and self._overdue(suspension_clock()):
             self._lookups_task = loop.create_task(self._look_up_overdue(loop))
 
     def _overdue(self, now: float) -> bool:
@@ -170,30 +171,30 @@ class FailureDetector:
         """Look up what is overdue, repeatedly, until nothing is remaining. The fresh connection is kept for that time."""
         probe = None
         try:
-            while self._waiting or self._has_old_attempts(loop.time()):
-                if self._overdue(started := loop.time()):
+            while self._waiting or self._has_old_attempts(suspension_clock()):
+                if self._overdue(started := suspension_clock()):
                     try:
                         probe = await self._look_up(probe, loop)
                     except _FAILURES as error:
                         self._does_not_answer(error, started)
                         probe = None
                     else:
-                        self._answers(loop.time())
+                        self._answers(suspension_clock())
                 await asyncio.sleep(MIN_INTERVAL)
         finally:
             _close(probe)
 
     async def _look_up(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
         """Look up what is overdue, on the previous connection or a fresh one. Returns the connection that answered."""
-        if probe is not None and not self._has_old_attempts(loop.time()):
+        if probe is not None and not self._has_old_attempts(suspension_clock()):
             with suppress(*_FAILURES):  # it may have died meanwhile too
                 async with asyncio.timeout(MIN_INTERVAL):
-                    await self._find_lost(probe, loop)
+                    await self._find_lost(probe)
                     return probe
         async with asyncio.timeout(PROBE_TIMEOUT * len(self._addresses)):
             probe = await self._new_probe(probe, loop)
             try:
-                await self._find_lost(probe, loop)
+                await self._find_lost(probe)
             except BaseException:
                 _close(probe)
                 raise
@@ -202,17 +203,17 @@ class FailureDetector:
     async def _new_probe(self, probe: Any, loop: asyncio.AbstractEventLoop) -> Any:
         """Open a fresh connection. Attempts to connect that have taken much longer than this one are restarted."""
         _close(probe)
-        started = loop.time()
+        started = suspension_clock()
         probe = await self._connect()
-        took = loop.time() - started
+        took = suspension_clock() - started
         for scope, since in list(self._connecting.items()):
             if since + SUSPECT_AFTER + took <= started and not scope.expired():
-                scope.reschedule(started)
+                scope.reschedule(loop.time())
         return probe
 
-    async def _find_lost(self, probe: Any, loop: asyncio.AbstractEventLoop) -> None:
+    async def _find_lost(self, probe: Any) -> None:
         """Ask what the server does for the overdue statements, and give up those for which it does nothing."""
-        now = loop.time()
+        now = suspension_clock()
         suspects = {connection: call for connection, call in self._waiting.items() if call.next_lookup_at <= now}
         for connection, call in list(suspects.items()):
             if not self._addresses.primary and connection.address != probe.address:
@@ -223,7 +224,7 @@ class FailureDetector:
         pids = [] if self.pooled else [connection.get_server_pid() for connection in suspects]
         backends = [Backend(*row) for row in await probe.fetch(BACKENDS, pids, COMPARED_CHARACTERS, self.pooled)]
         self.lookups += 1
-        now = loop.time()
+        now = suspension_clock()
         dead: list[Connection] = []
         orphans: list[int] = []
         for connection, call in suspects.items():
@@ -231,7 +232,9 @@ class FailureDetector:
                 continue  # answered meanwhile
             quiet = quiet_for(connection.socket)
             candidates = (
-                find_candidates(call, backends, quiet, now) if self.pooled else backend_of(connection, backends, now)
+                find_candidates(call, backends, quiet, now)
+                if self.pooled
+                else backend_of(connection, call, backends, now)
             )
             if is_lost(call, candidates, quiet, now):
                 dead.append(connection)

@@ -76,6 +76,10 @@ class Backend(msgspec.Struct, frozen=True):
         """Whether the backend only waits for its client, which waits for it. Unknown without `track_activities`."""
         return self.state is not None and (self.state.startswith("idle") or self.wait_event in _CLIENT)
 
+    def works_on(self, statement: str) -> bool:
+        """Whether the backend is certainly working on a statement of this text."""
+        return self.state == "active" and not self.idle and bool(self.query) and statement.startswith(self.query or "")
+
     def half_sent(self, age: float) -> bool:
         """Whether the backend waits for the second half of a statement, its arguments, that was sent `age`
         seconds ago.
@@ -108,10 +112,15 @@ class PendingCall(msgspec.Struct):
     candidates: set[tuple[int, float | None]] = msgspec.field(default_factory=set)
 
 
-def backend_of(connection: Any, backends: Collection[Backend], now: float) -> list[Backend]:
-    """The backend that has served a connection since it was opened."""
+def backend_of(connection: Any, call: PendingCall, backends: Collection[Backend], now: float) -> list[Backend]:
+    """The backend that has served a connection since it was opened. One that seems to be of another age is it as well, if it
+    is working on the same statement: the server's clock may have been set."""
     pid, age = connection.get_server_pid(), now - connection.opened_at
-    return [backend for backend in backends if backend.pid == pid and abs(backend.age - age) < _START_TOLERANCE]
+    return [
+        backend
+        for backend in backends
+        if backend.pid == pid and (abs(backend.age - age) < _START_TOLERANCE or backend.works_on(call.statement))
+    ]
 
 
 def find_candidates(call: PendingCall, backends: Collection[Backend], quiet: float | None, now: float) -> list[Backend]:
@@ -130,7 +139,12 @@ def find_candidates(call: PendingCall, backends: Collection[Backend], quiet: flo
         (backend.pid, backend.started): backend
         for backend in backends
         if call.statement.startswith(backend.query or "")
-        and (backend.busy is None or backend.busy < age + _START_TOLERANCE)
+        # What ran at the last lookup is kept, since the server's clock may have been set meanwhile.
+        and (
+            backend.busy is None
+            or backend.busy < age + _START_TOLERANCE
+            or (backend.pid, backend.started) in call.candidates
+        )
     }
     if call.last_lookup_at and quiet is not None and quiet > now - call.last_lookup_at:
         matching = {execution: backend for execution, backend in matching.items() if execution in call.candidates}

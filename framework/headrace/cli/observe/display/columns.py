@@ -183,5 +183,7 @@ WORKERS: Sequence[Column[WorkerRow]] = (
 def _works_on_cell(row: WorkerRow) -> Text:
     if row.info.gone:
         return Text(f"gone: no heartbeat for {format_duration(row.silent)}", BAD)
+    if row.info.blocked is not None:
+        return Text(printable(f"blocked by {row.info.blocked}"), BAD)
     named = ", ".join(f"{one.stream}:{one.name}" for one in row.info.consumers)
     return Text(printable(named), FAINT)

@@ -19,6 +19,7 @@ def process_details(info: WorkerInfo) -> Text:
     facts = {
         "host": info.host, "process": str(info.pid), "kind": info.kind, "version": info.version, "started": in_utc(info.started_at),
         "heartbeat": in_utc(info.seen_at) + (", none since: the process is gone" if info.gone else ""), "connections": str(info.connections),
+        "blocked": "" if info.blocked is None else f"nothing runs, since the event loop is blocked by {info.blocked}",
         "requests": "" if server is None else f"{format_rate(server.requests)}/s, {server.in_flight:,} in flight, {server.waiting:,} waiting for messages",
     }  # fmt: skip
     for name, value in facts.items():

@@ -40,12 +40,13 @@ function Process({ row }) {
   return html`<section class="card process" aria-label=${`Process ${row.pid} on ${row.host}`}>
     <div class="section-head">
       <h2>${KINDS[row.kind] ?? row.kind} ${row.pid} <span class="quiet">on ${row.host}</span></h2>
-      <${State} state=${row.gone ? "gone" : "running"} title=${row.gone ? "It has sent no heartbeat for 15 seconds, and did not sign off." : ""} />
+      <${State} state=${row.gone ? "gone" : row.blocked ? "blocked" : "running"} title=${row.gone ? "It has sent no heartbeat for 15 seconds, and did not sign off." : (row.blocked ?? "")} />
     </div>
     <${Facts} facts=${[
       ["Version", row.version],
       ["Started", html`<${Time} at=${row.started_at} ago=${true} />`],
       ["Last heartbeat", html`<${Time} at=${row.seen_at} ago=${true} />`],
+      row.blocked ? ["Blocked by", row.blocked] : null,
       ["Connections", number(row.connections)],
       typeof row.requests === "number" ? ["Requests", `${rate(row.requests)}/s`] : null,
     ]} />
