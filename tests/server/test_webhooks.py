@@ -15,9 +15,9 @@ import pytest_asyncio
 
 from headrace import App, store
 from headrace.model.errors import UnknownSource
-from headrace.server.access.callers import UNCHECKED
 from headrace.server.access.scopes import Access
 from headrace.server.asgi import Server
+from headrace.server.callers import UNCHECKED
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem

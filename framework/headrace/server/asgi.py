@@ -11,11 +11,11 @@ from typing import Any
 
 from headrace.app.app import App
 from headrace.model.errors import NotConnected, StoreUnavailable
-from headrace.server.access.callers import CALLER, OPEN, UNCHECKED, Caller
 from headrace.server.access.effects import check_effect, effect_of
 from headrace.server.access.identification import IDENTIFICATION, Identification
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
+from headrace.server.callers import CALLER, OPEN, UNCHECKED, Caller
 from headrace.server.console.console import console_page, is_console
 from headrace.server.databases.data_databases import DataDatabases
 from headrace.server.databases.names import DataNames

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import anyio
 import msgspec
 
-from headrace.server.access.callers import Caller
+from headrace.server.callers import Caller
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

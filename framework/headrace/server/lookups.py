@@ -9,7 +9,7 @@ from __future__ import annotations
 from headrace.model.errors import UnknownStream, public_text
 from headrace.model.keys import looks_like_id
 from headrace.model.tokens import Forbidden, Need
-from headrace.server.access.callers import Caller
+from headrace.server.callers import Caller
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 

@@ -21,7 +21,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from headrace.model.errors import Unauthorized
-from headrace.server.access.callers import CALLER, Caller
+from headrace.server.callers import CALLER, Caller
 
 Effect = Literal["read", "change", "publish", "deliver", "unchecked"]
 

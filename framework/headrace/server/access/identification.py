@@ -15,10 +15,10 @@ import anyio
 from headrace import store
 from headrace.model.errors import Unauthorized
 from headrace.server.access.attempts import Attempts
-from headrace.server.access.callers import UNCHECKED, Caller
 from headrace.server.access.scopes import Access, authorization_of
 from headrace.server.access.sessions import Sessions, cookie, secret_of
 from headrace.server.access.token_cache import REFRESH_AFTER
+from headrace.server.callers import UNCHECKED, Caller
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 from headrace.server.options import Options

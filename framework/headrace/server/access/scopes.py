@@ -37,8 +37,8 @@ from collections.abc import Callable, Iterable
 
 from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, digest
-from headrace.server.access.callers import OPEN, Caller, Via
 from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, TokenCache
+from headrace.server.callers import OPEN, Caller, Via
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 

@@ -15,7 +15,7 @@ import anyio
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownDatabase, UnknownSchedule
 from headrace.model.tokens import NEEDS
-from headrace.server.access.callers import Caller
+from headrace.server.callers import Caller
 from headrace.server.data_plane.lookup_cache import LookupCache
 from headrace.server.data_plane.registry import Named, only_one
 from headrace.server.databases.data_databases import OPENING, TRY_AGAIN, DataDatabase, DataDatabases

@@ -18,8 +18,8 @@ from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push, masked_push_url
-from headrace.server.access.callers import CALLER, Caller, Identity
 from headrace.server.access.scopes import Access, Forbidden, Need
+from headrace.server.callers import CALLER, Caller, Identity
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks

@@ -6,7 +6,7 @@ from typing import Any
 
 from litestar import Response as LitestarResponse
 
-from headrace.server.access.callers import CALLER
+from headrace.server.callers import CALLER
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.routes.context import AnyRequest
 from headrace.server.slashes import unmarked

@@ -11,7 +11,6 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from headrace.model.errors import InvalidInput, Unauthorized
-from headrace.server.access.callers import Identity
 from headrace.server.access.identification import (
     IDENTIFICATION,
     Identification,
@@ -20,6 +19,7 @@ from headrace.server.access.identification import (
     session_cookie,
 )
 from headrace.server.access.sessions import secret_of
+from headrace.server.callers import Identity
 from headrace.server.routes.context import AnyRequest, Context
 
 
