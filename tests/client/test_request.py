@@ -14,7 +14,7 @@ from headrace.client.call import Argument, Body, Call
 from headrace.client.request import Request, iso, path_of, query_of
 from headrace.model.errors import ConfigurationError, InvalidInput
 
-_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text not in (".", ".."))
 
 
 @given(st.lists(_TEXT, min_size=1), st.dictionaries(st.sampled_from(["where", "key_pattern"]), st.lists(_TEXT)))
@@ -27,9 +27,12 @@ def test_names_and_parameters_arrive_as_they_are(names: list[str], query: dict[s
     assert parse_qsl(target.query, keep_blank_values=True, strict_parsing=bool(given_)) == given_
 
 
-def test_an_empty_name_is_refused_since_it_would_name_all_objects() -> None:
-    with pytest.raises(InvalidInput, match="The name is empty"):
-        Call("DELETE", "/v1/streams/{name}").request("")
+def test_a_name_that_would_name_another_object_is_refused() -> None:
+    """Nothing names all objects. A proxy resolves dots, so that `…/consumers/..` would be the stream."""
+    for name in ("", ".", ".."):
+        with pytest.raises(InvalidInput, match="The name is .* another object"):
+            Call("DELETE", "/v1/streams/orders/consumers/{name}").request(name)
+    assert Call("DELETE", "/v1/streams/{name}").request("...").path == "/v1/streams/..."
 
 
 def test_arguments_that_are_none_or_false_are_left_out() -> None:

@@ -312,14 +312,14 @@ async def test_revoking_opens_nothing_and_deleting_does(database: store.Database
     admin, server = Admin(database), _Opened(database)
     token = (await admin.create_token("ops", ["admin"])).token
     header = f"Bearer {token}"
-    assert await server.access.authenticate(header) is not None
+    assert (await server.access.caller(header)).via == "token"
     await admin.revoke_token("ops")
     server.now += 2.5
     assert not await server.access.is_open()
     assert await store.delete_tokens(database) == 1
     server.now += 2.5
     assert await server.access.is_open()
-    assert await server.access.authenticate(header) is None  # the client needs no token, and may still send one
+    assert (await server.access.caller(header)).via == "open"  # the client needs no token, and may still send one
     await admin.create_token("ops", ["admin"])  # the name is free again
     server.now += 2.5
     assert not await server.access.is_open()
@@ -330,4 +330,4 @@ async def test_a_server_that_other_machines_reach_stays_closed(database: store.D
     assert not server.access.open
     assert not await server.access.is_open()
     with pytest.raises(Exception, match="no access token"):
-        await server.access.authenticate(None)
+        await server.access.caller(None)

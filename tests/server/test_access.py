@@ -19,8 +19,10 @@ from headrace.admin import Admin
 from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import NEEDS, Forbidden, Need, TokenExists, Unauthorized, UnknownToken, mint
 from headrace.server.access import scopes
+from headrace.server.access.identification import Identification
 from headrace.server.access.scopes import Access
 from headrace.server.errors import problem_of
+from headrace.server.options import Options
 
 STREAMS = ("orders", "orders2", "order")
 
@@ -210,18 +212,20 @@ async def test_a_token_that_expired_opens_nothing_and_says_so(checks: Checks) ->
 @pytest.mark.asyncio
 async def test_a_request_is_admitted_with_any_good_token_and_where_none_is_wanted(checks: Checks) -> None:
     token = await checks.token("ci", "consume:parcels")
-    good, none = [(b"host", b"here"), (b"authorization", token.encode())], [(b"host", b"here")]
-    for path in ("/v1/streams", "/api/streams/orders/messages", "/v1/nowhere", "/v1/webhooks"):
-        await checks.access.admit(path, good)
+    good, none = ({"headers": [(b"host", b"here"), *more]} for more in ([(b"authorization", token.encode())], []))
+    identification = Identification(checks.access, lambda: checks.database, Options())  # type: ignore[arg-type, return-value]
+    for path in ("/v1/streams", "/api/streams/orders/messages", "/v1/nowhere", "/v1/webhooks", "/v1/webhook/shop"):
+        caller = await identification.caller(good, path)
+        assert (caller.name, caller.via, caller.scopes) == ("ci", "token", {"consume:parcels"})
         with pytest.raises(Unauthorized):
-            await checks.access.admit(path, none)
-    for path in ("/health", "/openapi.json", "/docs", "/", "/v1/webhook/shop", "/api/webhook/shop"):
-        await checks.access.admit(path, none)
+            await identification.caller(none, path)
+    for path in ("/health", "/openapi.json", "/docs", "/", "/v1/session"):
+        assert (await identification.caller(none, path)).scopes == set()
 
 
 @pytest.mark.asyncio
 async def test_everything_is_admitted_while_no_token_was_ever_made(checks: Checks) -> None:
-    await checks.access.admit("/v1/streams", [])
+    assert (await checks.access.caller(None)).via == "open"
 
 
 # --- how soon a change has an effect

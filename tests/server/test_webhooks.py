@@ -17,6 +17,7 @@ from headrace import App, store
 from headrace.model.errors import UnknownSource
 from headrace.server.access.scopes import Access
 from headrace.server.asgi import Server
+from headrace.server.callers import UNCHECKED
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -300,7 +301,7 @@ class Hooks:
 
     async def deliver(self, body: bytes, headers: Mapping[str, str] | None = None, name: str = "hook") -> int:
         raw = [(b"host", b"localhost"), *((key.encode(), value.encode()) for key, value in (headers or {}).items())]
-        call = Request({"headers": raw, "query_string": b""}, _nothing, (name,), body)
+        call = Request({"headers": raw, "query_string": b""}, _nothing, (name,), body, UNCHECKED)
         try:
             return (await self.webhooks.deliver(call)).status
         except Problem as problem:

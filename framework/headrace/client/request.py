@@ -70,11 +70,12 @@ class Response(msgspec.Struct, frozen=True):
 def path_of(template: str, names: Mapping[str, object]) -> str:
     """Fill a path template such as `/v1/streams/{stream}`. Names are escaped, including their slashes.
 
-    Raises `InvalidInput` for an empty name, which would make another path.
+    Raises `InvalidInput` for an empty name, and for one that a proxy resolves (`.` and `..`). They would make another path.
     """
     for name, value in names.items():
-        if value == "":
-            raise InvalidInput(f"The {name} is empty. Pass a name that is not empty.")
+        if value in ("", ".", ".."):
+            shown = f"is {value!r}" if value else "is empty"
+            raise InvalidInput(f"The {name} {shown}, which would name another object. Pass a name.")
     return template.format_map({name: quote(str(value), safe="") for name, value in names.items()})
 
 

@@ -140,6 +140,8 @@ class SchemaError(HeadraceError):
 class NotConnected(ConfigurationError):
     """Raised when the app is not connected to its database."""
 
+    public: str | None = "The server is not connected to its database, because it starts or stops. Try again."
+
 
 class StoreUnavailable(HeadraceError):
     """The database can't be reached, or it dropped the connection. Trying again may succeed."""
@@ -260,6 +262,14 @@ class UnknownDatabase(HeadraceError, LookupError):
     """There is no database of that name behind the server."""
 
     exit_code = 66
+
+
+def public_text(error: BaseException) -> str:
+    """Return what callers may read of an error, in answers and in states that are stored. It never has the address, the user
+    or the words of a database. Log the error itself."""
+    if isinstance(error, HeadraceError):
+        return str(error) if error.public is None else error.public
+    return "The server failed unexpectedly. Its log has the error."
 
 
 class ErrorCode(NamedTuple):

@@ -3,7 +3,6 @@ everything else to Litestar."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import MutableMapping
 from contextlib import nullcontext
 from functools import lru_cache, partial
@@ -12,9 +11,11 @@ from typing import Any
 
 from headrace.app.app import App
 from headrace.model.errors import NotConnected, StoreUnavailable
+from headrace.server.access.effects import check_effect, effect_of
 from headrace.server.access.identification import IDENTIFICATION, Identification
 from headrace.server.access.origins import OriginPolicy
-from headrace.server.access.scopes import Access, authorization_of
+from headrace.server.access.scopes import Access
+from headrace.server.callers import CALLER, OPEN, UNCHECKED, Caller
 from headrace.server.console.console import console_page, is_console
 from headrace.server.databases.data_databases import DataDatabases
 from headrace.server.databases.names import DataNames
@@ -40,13 +41,17 @@ from headrace.server.live.pacing import is_poll
 from headrace.server.live.refreshing import LiveState
 from headrace.server.monitoring.endpoints import PATHS, Monitoring
 from headrace.server.options import Options
-from headrace.server.routes.context import ACTOR, CONTEXT, actor_of
+from headrace.server.routes.context import PARTS
+from headrace.server.slashes import read_path
 from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
 from headrace.server.transport.exchange import Exchange
 from headrace.server.transport.limits import Limits, replay
 
 MAX_PATHS = 1000
 """The most paths of the data plane whose endpoints are remembered. Each has at most `MAX_TARGET` bytes."""
+
+PATH = "headrace.path"
+"""Key in the scope of the path as `read_path` returns it."""
 
 CLIENT_DISCONNECTED = 499
 """Status under which a request is counted if its client disconnected before the answer. It is
@@ -94,12 +99,12 @@ class Server:
         self.databases = DataDatabases(
             app, self._data_plane_of, self.options.data_connections, self.options.max_data_connections
         )
-        self._router = self.engine.further = Router(self._home, self.databases, self.access)
+        self._router = self.engine.further = Router(self._home, self.databases)
         self.databases.on_changed = self._router.clear
         self.engine.on_clear_caches(self._router.clear)
         app.attach(self.databases)
         self.live = LiveState(self.engine)
-        self._home.routes.watch(self.live)
+        self._home.parts.live = self.live
         self.monitoring = Monitoring(self.engine, self.access, self.limits, self.databases)
         self.monitoring.health.captures = self._home.captures
 
@@ -107,7 +112,7 @@ class Server:
         """Make the plane of a further database."""
         plane = Plane(app, self.access, self.limits, self._origins, self.options, name=name)
         plane.engine.names = DataNames(lambda: self.app.database, name)
-        plane.routes.watch(self.live)
+        plane.parts.live = self.live
         plane.engine.on_clear_caches(self._router.clear)
         return plane
 
@@ -121,28 +126,34 @@ class Server:
             await _acknowledge(receive, send)
         elif scope["type"] != "http":
             await self._management(scope, receive, send)  # type: ignore[arg-type]
-        elif (violation := self._origins.violation(scope)) is not None and await self._refuses(scope):
-            await error_response(self.limits.refuse(violation)).send(send)
-        elif not scope["path"].rstrip("/").endswith(PATHS) or not await self.monitoring.answer(
-            _path(scope), scope, send
-        ):
-            await self._limited(scope, receive, send)
+        else:
+            try:
+                path = scope[PATH] = read_path(scope)
+                await self._check_origin(scope, path)
+            except Problem as problem:
+                await error_response(problem).send(send)
+                return
+            if not await self.monitoring.answer(path, scope, send):
+                await self._limited(scope, receive, send)
 
-    async def _refuses(self, scope: Scope) -> bool:
-        """Return whether a request is refused that a web page may have caused.
+    async def _check_origin(self, scope: Scope, path: str) -> None:
+        """Raise a `Problem` for a request that a web page may have caused.
 
-        With tokens it isn't, since a page has none. Webhooks check for themselves, since signatures
+        With tokens there is none, since a page has no token. Webhooks check for themselves, since signatures
         prove most of them. `/health` and the console's page say the same to everyone.
         """
-        path = _path(scope)
-        if path == "/health" or self._webhooks.find(scope["method"], path) is not None:
-            return False
+        violation = self._origins.violation(scope)
+        if violation is None or path == "/health" or self._webhooks.find(scope["method"], path) is not None:
+            return
         if is_console(path) or path == "/":  # the page has no data. Links from elsewhere lead to it
-            return scope["method"] not in ("GET", "HEAD")
-        try:
-            return await self.access.is_open()
-        except (StoreUnavailable, NotConnected):
-            return path not in PATHS  # those report this themselves
+            refuses = scope["method"] not in ("GET", "HEAD")
+        else:
+            try:
+                refuses = await self.access.is_open()
+            except (StoreUnavailable, NotConnected):
+                refuses = path not in PATHS  # those report this themselves
+        if refuses:
+            raise self.limits.refuse(violation)
 
     def _overloaded(self) -> bool:
         """Return whether calls wait for a connection of the database."""
@@ -156,7 +167,7 @@ class Server:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = perf_counter()
-        method, path = scope["method"], _path(scope)
+        method, path = scope["method"], scope[PATH]
         plane = self.data_plane.find(method, path)
         found = plane or self._webhooks.find(method, path)
         if found is None and (page := console_page(scope, path)) is not None:
@@ -169,10 +180,10 @@ class Server:
             return
         endpoint, names = found
         try:
-            await self.identification.identify(scope, path)
-            self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+            caller = UNCHECKED if plane is None else await self.identification.caller(scope, path)
+            self.limits.admit(scope, caller.name)
             body = await self.limits.read_body(scope, receive)
-            request = Request(scope, receive, names, body)
+            request = Request(scope, receive, names, body, caller)
             response = await self._answer(endpoint, request, path, webhook=plane is None)
         except Exception as error:
             response = error_response(error)
@@ -184,9 +195,10 @@ class Server:
 
     async def _answer(self, endpoint: Endpoint, request: Request, path: str, *, webhook: bool) -> Response | None:
         """Answer a request of the data plane or a webhook. Raises errors that `error_response` converts."""
+        check_effect(effect_of(endpoint), request.caller)
         await self.limits.take_turn(request.scope)
         if self._router.exist:
-            endpoint = await self._endpoint_elsewhere(request.scope, path, webhook) or endpoint
+            endpoint = await self._endpoint_elsewhere(request, path, webhook) or endpoint
         if not webhook:  # webhooks are sent with any parameters
             self.data_plane.check_query(endpoint, request)
         return await endpoint(request)
@@ -199,7 +211,7 @@ class Server:
 
     def _find_endpoint(self, method: str, path: str) -> ExchangeEndpoint | None:
         """Return what answers requests of the data plane. None for all other requests."""
-        found = self.data_plane.find(method, path)
+        found = None if "//" in path else self.data_plane.find(method, path)
         if found is None:
             return None
         return self._direct.endpoint(*found, partial(self._answer_exchange, *found, path))
@@ -209,8 +221,7 @@ class Server:
         began = perf_counter()
         scope = exchange.scope
         try:
-            if (violation := self._origins.violation(scope)) is not None and await self._refuses(scope):
-                raise self.limits.refuse(violation)
+            await self._check_origin(scope, path)
             self.limits.begin()
         except Exception as error:
             await exchange.respond(error_response(error))
@@ -228,42 +239,39 @@ class Server:
     ) -> Response | None:
         scope = exchange.scope
         try:
-            if not self.access.open:
-                self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+            caller = OPEN if self.access.open else await self.identification.caller(scope, path)
+            self.limits.admit(scope, caller.name)
             self.limits.hold_body(scope, exchange.body)
-            return await self._answer(
-                endpoint, Request(scope, exchange.receive, names, exchange.body), path, webhook=False
-            )
+            request = Request(scope, exchange.receive, names, exchange.body, caller)
+            return await self._answer(endpoint, request, path, webhook=False)
         except Exception as error:
             return error_response(error)
 
     # --- elsewhere
 
-    async def _endpoint_elsewhere(self, scope: Scope, path: str, webhook: bool) -> Endpoint | None:
+    async def _endpoint_elsewhere(self, request: Request, path: str, webhook: bool) -> Endpoint | None:
         """Return the endpoint of a further database. None if the server's own database answers the request."""
         SERVING.set(None)
-        target = target_of(path, scope)
-        plane = await self._router.plane_of(target, authorization_of(scope["headers"]), webhook=webhook)
+        plane = await self._router.plane_of(target_of(path), request.caller, webhook=webhook)
         SERVING.set(plane.name)
         if plane is self._home:
             return None
-        found = (plane.webhooks if webhook else plane.data_plane).find(scope["method"], path)
+        found = (plane.webhooks if webhook else plane.data_plane).find(request.scope["method"], path)
         return None if found is None else found[0]
 
-    async def _plane_of(self, scope: Scope, path: str, body: bytes) -> Plane:
+    async def _plane_of(self, method: str, path: str, body: bytes, caller: Caller) -> Plane:
         """Return the plane that answers a request of the management API."""
         if not self._router.exist:
             return self._home
         SERVING.set(None)
-        target = stream_in(body) if names_stream(scope["method"], path) else target_of(path, scope)
-        plane = await self._router.plane_of(target, authorization_of(scope["headers"]))
+        target = stream_in(body) if names_stream(method, path) else target_of(path)
+        plane = await self._router.plane_of(target, caller)
         SERVING.set(plane.name)
         return plane
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
         status = CLIENT_DISCONNECTED
-        managed = _DATA_PLANE.search(path) is None
 
         async def observe(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -274,11 +282,10 @@ class Server:
             await send(message)
 
         try:
-            await self.identification.identify(scope, path)
-            caller = await self.access.admit(path, scope["headers"])
-            self.limits.admit(scope, caller)
-            body = await self.limits.read_body(scope, receive, managed=managed)
-            plane = await self._plane_of(scope, path, body)
+            caller = await self.identification.caller(scope, path)
+            self.limits.admit(scope, caller.name)
+            body = await self.limits.read_body(scope, receive, managed=True)
+            plane = await self._plane_of(scope["method"], path, body, caller)
         except Exception as error:
             await error_response(error).send(observe)
             return "unread", status
@@ -289,39 +296,21 @@ class Server:
             "path": path,
             "root_path": "",
             "app_root_path": scope.get("root_path", ""),
-            "state": {
-                BODY: body,
-                CONTEXT: plane.routes,
-                IDENTIFICATION: self.identification,
-                ACTOR: actor_of(scope, caller),
-            },
+            "state": {BODY: body, PARTS: plane.parts, IDENTIFICATION: self.identification, CALLER: caller},
         }
-        waits = scope["method"] in ("GET", "POST") and _WAITING.search(path)
-        reads = scope["method"] == "GET" and not waits  # a change goes on without its client
+        reads = scope["method"] == "GET"  # a change goes on without its client
         try:
             if reads and is_poll(scope["headers"], path):
                 await self.live.pace.turn()
-            async with (
-                while_connected(receive) if reads else nullcontext(),
-                nullcontext() if waits else self.limits.managing(scope),
-            ):
+            async with while_connected(receive) if reads else nullcontext(), self.limits.managing(scope):
                 await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
             await error_response(problem).send(observe)
-        if not reads and not _SESSION.search(path):
+        handler = inner.get("route_handler")
+        if handler is not None and handler.opt.get("effect") in ("change", "publish"):
             self.live.changed()
         return inner.get("path_template") or "unknown", status
 
-
-_DATA_PLANE = re.compile("/(messages|ack|nack|extend|receive|next)$")
-"""Paths of the data plane that a name with unusual characters brings here, with bodies of any allowed size."""
-
-_SESSION = re.compile("^/(v1|api)/session/?$")
-"""The path by which a user signs in and out, which changes nothing that screens show."""
-
-_WAITING = re.compile("/(consumers|http_pull_consumers|http-consumers)/.+/(receive|next)$")
-"""Paths of the data plane that a name with unusual characters brings here. They may wait for messages, so they take no
-place of the management API."""
 
 _SCOPE_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "raw_path", "query_string", "headers", "client", "server", "extensions",
@@ -334,14 +323,3 @@ async def _acknowledge(receive: Receive, send: Send) -> None:
     for event in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{event}.complete"})
-
-
-def _path(scope: Scope) -> str:
-    """Return the path below the mount point. Some frameworks leave the whole path in the scope, and some don't."""
-    path: str = scope["path"]
-    root = scope.get("root_path", "").rstrip("/")
-    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-        path = path[len(root) :]
-    if path.endswith("/") and scope.get("raw_path", b"")[-3:].lower() != b"%2f":
-        path = path.rstrip("/")  # some frameworks append a slash
-    return path or "/"

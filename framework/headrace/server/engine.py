@@ -16,6 +16,7 @@ import msgspec
 from headrace import store
 from headrace.admin import Admin
 from headrace.app.app import App
+from headrace.model.watching.audit import Actor
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.access.transform_modules import TransformModules
 from headrace.server.data_plane.message_cache import MessageCaches
@@ -106,10 +107,10 @@ class Engine(MessageEngine):
 
     # --- administration
 
-    @property
-    def admin(self) -> Admin:
-        """The administration on behalf of users of the API."""
-        return Admin(self.app.database, stored_database=self.database_of, given_database=self.database_of)
+    def admin(self, actor: Actor) -> Admin:
+        """Return the administration, whose changes are recorded in the name of an actor."""
+        admin = Admin(self.app.database, stored_database=self.database_of, given_database=self.database_of)
+        return admin.acting_as(actor)
 
     def database_of(self, spec: PostgresSpec) -> SourceDatabase | None:
         """Return the database of a source whose URL may come from a user of the API. Otherwise None."""

@@ -22,10 +22,10 @@ from headrace.model.errors import (
     ConfigurationError,
     HeadraceError,
     InvalidInput,
-    NotConnected,
     StoreError,
     StoreUnavailable,
     code_of,
+    public_text,
 )
 from headrace.model.log import Log
 from headrace.server.http import Response
@@ -150,25 +150,25 @@ def problem_of(error: Exception) -> Problem:
         case msgspec.ValidationError():
             return validation_problem(error)
         case msgspec.DecodeError() | UnicodeDecodeError():
-            return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")
+            return Problem(400, "malformed", f"The body is not JSON in UTF-8: {error}.")  # public: of the body
         case RecursionError():
             return Problem(400, "malformed", "The body is nested too deeply.")
     return _unexpected(error)
 
 
 def _problem_of_ours(error: HeadraceError) -> Problem:
-    if isinstance(error, NotConnected):
-        error = unavailable("The server is not connected to its database, because it starts or stops. Try again.")
     code = code_of(error)
     status = ERROR_CODES[code].status
     if code == "internal":
         return _unexpected(error)
     if isinstance(error, StoreError):
         return Problem(status, code, f"{_located(error.public or '')} Its id is {_logged(error)}.")
-    if error.public not in (None, str(error)):
-        _refusals.refused(error)
+    sentence = public_text(error)
+    if error.public is not None:
+        sentence = _located(sentence)
+        if error.public != str(error):  # public: for the log
+            _refusals.refused(error)
     headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": RETRY_AFTER}}.get(status)
-    sentence = str(error) if error.public is None else _located(error.public)
     return Problem(status, code, sentence, validation_errors=_fields(error, sentence), headers=headers)
 
 
@@ -205,7 +205,7 @@ _FIELD = re.compile(r"field `([^`]*)`")
 
 def validation_problem(error: msgspec.ValidationError) -> Problem:
     """Convert msgspec's error about a JSON body into fields and sentences."""
-    text = str(error)
+    text = str(error)  # public: of the body
     place = _PLACE.search(text)
     field = place[1] if place else ""
     sentence = text[: place.start()] if place else text

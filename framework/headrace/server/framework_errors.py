@@ -48,7 +48,7 @@ def _problem(request: AnyRequest, error: Exception) -> Exception:
             return error
         case InvalidInput() | ConfigurationError():
             sent = _sent(request)
-            if error.field is None and "NUL" in str(error):
+            if error.field is None and "NUL" in str(error):  # public: a comparison
                 error.field = _field_with_nul(sent)
             error.field = field_of(error, sent, [*_fields(request, ""), *parameters_of(request)])
             return error
@@ -65,8 +65,10 @@ def _problem(request: AnyRequest, error: Exception) -> Exception:
             return Problem(
                 404, "not_found", f"The path {_request_path(request)} does not exist. See /docs for the routes."
             )
-        case HTTPException() if isinstance(error.__cause__, SerializationException):
-            return Problem(400, "malformed", f"The body is not JSON in UTF-8: {_cause(error.__cause__)}.")
+        case HTTPException() if isinstance(error.__cause__, SerializationException):  # public: of the body
+            return Problem(
+                400, "malformed", f"The body is not JSON in UTF-8: {_cause(error.__cause__)}."
+            )  # public: of the body
         case HTTPException(status_code=status):
             code = HTTPStatus(status).phrase.lower().replace(" ", "_") if status < 500 else "internal"
             return error if status >= 500 else Problem(status, code, f"{error.detail.rstrip('.')}.")
@@ -78,7 +80,7 @@ def _request_path(request: AnyRequest) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    return str(error.__cause__ or error).rstrip(".")
+    return str(error.__cause__ or error).rstrip(".")  # public: of the body
 
 
 def _invalid(request: AnyRequest, error: ValidationException) -> Problem:

@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl
 import anyio
 import msgspec
 
+from headrace.server.callers import Caller
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -57,28 +59,22 @@ class Request:
     Attributes:
         names: the names in the path, such as stream and consumer.
         body: the whole body.
+        caller: what it may do.
     """
 
-    __slots__ = ("_receive", "_scope", "body", "names")
+    __slots__ = ("_receive", "_scope", "body", "caller", "names")
 
-    def __init__(self, scope: Scope, receive: Receive, names: tuple[str, ...], body: bytes) -> None:
+    def __init__(self, scope: Scope, receive: Receive, names: tuple[str, ...], body: bytes, caller: Caller) -> None:
         self._scope = scope
         self._receive = receive
         self.names = names
         self.body = body
+        self.caller = caller
 
     @property
     def scope(self) -> Scope:
         """The scope of ASGI."""
         return self._scope
-
-    @property
-    def authorization(self) -> str | None:
-        """The `Authorization` header."""
-        for name, value in self._scope["headers"]:
-            if name == b"authorization":
-                return str(value, "latin-1")
-        return None
 
     @property
     def headers(self) -> Iterable[tuple[bytes, bytes]]:

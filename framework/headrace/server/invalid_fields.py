@@ -35,7 +35,7 @@ def field_of(error: InvalidInput | ConfigurationError, sent: Collection[str], kn
     if error.field is not None:
         names = names_of(error.field)
         return _first(names, sent) or _first(names, known) or names[0]
-    words = _WORD.findall(str(error))
+    words = _WORD.findall(str(error))  # public: a search for names of fields
     usual = [name for word in words for name in _SPOKEN.get(word, ())]
     if isinstance(error, InvalidKey):
         usual.append("key")

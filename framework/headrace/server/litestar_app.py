@@ -8,8 +8,8 @@ from functools import cache
 from litestar import Litestar, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
-from litestar.types import ASGIApp
 
+from headrace.server.access.effects import check_marks, guard
 from headrace.server.framework_errors import error_handler
 from headrace.server.openapi.description import config, pages
 from headrace.server.routes import (
@@ -31,7 +31,6 @@ from headrace.server.routes.databases import management as databases
 from headrace.server.routes.inspecting import inspection, jobs
 from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.routes.watching import audit, live, samples
-from headrace.server.slashes import marking
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
@@ -41,19 +40,21 @@ TOPICS = (
 
 
 @cache
-def management() -> ASGIApp:
+def management() -> Litestar:
     """Return the management plane's application. The first call takes some tenths of a second.
 
-    All servers and databases of a process share it. Each request's scope has the `RouteContext` of its database.
+    All servers and databases of a process share it. Each request's scope has the `Parts` of its database and its `Caller`.
     """
     handlers = [handler for topic in TOPICS for handler in topic.ROUTES]
-    app = Litestar(
+    check_marks(handlers)
+    return Litestar(
         [
             # The OpenAPI description has one prefix only, since both are equal.
             *(
                 Router(
                     prefix,
                     route_handlers=handlers,
+                    guards=[guard],
                     before_request=refuse_unknown_parameters,
                     include_in_schema=prefix == "/v1",
                 )
@@ -67,4 +68,3 @@ def management() -> ASGIApp:
         logging_config=None,
         request_max_body_size=None,  # the server limits bodies before they come here
     )
-    return marking(app)

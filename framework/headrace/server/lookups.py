@@ -6,9 +6,10 @@ use get the same answer, and are looked up by the same statements, which read th
 
 from __future__ import annotations
 
-from headrace.model.errors import UnknownStream
+from headrace.model.errors import UnknownStream, public_text
 from headrace.model.keys import looks_like_id
-from headrace.server.access.scopes import Access, Forbidden, Need
+from headrace.model.tokens import Forbidden, Need
+from headrace.server.callers import Caller
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
 
@@ -23,22 +24,20 @@ class Lookups:
 
     Args:
         engine: looks up streams and consumers.
-        access: checks tokens.
     """
 
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._access = access
 
-    async def stream(self, authorization: str | None, ref: str, need: Need) -> CachedStream:
+    async def stream(self, caller: Caller, ref: str, need: Need) -> CachedStream:
         """Return a stream by its id or name.
 
         Raises:
             Forbidden: the token lacks the scope, or a token for some streams names another one,
                 whether it exists or not.
-            UnknownStream, Unauthorized, StoreUnavailable.
+            UnknownStream, StoreUnavailable.
         """
-        streams = await self.streams(authorization, need)
+        streams = caller.streams(need)
         if streams is None:
             return await self._engine.stream(ref)
         found = (await self._engine.streams_named(streams)).get(ref)
@@ -46,45 +45,35 @@ class Lookups:
             return found
         if ref in streams:
             raise UnknownStream(f"The stream {ref!r} does not exist.")
-        error = await self._access.forbidden(authorization, f"'{need}:{ref:.80}', or {need!r} for all streams")
+        error = caller.forbidden(f"'{need}:{ref:.80}', or {need!r} for all streams")
         # A name is decided by the scopes alone. An id may be that of a stream of the token that was deleted.
-        raise UnknownWithinScopes(str(error)) if streams and looks_like_id(ref) else error
+        raise UnknownWithinScopes(public_text(error)) if streams and looks_like_id(ref) else error
 
-    async def consumer(self, authorization: str | None, stream: str, ref: str, need: Need) -> CachedConsumer:
+    async def consumer(self, caller: Caller, stream: str, ref: str, need: Need) -> CachedConsumer:
         """Return a consumer by its id or name, of a stream given by its id or name. Raises as `stream`,
         and `UnknownConsumer`."""
-        if self._access.open:
+        if caller.streams(need) is None:
             return self._engine.cached_consumer(stream, ref) or await self._engine.consumer(stream, ref)
-        found = await self.stream(authorization, stream, need)
+        found = await self.stream(caller, stream, need)
         return self._engine.cached_consumer(found.id, ref) or await self._engine.consumer(found.id, ref)
 
-    async def consumer_anywhere(self, authorization: str | None, ref: str, need: Need) -> CachedConsumer:
+    async def consumer_anywhere(self, caller: Caller, ref: str, need: Need) -> CachedConsumer:
         """Return a consumer by its id, its name, or `stream:name`. For a token for some streams, only
         consumers of these streams count.
 
         Raises:
             Forbidden: the token lacks the scope, or no stream of the token has such a consumer.
             Problem: several of the streams have a consumer of this name.
-            UnknownStream, UnknownConsumer, Unauthorized, StoreUnavailable.
+            UnknownStream, UnknownConsumer, StoreUnavailable.
         """
-        streams = await self.streams(authorization, need)
+        streams = caller.streams(need)
         if streams is None:
             return await self._engine.consumer_anywhere(ref)
         stream, colon, name = ref.partition(":")
         if colon:
-            return await self.consumer(authorization, stream, name, need)
+            return await self.consumer(caller, stream, name, need)
         found = await self._engine.consumer_among(streams, ref)
         if found is None:
-            error = await self._access.forbidden(
-                authorization, f"{need!r} for the stream of the consumer {ref:.80}, or for all streams"
-            )
-            raise UnknownWithinScopes(str(error)) if streams else error
+            error = caller.forbidden(f"{need!r} for the stream of the consumer {ref:.80}, or for all streams")
+            raise UnknownWithinScopes(public_text(error)) if streams else error
         return found
-
-    async def streams(self, authorization: str | None, need: Need) -> frozenset[str] | None:
-        """Return the names of the streams for which the token has the scope. None for all streams.
-
-        Raises:
-            Unauthorized, StoreUnavailable.
-        """
-        return None if self._access.open else await self._access.streams(authorization, need)

@@ -1,16 +1,15 @@
-"""Handling of slashes in names. A key or a consumer's name may contain a slash, written %2F in a
-path, at which routes must not split.
+"""The one reading of a request's path. All checks and routers get the path that `read_path` returns.
 
-While Litestar finds the route, half of a surrogate pair stands for the slash. No UTF-8 text decodes
-to it.
+A key or a consumer's name may contain a slash, written %2F in a path, at which routes must not split. Half of a surrogate
+pair stands for it. No UTF-8 text decodes to it.
 """
 
 from __future__ import annotations
 
 from urllib.parse import unquote
 
-from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Receive, Scope, Send
+from headrace.server.errors import Problem
+from headrace.server.http import Scope
 
 _MARK = "\udc2f"
 
@@ -20,23 +19,34 @@ def unmarked(text: str) -> str:
     return text.replace(_MARK, "/")
 
 
-def marking(app: ASGIApp) -> ASGIApp:
-    """Wrap an ASGI application so that it gets paths in which slashes inside names are marked."""
+def read_path(scope: Scope) -> str:
+    """Return the path of a request below the mount point, without slashes at its end, and with slashes inside names marked.
 
-    async def marked(scope: Scope, receive: Receive, send: Send) -> None:
-        raw = scope.get("raw_path") if scope["type"] == ScopeType.HTTP else None
-        if raw and b"%2f" in raw.lower():
-            scope = marked_scope(scope, raw)
-        await app(scope, receive, send)
+    Raises:
+        Problem: a step of the path is empty (404). Some programs leave such steps out and others don't, so that a check and
+            a router, or a proxy and this server, could read two paths.
+    """
+    path: str = scope["path"]
+    raw: bytes = scope.get("raw_path") or b""
+    root = scope.get("root_path", "").rstrip("/")
+    # Some frameworks leave the whole path in the scope, and some don't.
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+        path = path[len(root) :]
+    if b"%2f" in raw.lower():
+        path = _marked(path, raw)
+    path = path.rstrip("/")
+    if "//" in path:
+        raise Problem(
+            404, "not_found", f"The path {unmarked(path)!r:.200} has an empty step. Leave out one of the slashes."
+        )
+    return path or "/"
 
-    return marked
 
-
-def marked_scope(scope: Scope, raw: bytes) -> Scope:
-    """Return the scope with slashes inside the names of its path marked."""
-    steps = raw.partition(b"?")[0].decode("latin-1").split("/")
-    path = "/".join(unquote(step).replace("/", _MARK) for step in steps)
-    place = scope["path"]
-    if not unmarked(path).endswith(place):  # another application has changed the path, so it stays as it is
-        return scope
-    return {**scope, "path": path[len(path) - len(place) :]}  # type: ignore[return-value]
+def _marked(path: str, raw: bytes) -> str:
+    """Return a decoded path with slashes inside its names marked."""
+    steps = raw.partition(b"?")[0].decode("utf-8", "replace").split("/")
+    marked = "/".join(unquote(step).replace("/", _MARK) for step in steps)
+    for same in (path, path.removesuffix("/"), f"{path}/"):  # some frameworks append a slash, or take one away
+        if unmarked(marked).endswith(same):
+            return marked[len(marked) - len(same) :]
+    return path  # another application has changed the path, so it stays as it is

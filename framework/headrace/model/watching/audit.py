@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 Via = Literal["http", "console", "cli", "app"]
-"""How a change was made: by a request of the HTTP API, in the console, by a command with a database, or by code that
-uses `app.admin`."""
+"""How a change was made: by a request of the HTTP API, by one with a session of the console or a proxy's sign-in, by a
+command with a database, or by code that uses `app.admin`."""
 
 MAX_DETAILS = 8_000
 """The largest size of an entry's details in bytes, as JSON. Larger values are left out."""
@@ -61,7 +61,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     via: Annotated[
         Via,
         Meta(
-            description="`http` for a request, `console` for one of the console, `cli` for a command with a database, `app` for code."
+            description="`http` for a request, `console` for one with a session of the console or a proxy's sign-in, `cli` for a command with a database, `app` for code."
         ),
     ]
     role: Annotated[str, Meta(description="The role of the database session, which no client chooses.")]

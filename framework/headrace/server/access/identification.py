@@ -7,7 +7,6 @@ console itself: a change needs a header that other sites can't send, and the bro
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Sequence
 from time import monotonic
 
@@ -15,11 +14,11 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import Unauthorized
-from headrace.server.access.ambient import Ambient
 from headrace.server.access.attempts import Attempts
-from headrace.server.access.scopes import SIGN_IN, Access
+from headrace.server.access.scopes import Access, authorization_of
 from headrace.server.access.sessions import Sessions, cookie, secret_of
 from headrace.server.access.token_cache import REFRESH_AFTER
+from headrace.server.callers import UNCHECKED, Caller
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 from headrace.server.options import Options
@@ -33,11 +32,7 @@ it."""
 
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _API = ("/v1/", "/api/")
-_DELIVERY = re.compile(
-    r"/(?:v1|api)/(?:streams/[^/]+/consumers|http_pull_consumers|http-consumers)/.+/(receive|next|ack|nack|extend|messages)"
-)
-"""Paths of the data plane, without those that publish. They are for clients with a token."""
-
+_SIGN_IN = ("/v1/session", "/api/session")
 _LONGEST_USER = 200
 _Headers = Sequence[tuple[bytes, bytes]]
 
@@ -62,29 +57,37 @@ class Identification:
         self.sessions = Sessions(database, options.session_lifetime)
         self.attempts = Attempts()
 
-    async def identify(self, scope: Scope, path: str) -> None:
-        """Give a request of a session or a proxy's user its `Authorization` header. Others stay as they are.
+    async def caller(self, scope: Scope, path: str) -> Caller:
+        """Return the caller of a request, before its body is read or a name in it is looked up.
+
+        So a caller without a token costs little, and learns neither which streams exist nor what a body should contain.
+
+        Args:
+            path: the path as `read_path` returns it.
+
+        Returns:
+            The caller. `UNCHECKED` outside of the API and for signing in, where nothing else is allowed then.
 
         Raises:
             Problem: a page of another origin may have caused the request (403), the proxy's header is ambiguous (400), or
                 too many attempts from this address have failed (429).
-            Unauthorized: the session or the proxy's token is not valid.
+            Unauthorized: the token, the session or the proxy's token is missing or not valid.
             StoreUnavailable: that is unknown.
         """
+        if not path.startswith(_API) or path in _SIGN_IN:
+            return UNCHECKED
         headers: _Headers = scope["headers"]
-        if not path.startswith(_API) or path in SIGN_IN or any(name == b"authorization" for name, _ in headers):
-            return
-        user, secret = self._proxy_user(scope), secret_of(headers)
-        if (user is None and secret is None) or is_delivery(scope["method"], path) or await self._access.is_open():
-            return
-        require_own_page(scope)
-        if user is not None:
-            ambient = Ambient(via="proxy", token_id=await self._id_of_proxy_token(), user=user)
-        else:
-            ambient = await self._of_session(scope, secret or "", mount_of(scope))
-        scope["headers"] = [*headers, (b"authorization", self._access.ambient.write(ambient))]
+        authorization = authorization_of(headers)
+        if authorization is None and not self._access.open:
+            user, secret = self._proxy_user(scope), secret_of(headers)
+            if (user is not None or secret is not None) and not await self._access.is_open():
+                require_own_page(scope)
+                if user is not None:
+                    return await self._access.ambient_caller("proxy", await self._id_of_proxy_token(), user=user)
+                return await self._of_session(scope, secret or "", mount_of(scope))
+        return await self._access.caller(authorization)
 
-    async def _of_session(self, scope: Scope, secret: str, mount: str) -> Ambient:
+    async def _of_session(self, scope: Scope, secret: str, mount: str) -> Caller:
         new = not self.sessions.has_read(secret, mount)  # the page of a session that has ended asks with it again
         if new:
             self.attempts.check(scope)
@@ -93,7 +96,7 @@ class Identification:
             if new:
                 self.attempts.failed(scope)
             raise Unauthorized("The session has ended, because it or its token expired or was revoked. Sign in again.")
-        return Ambient(via="session", token_id=session.token_id, expires_at=session.expires_at)
+        return await self._access.ambient_caller("session", session.token_id, expires_at=session.expires_at)
 
     def _proxy_user(self, scope: Scope) -> str | None:
         """Return the user that a proxy has authenticated. The header counts from the proxies only."""
@@ -154,12 +157,6 @@ def require_own_page(scope: Scope) -> None:
         raise _cross_origin("the header X-Headrace-Console is missing")
     if not sites and not origins:
         raise _cross_origin("it has neither Sec-Fetch-Site nor Origin")
-
-
-def is_delivery(method: str, path: str) -> bool:
-    """Return whether a request would receive or settle messages."""
-    found = _DELIVERY.fullmatch(path)
-    return found is not None and (method != "GET" or found[1] in ("receive", "next"))
 
 
 def mount_of(scope: Scope) -> str:

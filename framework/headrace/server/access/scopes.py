@@ -34,23 +34,16 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-
-import msgspec
 
 from headrace import store
-from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest, streams_of
-from headrace.server.access.ambient import Ambient, AmbientCredentials, Identity
-from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, CachedToken, TokenCache
+from headrace.model.tokens import Forbidden, Need, Unauthorized, digest
+from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, TokenCache
+from headrace.server.callers import OPEN, Caller, Via
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 
 _BEARER = re.compile(r"bearer +(hr_([0-9a-z]{12})_[0-9a-z]{32,64})", re.ASCII | re.IGNORECASE)
 _NO_DIGEST = bytes(32)  # the digest of no known text
-_PREFIXES = ("/v1/", "/api/")
-_WEBHOOKS = ("/v1/webhook/", "/api/webhook/")
-SIGN_IN = ("/v1/session", "/api/session")
-"""The paths at which a caller signs in and out. They check their callers themselves."""
 
 
 class Access:
@@ -78,7 +71,6 @@ class Access:
         self._always_closed = always_closed
         self._cache = TokenCache(database, clock, max_tokens=max_tokens, timeout=timeout)
         self._date = date
-        self.ambient = AmbientCredentials()
 
     @property
     def open(self) -> bool:
@@ -94,84 +86,28 @@ class Access:
         that is unknown."""
         return not self._always_closed and await self._cache.empty()
 
-    async def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """Authenticate a request before its body is read or a name in it is looked up. Any valid
-        token is enough here.
-
-        So a caller without a token costs little, and learns neither which streams exist nor what a
-        body should contain.
-
-        Args:
-            path: the path below the mount point of the server.
-            headers: the headers in the form of ASGI.
-
-        Returns:
-            The name of the token. None if the call needs none.
-
-        Raises:
-            Unauthorized, StoreUnavailable: as `check`.
-        """
-        if self.open or not path.startswith(_PREFIXES) or path.startswith(_WEBHOOKS) or path in SIGN_IN:
-            return None
-        token = await self.authenticate(authorization_of(headers))
-        return None if token is None else token.name
-
     async def check(self, authorization: str | None, need: Need, stream: str | None) -> None:
-        """Check that a call's token has the required scope.
+        """Check that a call's token has a scope, see `Caller.check`. Raises as `caller`, and `Forbidden`."""
+        (await self.caller(authorization)).check(need, stream)
 
-        Args:
-            authorization: the `Authorization` header.
-            need: the scope that the call needs. See the table above.
-            stream: the name, not the id, of the stream. None for a call that isn't about one
-                stream. It needs a scope for all streams.
+    async def caller(self, authorization: str | None) -> Caller:
+        """Return the caller that an `Authorization` header names.
 
         Raises:
             Unauthorized: the token is missing or invalid.
-            Forbidden: the token lacks the scope.
-            StoreUnavailable: the token isn't cached, or was read more than a minute ago, and the
-                database doesn't answer.
-        """
-        token = await self.authenticate(authorization)
-        if token is not None and not allows(token.scopes, need, stream):
-            scopes = f"{need!r}" if stream is None else f"'{need}:{stream}', or {need!r} for all streams"
-            raise await self.forbidden(authorization, scopes)
-
-    async def streams(self, authorization: str | None, need: Need) -> frozenset[str] | None:
-        """Return the names of the streams for which a call's token has the scope. None for all
-        streams, also while the server is open.
-
-        Raises:
-            Unauthorized, StoreUnavailable: as `check`.
-        """
-        token = await self.authenticate(authorization)
-        return None if token is None else streams_of(token.scopes, need)
-
-    async def forbidden(self, authorization: str | None, scopes: str) -> Forbidden:
-        """Return the error for a call whose token lacks the scopes, given as text."""
-        token = await self.authenticate(authorization)
-        name = "" if token is None else f" {token.name!r}"
-        return Forbidden(f"The token{name} lacks a scope for this call. It needs {scopes}.")
-
-    async def authenticate(self, authorization: str | None) -> CachedToken | None:
-        """Return the token of a call without checking its scopes. None while the server is open.
-        For calls that name their stream by an id, which must be looked up first.
-
-        Raises:
-            Unauthorized, StoreUnavailable: as `check`.
+            StoreUnavailable: the token isn't cached, or was read more than a minute ago, and the database doesn't answer.
         """
         if self.open:
-            return None
+            return OPEN
         match = _BEARER.fullmatch(authorization or "")
         if match is None:
-            if (ambient := self.ambient.read(authorization)) is not None:
-                return await self._of_ambient(ambient)
             if await self.is_open():
-                return None
+                return OPEN
             raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
         text, token_id = match.groups()
         token = await self._cache.find(token_id)
         if token is None and await self.is_open():
-            return None
+            return OPEN
         # Compare even if the token is unknown, so that the comparison takes equally long. The
         # look-up may not, but an id is no secret.
         same = hmac.compare_digest(digest(text), _NO_DIGEST if token is None else token.digest)
@@ -179,33 +115,33 @@ class Access:
             raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
         if token.expires_at <= self._date():
             raise Unauthorized(f"The token {token.name!r} has expired. Create another with `headrace token add`.")
-        return token
+        return Caller(name=token.name, via="token", scopes=token.scopes, expires_at=token.expires_at)
 
-    async def _of_ambient(self, ambient: Ambient) -> CachedToken | None:
-        """Return the token behind a session or a proxy, under the name of the user."""
-        token = await self._cache.find(ambient.token_id)
+    async def ambient_caller(
+        self, via: Via, token_id: str, *, user: str | None = None, expires_at: float = math.inf
+    ) -> Caller:
+        """Return the caller behind a session or a proxy.
+
+        Args:
+            via: which of them.
+            token_id: the token with whose scopes it acts.
+            user: its name, if that isn't the token's.
+            expires_at: when the session ends, in seconds since 1970, or infinite.
+
+        Raises:
+            Unauthorized, StoreUnavailable: as `caller`.
+        """
+        token = await self._cache.find(token_id)
         if token is None and await self.is_open():
-            return None
-        if token is None or token.revoked or min(token.expires_at, ambient.expires_at) <= self._date():
+            return OPEN
+        if token is None or token.revoked or min(token.expires_at, expires_at) <= self._date():
             raise Unauthorized(
                 "The session has ended, because it or its token expired or was revoked. Sign in again."
-                if ambient.via == "session"
+                if via == "session"
                 else "The token of `--proxy-token` is unknown, expired or revoked. Create one with `headrace token add`."
             )
-        return token if ambient.user is None else msgspec.structs.replace(token, name=ambient.user)
-
-    async def identity(self, authorization: str | None) -> Identity:
-        """Return what a caller is to this server. Raises as `authenticate`."""
-        token = await self.authenticate(authorization)
-        if token is None:
-            return Identity(name=None, via="open", scopes=("admin",))
-        ambient = self.ambient.read(authorization)
-        expires_at = token.expires_at if ambient is None else min(token.expires_at, ambient.expires_at)
-        return Identity(
-            name=token.name,
-            via="token" if ambient is None else ambient.via,
-            scopes=tuple(sorted(token.scopes)),
-            expires_at=None if math.isinf(expires_at) else datetime.fromtimestamp(expires_at, UTC),
+        return Caller(
+            name=user or token.name, via=via, scopes=token.scopes, expires_at=min(token.expires_at, expires_at)
         )
 
     async def is_gone(self, token_id: str) -> bool:

@@ -162,7 +162,8 @@ class TokenCache:
         except (StoreUnavailable, TimeoutError) as error:
             self._failed_at = self._clock()
             read.failure = (
-                str(error) or f"The database did not return the access tokens within {self._timeout:g} s. Try again."
+                str(error)
+                or f"The database did not return the access tokens within {self._timeout:g} s. Try again."  # public: raised as StoreUnavailable
             )
         read.done = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from headrace import store
-from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer
+from headrace.model.errors import FilterTooSlow, HeadraceError, StoreUnavailable, UnknownConsumer, public_text
 from headrace.model.log import Log
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.background.tasks import BackgroundPart
@@ -100,7 +100,7 @@ class JobRunner(BackgroundPart):
                 exc_info=None if known else failure,
             )  # fmt: skip
             if known:
-                await store.fail_job(self._database, job, str(failure))
+                await store.fail_job(self._database, job, public_text(failure))
 
     async def _work_on(self, job: ClaimedJob) -> None:
         until = self._clock() + TURN
@@ -128,7 +128,7 @@ class JobRunner(BackgroundPart):
             if self._examined > 1:
                 self._examined = max(self._examined // 10, 1)
                 return "running"
-            await store.fail_job(self._database, job, str(error))
+            await store.fail_job(self._database, job, public_text(error))
             return "failed"
 
     # --- events from the app

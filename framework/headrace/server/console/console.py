@@ -114,7 +114,7 @@ def _redirect(location: str) -> Page:
 def _shell(path: str, raw: str) -> Page:
     """Return the page. Its base leads back to the console's root, from however deep a path. It is relative, so that the
     page needs to know neither the mount point nor the prefix of a proxy."""
-    depth = path.count("/") - 1 - raw.lower().count("%2f") + (raw.endswith("/") and not path.endswith("/"))
+    depth = path.count("/") - 1 + (raw.endswith("/") and not path.endswith("/"))
     found = static_files()
     folder = f"static/{found.version}/"
     body = _SHELL.format(

@@ -13,7 +13,7 @@ import anyio.abc
 from headrace import store
 from headrace.admin.databases import inspect
 from headrace.app.app import App
-from headrace.model.errors import ConfigurationError, HeadraceError, StoreUnavailable
+from headrace.model.errors import ConfigurationError, HeadraceError, StoreUnavailable, public_text
 from headrace.model.log import Log
 from headrace.model.records import DatabaseInfo
 from headrace.runtime.pipeline.shared import Shared
@@ -145,7 +145,7 @@ class DataDatabase:
             self.stop()
 
     def _failed(self, error: HeadraceError) -> None:
-        reason = error.public or str(error)
+        reason = public_text(error)
         self.hint = TRY_AGAIN if isinstance(error, StoreUnavailable) else ASK
         if reason != self.reason:  # once, and not at each try
             log.warning("database away", database=self.name, error=error, hint="it is opened once it answers")

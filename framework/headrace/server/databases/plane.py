@@ -15,7 +15,7 @@ from headrace.server.engine import Engine
 from headrace.server.options import Options
 from headrace.server.push import PushConsumers
 from headrace.server.push.addresses import AllowedAddresses
-from headrace.server.routes.context import RouteContext
+from headrace.server.routes.context import Parts
 from headrace.server.transport.limits import Limits
 from headrace.sources.postgres.capture.capturing import Capturing
 
@@ -29,7 +29,7 @@ class Plane:
         name: the name of the database. None for the server's own.
 
     Attributes:
-        routes: what the routes of the management API need.
+        parts: what the routes of the management API need.
         captures: whether it captures the tables of sources.
     """
 
@@ -40,10 +40,10 @@ class Plane:
         self.name = name
         allowed = AllowedAddresses(options.push_allow)
         self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"), options=options)
-        self.data_plane = DataPlane(self.engine, access, limits)
+        self.data_plane = DataPlane(self.engine, limits)
         self.recent_events = RecentEvents()
         self.webhooks = Webhooks(self.engine, access, origins, self.recent_events)
-        self.routes = RouteContext(self.engine, access, self.data_plane, self.webhooks, options)
+        self.parts = Parts(self.engine, access, self.data_plane, self.webhooks, options)
         app.attach(self.engine)
         self.jobs = JobRunner()
         app.attach(self.jobs)

@@ -14,8 +14,8 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownDatabase, UnknownSchedule
-from headrace.model.tokens import NEEDS, streams_of
-from headrace.server.access.scopes import Access
+from headrace.model.tokens import NEEDS
+from headrace.server.callers import Caller
 from headrace.server.data_plane.lookup_cache import LookupCache
 from headrace.server.data_plane.registry import Named, only_one
 from headrace.server.databases.data_databases import OPENING, TRY_AGAIN, DataDatabase, DataDatabases
@@ -47,16 +47,12 @@ class Router:
     Args:
         home: the plane of the server's own database.
         databases: the further databases.
-        access: knows which streams a token may know of.
         clock: monotonic time in seconds.
     """
 
-    def __init__(
-        self, home: Plane, databases: DataDatabases, access: Access, clock: Callable[[], float] = time.monotonic
-    ) -> None:  # fmt: skip
+    def __init__(self, home: Plane, databases: DataDatabases, clock: Callable[[], float] = time.monotonic) -> None:
         self._home = home
         self._databases = databases
-        self._access = access
         self._clock = clock
         self._places: LookupCache[Target, store.Place | None] = LookupCache(clock)
         self._known: dict[Target, tuple[float, store.Place | None]] = {}
@@ -72,12 +68,12 @@ class Router:
         self._places.clear()
         self._named.clear()
 
-    async def plane_of(self, target: Target | None, authorization: str | None, *, webhook: bool = False) -> Plane:
+    async def plane_of(self, target: Target | None, caller: Caller, *, webhook: bool = False) -> Plane:
         """Return the plane that answers a request.
 
         Args:
             target: what the request names.
-            authorization: its `Authorization` header.
+            caller: its caller.
             webhook: whether it delivers a webhook, which has no token.
 
         Raises:
@@ -90,7 +86,7 @@ class Router:
         if target.kind in ("consumer", "schedule"):
             stream, colon, _ = target.ref.partition(":")
             if not colon:
-                return await self._plane_of_named(target, authorization)
+                return await self._plane_of_named(target, caller)
             target = Target("stream", stream)
         place = await self._place(target)
         if place is None:
@@ -102,7 +98,7 @@ class Router:
         plane = await database.settled()
         if plane is not None:
             return plane
-        streams = await self._streams(authorization)
+        streams = _streams(caller)
         if webhook or streams is None or (target.kind == "stream" and place.name in streams):
             raise _away([database])
         return self._home
@@ -128,21 +124,10 @@ class Router:
                 raise
             return known[1]
 
-    async def _streams(self, authorization: str | None) -> frozenset[str] | None:
-        """Return the streams that a token may know of. None for all."""
-        token = await self._access.authenticate(authorization)
-        found: set[str] = set()
-        for need in NEEDS:
-            streams = None if token is None else streams_of(token.scopes, need)
-            if streams is None:
-                return None
-            found |= streams
-        return frozenset(found)
-
     # --- consumers by their id or name alone, and schedules by their name alone
 
-    async def _plane_of_named(self, target: Target, authorization: str | None) -> Plane:
-        streams = await self._streams(authorization)
+    async def _plane_of_named(self, target: Target, caller: Caller) -> Plane:
+        streams = _streams(caller)
         name = await self._named.get((streams, target), lambda: self._find_named(streams, target))
         if name is None:
             return self._home
@@ -229,6 +214,17 @@ class Router:
     def look(self) -> None:
         """Read the list of databases soon."""
         self._databases.look()
+
+
+def _streams(caller: Caller) -> frozenset[str] | None:
+    """Return the streams that a caller may know of. None for all."""
+    found: set[str] = set()
+    for need in NEEDS:
+        streams = caller.streams(need)
+        if streams is None:
+            return None
+        found |= streams
+    return frozenset(found)
 
 
 async def _find_in(engine: Engine, streams: frozenset[str] | None, target: Target) -> Sequence[Named]:

@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from headrace.server.http import Scope
-from headrace.server.slashes import marked_scope, unmarked
+from headrace.server.slashes import unmarked
 
 Kind = Literal["stream", "source", "consumer", "schedule"]
 
@@ -38,16 +37,12 @@ class _OfStream(msgspec.Struct):
     stream: str | msgspec.UnsetType = msgspec.UNSET
 
 
-def target_of(path: str, scope: Scope) -> Target | None:
+def target_of(path: str) -> Target | None:
     """Return what a request names. None for calls about none or all.
 
     Args:
-        path: the path below the mount point, without percent-encoding.
-        scope: the request, whose raw path distinguishes a slash in a name from one between names.
+        path: the path as `read_path` returns it.
     """
-    raw = scope.get("raw_path")
-    if raw and b"%2f" in raw.lower():
-        path = marked_scope({**scope, "path": path}, raw)["path"]  # type: ignore[arg-type]
     steps = path.split("/")
     if len(steps) < 4 or steps[1] not in ("v1", "api") or not steps[3]:
         return None

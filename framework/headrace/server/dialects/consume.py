@@ -15,6 +15,7 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import FilterTooSlow, StoreBusy
+from headrace.server.access.effects import effect
 from headrace.server.data_plane.bodies import read_receive
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
@@ -66,6 +67,7 @@ class Consume:
             return {"ack": self.ack, "nack": self.nack}.get(verb)
         return None
 
+    @effect("deliver")
     async def next(self, request: Request) -> Response | None:
         """Return messages as records. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await self._operations.consumer_anywhere(request)
@@ -82,10 +84,12 @@ class Consume:
             return None
         return Response(200, records(consumer, share, counts.pending, counts.ack_pending))
 
+    @effect("deliver")
     async def ack(self, request: Request) -> Response:
         """Settle messages as done."""
         return await self._operations.ack(request, self._operations.consumer_anywhere)
 
+    @effect("deliver")
     async def nack(self, request: Request) -> Response:
         """Settle messages as failed. They are delivered again."""
         return await self._operations.nack(request, self._operations.consumer_anywhere)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from headrace.server.access.scopes import Access
 from headrace.server.data_plane.bodies import RECEIVE_PARAMETERS
 from headrace.server.dialects import consume, pull
 from headrace.server.dialects.consume import Consume
@@ -19,6 +18,7 @@ from headrace.server.dialects.streams import Streams
 from headrace.server.engine import Engine
 from headrace.server.http import Endpoint, Request, parameters
 from headrace.server.query_parameters import check_parameters
+from headrace.server.slashes import unmarked
 from headrace.server.transport.limits import Limits
 
 _RECEIVE = ("receive", "next")
@@ -30,12 +30,11 @@ class DataPlane:
 
     Args:
         engine: publishes, leases and settles.
-        access: checks callers.
         limits: counts waiting requests separately.
     """
 
-    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
-        operations = Operations(engine, access, limits)
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        operations = Operations(engine, limits)
         self.streams = Streams(operations)
         self.pull = Pull(operations)
         self.consume = Consume(operations)
@@ -59,6 +58,8 @@ class DataPlane:
         parts = path.split("/")
         if len(parts) < 5 or parts[1] not in ("v1", "api"):
             return None
+        if not path.isascii():
+            parts = [unmarked(part) for part in parts]
         if parts[2] == "streams":
             return self.streams.find(method, parts[3:])
         if len(parts) == 5 and parts[2] in self._by_name:

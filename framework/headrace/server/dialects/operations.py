@@ -13,7 +13,7 @@ from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.model.text.error_text import given_error
 from headrace.server.access.origins import consuming_get
-from headrace.server.access.scopes import Access, Need
+from headrace.server.access.scopes import Need
 from headrace.server.data_plane.bodies import (
     Nack,
     Settle,
@@ -45,37 +45,35 @@ class Operations:
 
     Args:
         engine: publishes, leases and settles.
-        access: checks callers.
         limits: counts waiting requests separately.
     """
 
-    def __init__(self, engine: Engine, access: Access, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits) -> None:
         self.engine = engine
-        self._access = access
-        self._lookups = Lookups(engine, access)
+        self._lookups = Lookups(engine)
         self._limits = limits
 
     async def stream(self, request: Request, need: Need) -> CachedStream:
         """Return the stream that a request names. Raises unless the caller has the scope."""
-        return await self._lookups.stream(request.authorization, request.names[0], need)
+        return await self._lookups.stream(request.caller, request.names[0], need)
 
     async def consumer(self, request: Request) -> CachedConsumer:
         """Return the consumer that a request names, of the stream that it names. Raises unless the
         caller may receive from it."""
         stream, name = request.names
-        return await self._lookups.consumer(request.authorization, stream, name, "consume")
+        return await self._lookups.consumer(request.caller, stream, name, "consume")
 
     async def consumer_anywhere(self, request: Request) -> CachedConsumer:
         """Return the consumer that a request names without its stream. Raises unless the caller may
         receive from it."""
-        return await self._lookups.consumer_anywhere(request.authorization, request.names[0], "consume")
+        return await self._lookups.consumer_anywhere(request.caller, request.names[0], "consume")
 
     async def receive(
         self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float
     ) -> Share | None:
         """Lease messages for a client. None if it disconnects before the answer. The messages
         are then released."""
-        if (violation := consuming_get(request.scope)) is not None and await self._access.is_open():
+        if (violation := consuming_get(request.scope)) is not None and request.caller.via == "open":
             raise self._limits.refuse(violation)
         try:
             with self._limits.wait(request.scope):
@@ -142,7 +140,7 @@ class Operations:
             raise error from None
         if not ack_ids:
             raise error
-        streams = await self._lookups.streams(request.authorization, "consume")
+        streams = request.caller.streams("consume")
         if not await self.engine.are_of_deleted_consumer(ack_ids, streams):
             raise error
         stale = list(dict.fromkeys(ack_ids))

@@ -6,6 +6,7 @@ clients of this dialect call the same under `…/consumers/{id}/`.
 
 from __future__ import annotations
 
+from headrace.server.access.effects import effect
 from headrace.server.data_plane.bodies import read_receive
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
@@ -32,16 +33,19 @@ class Pull:
             return {"ack": self.ack, "nack": self.nack}.get(verb)
         return None
 
+    @effect("deliver")
     async def receive(self, request: Request) -> Response | None:
         """Return messages as changes or rows. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await self._operations.consumer_anywhere(request)
         share = await self._operations.receive(request, consumer, *read_receive(request.body, request.query_string))
         return None if share is None else Response(200, changes(consumer, share))
 
+    @effect("deliver")
     async def ack(self, request: Request) -> Response:
         """Settle messages as done."""
         return await self._operations.ack(request, self._operations.consumer_anywhere)
 
+    @effect("deliver")
     async def nack(self, request: Request) -> Response:
         """Settle messages as failed. They are delivered again."""
         return await self._operations.nack(request, self._operations.consumer_anywhere)

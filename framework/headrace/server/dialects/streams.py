@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.model.errors import InvalidInput
+from headrace.server.access.effects import effect
 from headrace.server.data_plane.bodies import (
     encode_deliveries,
     invalid_field,
@@ -44,6 +45,7 @@ class Streams:
             return None if endpoint is None else (endpoint, (parts[0], parts[2]))
         return None
 
+    @effect("publish")
     async def publish(self, request: Request) -> Response:
         """`POST …/streams/{s}/messages`."""
         stream = await self._operations.stream(request, "publish")
@@ -55,6 +57,7 @@ class Streams:
             raise
         return Response(200, b'{"data":{"published":%d}}' % count)
 
+    @effect("deliver")
     async def receive(self, request: Request) -> Response | None:
         """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
         consumer = await self._operations.consumer(request)
@@ -62,14 +65,17 @@ class Streams:
         share = await self._operations.receive(request, consumer, batch_size, wait_for)
         return None if share is None else Response(200, encode_deliveries(share))
 
+    @effect("deliver")
     async def ack(self, request: Request) -> Response:
         """`POST …/consumers/{c}/ack`."""
         return await self._operations.ack(request, self._operations.consumer)
 
+    @effect("deliver")
     async def nack(self, request: Request) -> Response:
         """`POST …/consumers/{c}/nack`."""
         return await self._operations.nack(request, self._operations.consumer)
 
+    @effect("deliver")
     async def extend(self, request: Request) -> Response:
         """`POST …/consumers/{c}/extend`."""
         return await self._operations.extend(request, self._operations.consumer)

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from headrace.model import payloads
-from headrace.model.errors import ERROR_CODES, HeadraceError, UnknownSource, UnknownStream, code_of
+from headrace.model.errors import ERROR_CODES, HeadraceError, UnknownSource, UnknownStream, code_of, public_text
 from headrace.model.text.error_text import storable
+from headrace.server.access.effects import effect
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.background.recent_events import RecentEvents
@@ -22,6 +23,7 @@ from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSourc
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
+from headrace.server.slashes import unmarked
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
 from headrace.store import DeliveryToRecord
@@ -62,8 +64,9 @@ class Webhooks:
         parts = path.split("/")
         if len(parts) != 4 or parts[1] not in ("v1", "api") or parts[2] != "webhook" or not parts[3]:
             return None
-        return (self.deliver if method == "POST" else not_by_post), (parts[3],)
+        return (self.deliver if method == "POST" else not_by_post), (unmarked(parts[3]),)
 
+    @effect("unchecked")
     async def deliver(self, request: Request) -> Response:
         """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
         try:
@@ -94,7 +97,7 @@ class Webhooks:
         try:
             message = webhook_message(spec, source.template, delivery, self._date())
         except InvalidSignature as error:
-            raise Problem(401, "invalid_signature", str(error)) from error
+            raise Problem(401, "invalid_signature", public_text(error)) from error
         try:
             stream = await self._engine.stream(spec.stream)
             record.message = message
@@ -140,12 +143,12 @@ class _Record:
 
     def refused(self, error: Exception) -> None:
         """Record why it was refused, in the words of the answer."""
-        status, reason = 500, "The server failed unexpectedly."
+        status = 500
         if isinstance(error, Problem):
-            status, reason = error.status, str(error)
+            status = error.status
         elif isinstance(error, HeadraceError):
-            status, reason = ERROR_CODES[code_of(error)].status, error.public or str(error)
-        self._add(status, storable(reason, MAX_REASON), None, None)
+            status = ERROR_CODES[code_of(error)].status
+        self._add(status, storable(public_text(error), MAX_REASON), None, None)
 
     def _add(self, status: int, reason: str | None, key: str | None, message_id: str | None) -> None:
         self._events.delivered(
@@ -156,6 +159,7 @@ class _Record:
         )  # fmt: skip
 
 
+@effect("unchecked")
 async def not_by_post(request: Request) -> Response:
     """Answer other methods with 405. Some senders try a URL by GET before they use it."""
     raise Problem(

@@ -12,15 +12,19 @@ import anyio
 from headrace import store
 from headrace.flow.observed import Samples
 from headrace.model.capture import BackfillInfo
-from headrace.model.errors import HeadraceError, StoreUnavailable
+from headrace.model.errors import HeadraceError, public_text
+from headrace.model.log import Log
 from headrace.model.records import WorkerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.engine import Engine
+from headrace.server.errors import unavailable
 from headrace.server.live.pacing import KeptReads, Pace
 from headrace.server.live.reading import Reading
 from headrace.server.live.snapshot import Part, Snapshot
 from headrace.server.merging import read_all
 from headrace.server.together import together
+
+log = Log("headrace")
 
 INTERVAL = 1.0
 """The shortest time between two snapshots, in seconds."""
@@ -125,7 +129,7 @@ class LiveState:
                 if self._clock() >= self._due or self._snapshot is None:
                     await self._take()
         if self._snapshot is None:
-            raise StoreUnavailable(self.error or "The database does not answer.")
+            raise unavailable(self.error or "The database does not answer.")
         return self._snapshot
 
     async def _take(self) -> None:
@@ -137,7 +141,9 @@ class LiveState:
             self.error = None
             self._kept_until = began + KEPT
         except (HeadraceError, TimeoutError) as error:
-            self.error = str(error) or f"The database did not answer within {TIMEOUT:g} s."
+            late = isinstance(error, TimeoutError)
+            self.error = f"The database did not answer within {TIMEOUT:g} s." if late else public_text(error)
+            log.debug("live state not read", error=error)
             self._kept_until = float("-inf")
             if self._snapshot is not None:  # another state than before, so that clients learn of the outage
                 self._number += 1

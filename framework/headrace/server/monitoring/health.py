@@ -162,7 +162,7 @@ class Health:
                 database=False, schema=False, reason=f"The database did not answer within {self._timeout:g} s."
             )
         except HeadraceError as error:
-            return DatabaseState(database=False, schema=False, reason=str(error))
+            return DatabaseState(database=False, schema=False, reason=str(error))  # public: for `admin` of all only
         return DatabaseState(database=True, schema=True, sources=tuple(sources_with_problems(sources)))
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.model.errors import LeaseLost
+from headrace.model.errors import LeaseLost, public_text
 from headrace.model.outcomes import Release, Retry
 from headrace.model.push import Push
 from headrace.runtime.messages.batch import Batch
@@ -104,7 +104,9 @@ class PushHandler:
         try:
             status, failure = await self._post(request, now, messages)
         except Unsent as unsent:
-            self._answered(at=now, status=None, ms=(clock() - began) * 1000, error=str(unsent), messages=len(messages))
+            self._answered(
+                at=now, status=None, ms=(clock() - began) * 1000, error=str(unsent), messages=len(messages)
+            )  # public: of the endpoint
             raise
         if failure is not None:  # without the body of the answer, which may repeat a message
             error = failure.reason if status is None else f"The endpoint responded with {status}."
@@ -134,15 +136,17 @@ class PushHandler:
         except TimeoutError:
             return None, DeliveryFailure(f"The endpoint did not respond within {self._seconds:g} s")
         except RequestFailed as error:
-            return None, DeliveryFailure(f"The request failed: {responses.one_line(str(error))}")
+            return None, DeliveryFailure(
+                f"The request failed: {responses.one_line(str(error))}"
+            )  # public: of the endpoint
         self._client.give_back(connection)
         return response.status, None if responses.is_ack(response.status) else _failure(response, now)
 
     def _unconnected(self, error: OSError | ValueError) -> DeliveryFailure:
         """Return why the target can't be connected to, if trying again doesn't change it. Raises `Unsent` otherwise."""
         if isinstance(error, AddressNotAllowed):
-            return DeliveryFailure(str(error))
-        reason = responses.one_line(getattr(error, "strerror", None) or str(error))
+            return DeliveryFailure(public_text(error))
+        reason = responses.one_line(getattr(error, "strerror", None) or str(error))  # public: of the endpoint
         if isinstance(error, ValueError):
             return DeliveryFailure(f"The request failed: {reason}")
         if isinstance(error, TimeoutError) and error.errno is None:

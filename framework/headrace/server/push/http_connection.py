@@ -143,7 +143,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._finish(reusable=False)
         except httptools.HttpParserError as error:
-            self._break_off(RequestFailed(f"the response is invalid: {error}"))
+            self._break_off(RequestFailed(f"the response is invalid: {error}"))  # public: of the endpoint
         if not answer.done():
             self._limit(len(data))
 
@@ -152,7 +152,9 @@ class HttpConnection(asyncio.Protocol):
         if self._status and exc is None:
             self._finish(reusable=False)
         else:
-            self._break_off(RequestFailed(str(exc or "") or "the endpoint closed the connection"))
+            self._break_off(
+                RequestFailed(str(exc or "") or "the endpoint closed the connection")
+            )  # public: of the endpoint
 
     def _limit(self, size: int) -> None:
         """Bound the rest of a response after these many bytes of it."""

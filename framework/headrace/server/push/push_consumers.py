@@ -17,7 +17,7 @@ import msgspec
 from headrace import store
 from headrace.flow.priority import Priorities
 from headrace.model.ack_ids import AckIds
-from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownConsumer
+from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownConsumer, public_text
 from headrace.model.handling import Breaker, Handling
 from headrace.model.log import Log
 from headrace.model.push import Push
@@ -187,7 +187,7 @@ class PushConsumers:
         self._failures[consumer.number] = _Failure(
             None if spec is None else f"{spec.stream}:{spec.name}",
             consumer.version,
-            str(error) if isinstance(error, HeadraceError) else "it failed unexpectedly, see the log of the server",
+            public_text(error),
             self._shared.time.clock() + RESTART_DELAY,
         )
 

@@ -53,7 +53,7 @@ _PATH = "/sources/{source:str}"
 _TAGS = ["Change capture"]
 
 
-@post("/source-check", summary="Check the settings of a new source", tags=_TAGS, status_code=200)
+@post("/source-check", effect="read", summary="Check the settings of a new source", tags=_TAGS, status_code=200)
 async def check_spec(request: AnyRequest, context: Context, data: Annotated[NewSource, Body()]) -> Listed[Finding]:
     """Checks whether the source's tables can be captured. The answer lists every check, and
     the statements that fix what failed."""
@@ -70,14 +70,14 @@ async def check_spec(request: AnyRequest, context: Context, data: Annotated[NewS
     return Listed(await context.admin.check_spec(spec))
 
 
-@post(f"{_PATH}/check", summary="Check a source", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/check", effect="read", summary="Check a source", tags=_TAGS, status_code=200)
 async def check_source(request: AnyRequest, context: Context, source: SourceRef) -> Listed[Finding]:
     """Checks whether the source's tables can be captured. The answer lists every check, and
     the statements that fix what failed."""
     return Listed(await context.admin.check_source((await context.source(request, source)).id))
 
 
-@post(f"{_PATH}/pause", summary="Pause a source", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/pause", effect="change", summary="Pause a source", tags=_TAGS, status_code=200)
 async def pause_source(request: AnyRequest, context: Context, source: SourceRef) -> PostgresSource:
     """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
     that is not captured yet."""
@@ -86,7 +86,7 @@ async def pause_source(request: AnyRequest, context: Context, source: SourceRef)
     return PostgresSource.of(paused)
 
 
-@post(f"{_PATH}/resume", summary="Resume a source", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/resume", effect="change", summary="Resume a source", tags=_TAGS, status_code=200)
 async def resume_source(
     request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[Resume | None] = None
 ) -> PostgresSource:
@@ -128,6 +128,7 @@ async def _backfills(
 
 @get(
     "/backfills",
+    effect="read",
     summary="List all backfills",
     tags=_TAGS,
     description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
@@ -141,6 +142,7 @@ async def list_all_backfills(
 
 @get(
     f"{_PATH}/backfills",
+    effect="read",
     summary="List a source's backfills",
     tags=_TAGS,
     description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
@@ -159,7 +161,7 @@ async def list_backfills(
     return await _backfills(context, info.id, limit, after, before)
 
 
-@post(f"{_PATH}/backfills", summary="Start backfills", tags=_TAGS, status_code=201)
+@post(f"{_PATH}/backfills", effect="change", summary="Start backfills", tags=_TAGS, status_code=201)
 async def start_backfill(
     request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[NewBackfill | None] = None
 ) -> Listed[Backfill]:
@@ -170,7 +172,7 @@ async def start_backfill(
     return Listed([Backfill.of(one) for one in started])
 
 
-@post(f"{_PATH}/backfills/cancel", summary="Cancel backfills", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/backfills/cancel", effect="change", summary="Cancel backfills", tags=_TAGS, status_code=200)
 async def cancel_backfills(
     request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
 ) -> CancelledAnswer:
@@ -181,6 +183,7 @@ async def cancel_backfills(
 
 @get(
     f"{_PATH}/failures",
+    effect="read",
     summary="List failed changes",
     tags=_TAGS,
     description=f"Returns the changes that could not be made into messages, oldest first. A page ends once its changes and errors have {PAGE_SIZE}.",
@@ -213,7 +216,7 @@ async def list_failures(
     return page(found, lambda failure: failure.id, after=after or above or None, before=before)
 
 
-@post(f"{_PATH}/failures/retry", summary="Retry failed changes", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/failures/retry", effect="change", summary="Retry failed changes", tags=_TAGS, status_code=200)
 async def retry_failures(
     request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichFailures | None] = None
 ) -> RetriedAnswer:
@@ -222,7 +225,7 @@ async def retry_failures(
     return RetriedAnswer(Retried(await context.admin.retry_failures(info.id, choice.ids)))
 
 
-@post(f"{_PATH}/failures/drop", summary="Delete failed changes", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/failures/drop", effect="change", summary="Delete failed changes", tags=_TAGS, status_code=200)
 async def drop_failures(
     request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichFailures | None] = None
 ) -> DroppedAnswer:

@@ -36,7 +36,7 @@ from headrace.server.wire.consumers import ConsumerSettings, NewConsumer, change
 _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
-@post("/streams/{stream:str}/consumers", summary="Create a consumer", tags=["Consumers"])
+@post("/streams/{stream:str}/consumers", effect="change", summary="Create a consumer", tags=["Consumers"])
 async def create_consumer(
     request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[NewConsumer]
 ) -> Consumer:
@@ -48,6 +48,7 @@ async def create_consumer(
 
 @get(
     "/consumers",
+    effect="read",
     summary="List the consumers of all streams",
     tags=["Consumers"],
     description=f"Returns consumers by stream and name. A page ends once its settings have {PAGE_SIZE}.",
@@ -66,6 +67,7 @@ async def list_all_consumers(
 
 @get(
     "/streams/{stream:str}/consumers",
+    effect="read",
     summary="List a stream's consumers",
     tags=["Consumers"],
     description=f"Returns consumers by name. A page ends once its settings have {PAGE_SIZE}.",
@@ -87,7 +89,7 @@ async def list_consumers(
     return page(found, lambda info: info.name, after=after, before=before, show=Consumer.of)
 
 
-@get(_PATH, summary="Read a consumer", tags=["Consumers"])
+@get(_PATH, effect="read", summary="Read a consumer", tags=["Consumers"])
 async def read_consumer(request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
     """Returns the consumer's settings, its position and its backlog."""
     cached = await context.consumer(request, stream, consumer, "consume")
@@ -95,7 +97,7 @@ async def read_consumer(request: AnyRequest, context: Context, stream: StreamRef
     return Consumer.of(await context.visible(request, info))
 
 
-@route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consumers"],
+@route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], effect="change", summary="Change a consumer", tags=["Consumers"],
        status_code=200)  # fmt: skip
 async def edit_consumer(
     request: AnyRequest,
@@ -110,7 +112,7 @@ async def edit_consumer(
     return Consumer.of(await edit(context, cached, data))
 
 
-@delete(_PATH, summary="Delete a consumer", tags=["Consumers"], status_code=200)
+@delete(_PATH, effect="change", summary="Delete a consumer", tags=["Consumers"], status_code=200)
 async def delete_consumer(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, force: Force = None
 ) -> Deleted:

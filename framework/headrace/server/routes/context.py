@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from copy import copy
+from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,14 +12,14 @@ from litestar.types import Scope
 
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
-from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream
+from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream, public_text
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import masked_push, masked_push_url
-from headrace.model.watching.audit import Actor
 from headrace.server.access.scopes import Access, Forbidden, Need
+from headrace.server.callers import CALLER, Caller, Identity
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
@@ -35,48 +34,53 @@ from headrace.server.slashes import unmarked
 READING_LIMIT = 5.0
 """Seconds after which a call that only reads is ended."""
 
-CONTEXT = "headrace_context"
-"""Key of the `RouteContext` in the state of a request's scope."""
-
-CONSOLE = b"x-headrace-console"
-"""The header of requests that the console sends."""
-
-ACTOR = "headrace_actor"
-"""Key of the `Actor` in the state of a request's scope: in whose name its changes are recorded."""
+PARTS = "headrace_parts"
+"""Key of the `Parts` in the state of a request's scope."""
 
 AnyRequest = Request[Any, Any, Any]
 
 
-class RouteContext:
-    """Checks the caller's access and looks up what a request names.
+class Parts(msgspec.Struct):
+    """What the routes need of one database.
 
-    Each database has one. `Plane` makes it, and the handlers get that of the request's database.
-
-    Args:
+    Attributes:
         engine: looks up streams and consumers.
         access: checks tokens.
         data_plane, webhooks: the endpoints that the server dispatches before Litestar does.
         options: the options of the server.
+        live: the live state of all databases of the server.
     """
 
-    def __init__(
-        self, engine: Engine, access: Access, data_plane: DataPlane, webhooks: Webhooks, options: Options
-    ) -> None:
-        self.engine = engine
-        self.access = access
-        self.data_plane = data_plane
-        self.webhooks = webhooks
-        self.options = options
-        self._lookups = Lookups(engine, access)
-        self._actor = Actor()
-        self._live: LiveState | None = None
+    engine: Engine
+    access: Access
+    data_plane: DataPlane
+    webhooks: Webhooks
+    options: Options
+    live: LiveState | None = None
+
+
+class RouteContext:
+    """Checks the access of a request's caller and looks up what the request names. Changes are made in the name of the caller.
+
+    Args:
+        parts: of the request's database.
+        caller: the caller.
+    """
+
+    def __init__(self, parts: Parts, caller: Caller) -> None:
+        self.engine = parts.engine
+        self.access = parts.access
+        self.data_plane = parts.data_plane
+        self.webhooks = parts.webhooks
+        self.options = parts.options
+        self._live = parts.live
+        self._caller = caller
+        self._lookups = Lookups(parts.engine)
 
     @staticmethod
     def of(scope: Scope) -> RouteContext:
-        """Return the context of a request's database, which the server has put into its scope, with the request's actor."""
-        context: RouteContext = copy(scope["state"][CONTEXT])
-        context._actor = scope["state"][ACTOR]
-        return context
+        """Return the context of a request, from what the server has put into its scope."""
+        return RouteContext(scope["state"][PARTS], scope["state"][CALLER])
 
     @property
     def admin(self) -> Admin:
@@ -89,10 +93,6 @@ class RouteContext:
         assert self._live is not None
         return self._live
 
-    def watch(self, live: LiveState) -> None:
-        """Answer requests for the live state from this one, which all databases of the server share."""
-        self._live = live
-
     async def engine_of(self, database: str | None) -> Engine:
         """The engine of a further database, or of the server's own."""
         further = self.engine.further
@@ -100,7 +100,7 @@ class RouteContext:
 
     def admin_of(self, engine: Engine) -> Admin:
         """The administration of a database, in the name of the caller."""
-        return engine.admin.acting_as(self._actor)
+        return engine.admin(self._caller.actor)
 
     @property
     def raw_messages(self) -> RawMessages:
@@ -118,28 +118,32 @@ class RouteContext:
 
     async def forbidden(self, request: AnyRequest, scopes: str) -> Forbidden:
         """Return the error for a caller whose token lacks the scopes, given as text."""
-        return await self.access.forbidden(_authorization(request), scopes)
+        return self._caller.forbidden(scopes)
 
     async def caller(self, request: AnyRequest) -> str | None:
         """Return the name of the caller's token. None if the call needs none."""
-        token = await self.access.authenticate(_authorization(request))
-        return None if token is None else token.name
+        return self._caller.name
+
+    @property
+    def identity(self) -> Identity:
+        """What the caller gets to know about itself."""
+        return self._caller.identity
 
     async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
         """Check access for a call that isn't about one stream."""
-        await self.access.check(_authorization(request), need, None)
+        self._caller.check(need, None)
 
     async def check_stream(self, request: AnyRequest, stream: str, need: Need) -> None:
         """Check access for a call about a stream that may not exist yet."""
-        await self.access.check(_authorization(request), need, stream)
+        self._caller.check(need, stream)
 
     async def scope(self, request: AnyRequest, need: Need) -> Collection[str] | None:
         """Return the names of the streams for which the caller has the scope. None for all."""
-        return await self.access.streams(_authorization(request), need)
+        return self._caller.streams(need)
 
     async def stream(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
         """Look up a stream by its id or name, see `Lookups.stream`."""
-        return await self._lookups.stream(_authorization(request), unmarked(ref), need)
+        return await self._lookups.stream(self._caller, unmarked(ref), need)
 
     async def neighbour(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
         """Look up a stream that must be in the same database as another one of the request."""
@@ -150,24 +154,24 @@ class RouteContext:
             if self.engine.names is None and (further is None or not further.exist):
                 raise
             raise UnknownStream(
-                f"{error} Name one of the same database, since messages are not copied to another one."
+                f"{public_text(error)} Name one of the same database, since messages are not copied to another one."
             ) from error
 
     async def streams(self, request: AnyRequest, need: Need) -> list[str]:
         """Return the names of all existing streams for which the caller has the scope."""
-        names = await self.access.streams(_authorization(request), need)
+        names = self._caller.streams(need)
         if names is None:
-            lists, _ = await read_all(self.engine, lambda engine: engine.admin.streams())
+            lists, _ = await read_all(self.engine, lambda engine: self.admin_of(engine).streams())
             return sorted({info.name for found in lists for info in found})
         return sorted({stream.name for stream in (await self.engine.streams_named(names)).values()})
 
     async def consumer(self, request: AnyRequest, stream: str, ref: str, need: Need) -> CachedConsumer:
         """Look up a consumer by its id or name, see `Lookups.consumer`."""
-        return await self._lookups.consumer(_authorization(request), unmarked(stream), unmarked(ref), need)
+        return await self._lookups.consumer(self._caller, unmarked(stream), unmarked(ref), need)
 
     async def consumer_anywhere(self, request: AnyRequest, ref: str, need: Need) -> CachedConsumer:
         """Look up a consumer by its id, its name, or `stream:name`, see `Lookups.consumer_anywhere`."""
-        return await self._lookups.consumer_anywhere(_authorization(request), unmarked(ref), need)
+        return await self._lookups.consumer_anywhere(self._caller, unmarked(ref), need)
 
     async def consumers(
         self,
@@ -187,7 +191,7 @@ class RouteContext:
         async def read(
             engine: Engine, after: tuple[str, str] | None, before: tuple[str, str] | None
         ) -> Page[ConsumerInfo]:
-            pages = ConsumerPages.of(engine.admin)
+            pages = ConsumerPages.of(self.admin_of(engine))
             return await pages.consumers(stream, limit=limit, after=after, before=before)
 
         found, away = await merged_page(
@@ -241,9 +245,7 @@ class RouteContext:
         else:
             if streams is None or (source.kind != "postgres" and source.stream in streams):
                 return source
-        raise await self.access.forbidden(
-            _authorization(request), f"'admin' for the stream that the source {ref:.80} fills, or for all streams"
-        )
+        raise self._caller.forbidden(f"'admin' for the stream that the source {ref:.80} fills, or for all streams")
 
     async def schedule(self, request: AnyRequest, name: str, need: Need) -> ScheduleInfo:
         """Look up a schedule by its name, or `stream:name`. It requires the scope for the stream to which it publishes. A
@@ -261,9 +263,7 @@ class RouteContext:
         else:
             if streams is None or schedule.stream in streams:
                 return schedule
-        raise await self.access.forbidden(
-            _authorization(request), f"{need!r} for the stream of the schedule {name:.80}, or for all streams"
-        )
+        raise self._caller.forbidden(f"{need!r} for the stream of the schedule {name:.80}, or for all streams")
 
 
 Context: TypeAlias = NamedDependency[RouteContext]
@@ -273,17 +273,3 @@ Context: TypeAlias = NamedDependency[RouteContext]
 def located(engine: Engine, info: StreamInfo) -> StreamInfo:
     """Return a stream with the name of its database, if that is a further one."""
     return info if engine.names is None else msgspec.structs.replace(info, database=engine.names.database)
-
-
-def actor_of(scope: Mapping[str, Any], caller: str | None) -> Actor:
-    """Return in whose name a request makes changes.
-
-    Args:
-        caller: the name of its token. None while the server is open.
-    """
-    console = any(name == CONSOLE for name, _ in scope["headers"])
-    return Actor(caller, "console" if console else "http")
-
-
-def _authorization(request: AnyRequest) -> str | None:
-    return request.headers.get("authorization")

@@ -69,7 +69,13 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000 messages.")] = UNSET
 
 
-@post("/streams/{stream:str}/messages", summary="Publish messages to a stream", tags=["Messages"], status_code=200)
+@post(
+    "/streams/{stream:str}/messages",
+    effect="publish",
+    summary="Publish messages to a stream",
+    tags=["Messages"],
+    status_code=200,
+)
 async def publish(
     request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Publish]
 ) -> Response[PublishedAnswer]:
@@ -77,7 +83,7 @@ async def publish(
     return await call(request, context.data_plane.streams.publish, stream)
 
 
-@get(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
+@get(f"{_OF_STREAM}/receive", effect="deliver", summary="Receive messages", tags=["Delivery"])
 async def receive_by_query(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
 ) -> Response[Listed[Received]]:  # fmt: skip
@@ -86,7 +92,7 @@ async def receive_by_query(
     return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
-@post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"],
+@post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], effect="deliver", summary="Receive messages", tags=["Delivery"],
       status_code=200)  # fmt: skip
 async def receive(
     request: AnyRequest,
@@ -102,7 +108,7 @@ async def receive(
     return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
-@post(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"], status_code=200)
+@post(f"{_OF_STREAM}/ack", effect="deliver", summary="Ack messages", tags=["Delivery"], status_code=200)
 async def ack(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -110,7 +116,7 @@ async def ack(
     return await call(request, context.data_plane.streams.ack, stream, consumer)
 
 
-@post(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"], status_code=200)
+@post(f"{_OF_STREAM}/nack", effect="deliver", summary="Nack messages", tags=["Delivery"], status_code=200)
 async def nack(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
 ) -> Response[Success]:
@@ -118,7 +124,7 @@ async def nack(
     return await call(request, context.data_plane.streams.nack, stream, consumer)
 
 
-@post(f"{_OF_STREAM}/extend", summary="Extend leases", tags=["Delivery"], status_code=200)
+@post(f"{_OF_STREAM}/extend", effect="deliver", summary="Extend leases", tags=["Delivery"], status_code=200)
 async def extend(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -127,7 +133,12 @@ async def extend(
     return await call(request, context.data_plane.streams.extend, stream, consumer)
 
 
-@get([f"{path}/receive" for path in _PULL], summary="Receive messages of a pull consumer", tags=["Pull consumers"])
+@get(
+    [f"{path}/receive" for path in _PULL],
+    effect="deliver",
+    summary="Receive messages of a pull consumer",
+    tags=["Pull consumers"],
+)
 async def pull_by_query(
     request: AnyRequest,
     context: Context,
@@ -141,6 +152,7 @@ async def pull_by_query(
 
 @post(
     [f"{path}/receive" for path in _PULL],
+    effect="deliver",
     summary="Receive messages of a pull consumer",
     tags=["Pull consumers"],
     status_code=200,
@@ -159,6 +171,7 @@ async def pull_changes(
 
 @post(
     [f"{path}/ack" for path in _PULL],
+    effect="deliver",
     summary="Ack messages of a pull consumer",
     tags=["Pull consumers"],
     status_code=200,
@@ -172,6 +185,7 @@ async def pull_ack(
 
 @post(
     [f"{path}/nack" for path in _PULL],
+    effect="deliver",
     summary="Nack messages of a pull consumer",
     tags=["Pull consumers"],
     status_code=200,
@@ -183,7 +197,7 @@ async def pull_nack(
     return await call(request, context.data_plane.pull.nack, consumer)
 
 
-@get(f"{_CONSUME}/next", summary="Receive records", tags=["Consume API"])
+@get(f"{_CONSUME}/next", effect="deliver", summary="Receive records", tags=["Consume API"])
 async def next_records(
     request: AnyRequest,
     context: Context,
@@ -195,7 +209,7 @@ async def next_records(
     return await call(request, context.data_plane.consume.next, consumer)
 
 
-@post(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"], status_code=200)
+@post(f"{_CONSUME}/ack", effect="deliver", summary="Ack records", tags=["Consume API"], status_code=200)
 async def consume_ack(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -203,7 +217,7 @@ async def consume_ack(
     return await call(request, context.data_plane.consume.ack, consumer)
 
 
-@post(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"], status_code=200)
+@post(f"{_CONSUME}/nack", effect="deliver", summary="Nack records", tags=["Consume API"], status_code=200)
 async def consume_nack(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Nack]
 ) -> Response[Success]:

@@ -70,7 +70,7 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
 
 
 @get(
-    f"{_PATH}/dead_letters", summary="List dead letters", tags=["Dead letters"],
+    f"{_PATH}/dead_letters", effect="read", summary="List dead letters", tags=["Dead letters"],
     description=f"Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have {PAGE_SIZE}.",
 )  # fmt: skip
 async def list_dead_letters(
@@ -93,7 +93,7 @@ async def list_dead_letters(
 
 
 @get(
-    f"{_PATH}/dead_letters/groups", summary="Count dead letters in groups", tags=["Dead letters"],
+    f"{_PATH}/dead_letters/groups", effect="read", summary="Count dead letters in groups", tags=["Dead letters"],
     description="Returns the largest groups of dead letters that have something in common, the largest first. Values are compared as they are stored.",
 )  # fmt: skip
 async def group_dead_letters(
@@ -111,7 +111,7 @@ async def group_dead_letters(
 
 
 @get(
-    f"{_PATH}/dead_letters/export", summary="Export dead letters", tags=["Dead letters"], media_type=NDJSON,
+    f"{_PATH}/dead_letters/export", effect="read", summary="Export dead letters", tags=["Dead letters"], media_type=NDJSON,
     description="Returns all dead letters that match, in seq order, one line of JSON each. They are read in pages, so dead letters"
     " that appear or vanish meanwhile may be missing. A last line with `summary` and `code` says that the export could not go on.",
 )  # fmt: skip
@@ -129,7 +129,7 @@ async def export_dead_letters(
     return Stream(exported(context.raw_messages, cached, selection, first), media_type=NDJSON)
 
 
-@get(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
+@get(f"{_PATH}/dead_letters/{{seq:int}}", effect="read", summary="Read a dead letter", tags=["Dead letters"])
 async def read_dead_letter(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, seq: SeqRef
 ) -> DeadLetter:
@@ -142,7 +142,13 @@ async def read_dead_letter(
     return found[0]
 
 
-@post(f"{_PATH}/dead_letters/redrive", summary="Redrive dead letters", tags=["Dead letters"], status_code=200)
+@post(
+    f"{_PATH}/dead_letters/redrive",
+    effect="change",
+    summary="Redrive dead letters",
+    tags=["Dead letters"],
+    status_code=200,
+)
 async def redrive(
     request: AnyRequest,
     context: Context,
@@ -156,7 +162,13 @@ async def redrive(
     return RedrivenAnswer(Redriven(count))
 
 
-@post(f"{_PATH}/dead_letters/purge", summary="Delete dead letters", tags=["Dead letters"], status_code=200)
+@post(
+    f"{_PATH}/dead_letters/purge",
+    effect="change",
+    summary="Delete dead letters",
+    tags=["Dead letters"],
+    status_code=200,
+)
 async def purge(
     request: AnyRequest,
     context: Context,
@@ -172,6 +184,7 @@ async def purge(
 
 @get(
     f"{_PATH}/blocked_keys",
+    effect="read",
     summary="List blocked keys",
     tags=["Dead letters"],
     description=f"Returns keys that stay blocked until you redrive or purge their dead letters, in the order of these. A page ends once its keys and errors have {PAGE_SIZE}.",

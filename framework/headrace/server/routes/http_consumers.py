@@ -32,7 +32,7 @@ class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
 
 
-@post("/http-consumers", summary="Create a consumer", tags=["Consume API"])
+@post("/http-consumers", effect="change", summary="Create a consumer", tags=["Consume API"])
 async def create_http_consumer(request: AnyRequest, context: Context, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
     """Creates a consumer. `filters` are top-level fields of the messages' data and the values that they must
     have. `*` matches anything."""
@@ -43,6 +43,7 @@ async def create_http_consumer(request: AnyRequest, context: Context, data: JSON
 
 @get(
     "/http-consumers",
+    effect="read",
     summary="List consumers",
     tags=["Consume API"],
     description=f"Returns the consumers of all streams, by stream and name. A page ends once its settings have {PAGE_SIZE}.",
@@ -59,7 +60,7 @@ async def list_http_consumers(
     return page(found, place_of, after=after, before=before, show=HttpConsumer.of, unavailable=away)
 
 
-@get(_PATH, summary="Read a consumer", tags=["Consume API"])
+@get(_PATH, effect="read", summary="Read a consumer", tags=["Consume API"])
 async def read_http_consumer(request: AnyRequest, context: Context, consumer: AnyConsumerRef) -> HttpConsumer:
     """Returns the consumer's settings. Filters that were `*` are left out."""
     cached = await context.consumer_anywhere(request, consumer, "consume")
@@ -67,7 +68,7 @@ async def read_http_consumer(request: AnyRequest, context: Context, consumer: An
     return HttpConsumer.of(await context.visible(request, info))
 
 
-@route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], summary="Change a consumer", tags=["Consume API"],
+@route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], effect="change", summary="Change a consumer", tags=["Consume API"],
        status_code=200)  # fmt: skip
 async def edit_http_consumer(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
@@ -77,7 +78,7 @@ async def edit_http_consumer(
     return HttpConsumer.of(await edit(context, cached, data, records=True))
 
 
-@delete(_PATH, summary="Delete a consumer", tags=["Consume API"], status_code=200)
+@delete(_PATH, effect="change", summary="Delete a consumer", tags=["Consume API"], status_code=200)
 async def delete_http_consumer(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, force: Force = None
 ) -> Deleted:

@@ -42,7 +42,7 @@ _MOST_ERASURES = MAX_ANSWER_BYTES // (4 * MAX_ERROR)
 
 
 @get(
-    "/streams/{stream:str}/messages", summary="List messages", tags=["Messages"],
+    "/streams/{stream:str}/messages", effect="read", summary="List messages", tags=["Messages"],
     description="Returns the first messages, or the newest in descending order."
     f" A page ends once its data and headers have {PAGE_SIZE}.",
 )  # fmt: skip
@@ -70,7 +70,12 @@ async def list_messages(
     )  # fmt: skip
 
 
-@get("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
+@get(
+    "/streams/{stream:str}/messages/{key:str}",
+    effect="read",
+    summary="Read the latest message of a key",
+    tags=["Messages"],
+)
 async def read_message(request: AnyRequest, context: Context, stream: StreamRef, key: KeyRef) -> Message:
     """Returns the latest message of a key. 404 if the key has none."""
     cached = await context.stream(request, stream, "consume")
@@ -82,6 +87,7 @@ async def read_message(request: AnyRequest, context: Context, stream: StreamRef,
 
 @get(
     "/streams/{stream:str}/messages/{key:str}/consumer_info",
+    effect="read",
     summary="Read the state of a key in each consumer",
     tags=["Messages"],
 )
@@ -97,7 +103,7 @@ async def read_standing(
     return Listed([ConsumerStanding.of(one, seq) for one in standings])
 
 
-@post("/streams/{stream:str}/republish", summary="Republish messages to a stream", tags=["Messages"],
+@post("/streams/{stream:str}/republish", effect="change", summary="Republish messages to a stream", tags=["Messages"],
       status_code=200)  # fmt: skip
 async def republish(
     request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Republish]
@@ -113,7 +119,13 @@ async def republish(
     return PublishedAnswer(Published(count))
 
 
-@post("/streams/{stream:str}/publish", summary="Publish a message by hand", tags=["Messages"], status_code=200)
+@post(
+    "/streams/{stream:str}/publish",
+    effect="change",
+    summary="Publish a message by hand",
+    tags=["Messages"],
+    status_code=200,
+)
 async def publish(
     request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[MessageByHand]
 ) -> PublishedByHandAnswer:
@@ -127,7 +139,7 @@ async def publish(
     return PublishedByHandAnswer(PublishedByHand(seq))
 
 
-@post("/streams/{stream:str}/erasures", summary="Erase messages", tags=["Messages"], status_code=200)
+@post("/streams/{stream:str}/erasures", effect="change", summary="Erase messages", tags=["Messages"], status_code=200)
 async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Erase]) -> ErasedAnswer:
     """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
     them any more. Who did it, when and why stays."""
@@ -139,6 +151,7 @@ async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: 
 
 @get(
     "/streams/{stream:str}/erasures",
+    effect="read",
     summary="List erased messages",
     tags=["Messages"],
     description=f"Returns what is left of erased messages, in seq order. A page ends after {_MOST_ERASURES} of them.",

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from headrace.model.records import Overview
 from headrace.server.engine import Engine
 from headrace.server.merging import reachable, read_all
-from headrace.server.routes.context import AnyRequest, Context, located
+from headrace.server.routes.context import AnyRequest, Context, RouteContext, located
 
 
 class OverviewAnswer(Struct):
@@ -39,17 +39,17 @@ def merged(found: Sequence[Overview]) -> Overview:
     )
 
 
-@get("/overview", summary="Read the overview", tags=["Overview"])
+@get("/overview", effect="read", summary="Read the overview", tags=["Overview"])
 async def overview(request: AnyRequest, context: Context) -> OverviewAnswer:
     """Returns streams, consumers, sources, running backfills and active processes. It
     evaluates no conditions, so it is cheap enough for a call every second."""
     await context.check_all_streams(request, "admin")
-    found, away = await read_all(context.engine, _overview)
+    found, away = await read_all(context.engine, lambda engine: _overview(context, engine))
     return OverviewAnswer(found[0] if len(found) == 1 else merged(found), unavailable=away or UNSET)
 
 
-async def _overview(engine: Engine) -> Overview:
-    found = await engine.admin.overview()
+async def _overview(context: RouteContext, engine: Engine) -> Overview:
+    found = await context.admin_of(engine).overview()
     if engine.names is None:
         return found
     sources = await reachable(engine, "source", found.sources, lambda one: one.name)

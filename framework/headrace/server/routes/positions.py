@@ -38,7 +38,7 @@ State = Literal["in_flight", "parked", "blocked", "next"]
 
 
 @get(
-    f"{_PATH}/messages", summary="Peek at a consumer's messages", tags=["Consumers"],
+    f"{_PATH}/messages", effect="read", summary="Peek at a consumer's messages", tags=["Consumers"],
     description="Returns messages that are in flight, parked, blocked or next, without leasing them: the first ones, or the last"
     f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. What is next is searched in 10,000 messages"
     " of the stream.",
@@ -85,7 +85,7 @@ async def peek(
     )
 
 
-@post(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
+@post(f"{_PATH}/seek", effect="change", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
 async def seek(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
 ) -> PositionAnswer:
@@ -101,7 +101,7 @@ async def seek(
     return PositionAnswer(Position(position=position))
 
 
-@post(f"{_PATH}/replay", summary="Replay messages", tags=["Consumers"], status_code=200)
+@post(f"{_PATH}/replay", effect="change", summary="Replay messages", tags=["Consumers"], status_code=200)
 async def replay(
     request: AnyRequest,
     context: Context,
@@ -120,7 +120,7 @@ async def replay(
     return ReplayedAnswer(Replayed(count))
 
 
-@get(f"{_PATH}/push", summary="Read what a push consumer does", tags=["Consumers"])
+@get(f"{_PATH}/push", effect="read", summary="Read what a push consumer does", tags=["Consumers"])
 async def read_push_status(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef
 ) -> PushStatusAnswer:
@@ -133,7 +133,7 @@ async def read_push_status(
     )
 
 
-@post(f"{_PATH}/pause", summary="Pause a consumer", tags=["Consumers"], status_code=200)
+@post(f"{_PATH}/pause", effect="change", summary="Pause a consumer", tags=["Consumers"], status_code=200)
 async def pause(
     request: AnyRequest,
     context: Context,
@@ -148,7 +148,7 @@ async def pause(
     return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
 
 
-@post(f"{_PATH}/resume", summary="Resume a consumer", tags=["Consumers"], status_code=200)
+@post(f"{_PATH}/resume", effect="change", summary="Resume a consumer", tags=["Consumers"], status_code=200)
 async def resume(request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
     """Ends a pause. Waiting receivers are woken at once."""
     cached = await context.consumer(request, stream, consumer, "admin")

@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Response as LitestarResponse
 
+from headrace.server.callers import CALLER
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.routes.context import AnyRequest
 from headrace.server.slashes import unmarked
@@ -13,7 +14,8 @@ from headrace.server.slashes import unmarked
 
 async def call(request: AnyRequest, endpoint: Endpoint, *names: str) -> LitestarResponse[Any]:
     """Call an endpoint that the server dispatches before Litestar does. `names` are those in the path."""
-    own_request = Request(request.scope, request.receive, tuple(map(unmarked, names)), await request.body())  # type: ignore[arg-type]
+    body, caller = await request.body(), request.scope["state"][CALLER]
+    own_request = Request(request.scope, request.receive, tuple(map(unmarked, names)), body, caller)  # type: ignore[arg-type]
     response = await endpoint(own_request)
     if response is None:  # the client has disconnected
         return LitestarResponse(b"", status_code=204)

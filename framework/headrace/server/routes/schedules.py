@@ -75,6 +75,7 @@ async def _page_of(
 
 @get(
     "/schedules",
+    effect="read",
     summary="List schedules",
     tags=_TAGS,
     description=f"Returns the schedules of all databases by name. A page ends once its settings have {PAGE_SIZE}.",
@@ -109,32 +110,32 @@ async def list_schedules(
     )
 
 
-@get(_PATH, summary="Read a schedule", tags=_TAGS)
+@get(_PATH, effect="read", summary="Read a schedule", tags=_TAGS)
 async def read_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
     """Returns the schedule's settings and its state."""
     return await context.schedule(request, schedule, "consume")
 
 
-@post(f"{_PATH}/pause", summary="Pause a schedule", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/pause", effect="change", summary="Pause a schedule", tags=_TAGS, status_code=200)
 async def pause_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
     """Publishes nothing until the schedule is resumed."""
     return await context.admin.pause_schedule((await context.schedule(request, schedule, "admin")).name)
 
 
-@post(f"{_PATH}/resume", summary="Resume a schedule", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/resume", effect="change", summary="Resume a schedule", tags=_TAGS, status_code=200)
 async def resume_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
     """Goes on with the first due time from now."""
     return await context.admin.resume_schedule((await context.schedule(request, schedule, "admin")).name)
 
 
-@post(f"{_PATH}/run", summary="Run a schedule now", tags=_TAGS, status_code=200)
+@post(f"{_PATH}/run", effect="change", summary="Run a schedule now", tags=_TAGS, status_code=200)
 async def run_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> ScheduleInfo:
     """Asks for a message now, besides those of the due times. A process that runs the schedule publishes it within
     two seconds. 422 if the schedule is paused."""
     return await context.admin.run_schedule((await context.schedule(request, schedule, "admin")).name)
 
 
-@delete(_PATH, summary="Delete a schedule", tags=_TAGS, status_code=200)
+@delete(_PATH, effect="change", summary="Delete a schedule", tags=_TAGS, status_code=200)
 async def delete_schedule(request: AnyRequest, context: Context, schedule: ScheduleRef) -> Success:
     """Deletes the schedule. The next process that starts and declares it creates it again."""
     await context.admin.delete_schedule((await context.schedule(request, schedule, "admin")).name)

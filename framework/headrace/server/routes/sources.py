@@ -35,7 +35,7 @@ from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.sources import NewSource, Source, SourceSettings, source_of
 
 
-@post("/sources", summary="Create a source", tags=["Sources"])
+@post("/sources", effect="change", summary="Create a source", tags=["Sources"])
 async def create_source(request: AnyRequest, context: Context, data: Annotated[NewSource, Body()]) -> Source:
     """Creates a source. 409 if a source of this name exists. A source that captures tables also creates its stream unless that exists,
     which needs `into_existing` if the stream has messages or consumers,
@@ -62,6 +62,7 @@ def _name(info: SourceInfo) -> str:
 
 @get(
     "/sources",
+    effect="read",
     summary="List sources",
     tags=["Sources"],
     description=f"Returns sources by name. A page ends once its settings have {PAGE_SIZE}.",
@@ -87,13 +88,13 @@ async def list_sources(
     return page(found, _name, after=after, before=before, show=source_of, unavailable=away)
 
 
-@get("/sources/{source:str}", summary="Read a source", tags=["Sources"])
+@get("/sources/{source:str}", effect="read", summary="Read a source", tags=["Sources"])
 async def read_source(request: AnyRequest, context: Context, source: SourceRef) -> Source:
     """Returns the source's settings, without its secrets, and its state."""
     return source_of(await context.source(request, source))
 
 
-@get("/sources/{source:str}/deliveries", summary="List deliveries to a webhook", tags=["Sources"])
+@get("/sources/{source:str}/deliveries", effect="read", summary="List deliveries to a webhook", tags=["Sources"])
 async def list_deliveries(
     request: AnyRequest, context: Context, source: SourceRef, limit: Limit = 50
 ) -> Listed[WebhookDelivery]:
@@ -106,6 +107,7 @@ async def list_deliveries(
 @route(
     "/sources/{source:str}",
     http_method=[HttpMethod.PATCH, HttpMethod.PUT],
+    effect="change",
     summary="Change a source",
     tags=["Sources"],
     status_code=200,
@@ -123,7 +125,7 @@ async def edit_source(
     return source_of(changed)
 
 
-@delete("/sources/{source:str}", summary="Delete a source", tags=["Sources"], status_code=200)
+@delete("/sources/{source:str}", effect="change", summary="Delete a source", tags=["Sources"], status_code=200)
 async def delete_source(
     request: AnyRequest,
     context: Context,
@@ -156,7 +158,7 @@ async def _stream(context: RouteContext, request: AnyRequest, data: NewSource) -
         ) from error
 
 
-@post("/webhook/{source:str}", summary="Deliver a webhook", tags=["Sources"], status_code=200)
+@post("/webhook/{source:str}", effect="unchecked", summary="Deliver a webhook", tags=["Sources"], status_code=200)
 async def deliver(
     request: AnyRequest, context: Context, source: Annotated[str, Parameter(description="Name of a webhook source.")]
 ) -> Response[Success]:

@@ -30,7 +30,7 @@ def _name(info: StreamInfo) -> str:
     return info.name
 
 
-@post("/streams", summary="Create a stream", tags=["Streams"])
+@post("/streams", effect="change", summary="Create a stream", tags=["Streams"])
 async def create_stream(request: AnyRequest, context: Context, data: JSONBody[NewStream]) -> Stream:
     """Creates a stream, in a further database if one is named. 409 if a stream of this name exists in any database."""
     await context.check_stream(request, data.name, "admin")
@@ -40,10 +40,10 @@ async def create_stream(request: AnyRequest, context: Context, data: JSONBody[Ne
         if not await context.admin_of(target).create_stream(spec):
             raise already_exists(f"The stream {spec.name!r}", {})
     target.clear_caches()
-    return Stream.of(located(target, await target.admin.stream(spec.name)))
+    return Stream.of(located(target, await context.admin_of(target).stream(spec.name)))
 
 
-@get("/streams", summary="List streams", tags=["Streams"])
+@get("/streams", effect="read", summary="List streams", tags=["Streams"])
 async def list_streams(
     request: AnyRequest,
     context: Context,
@@ -65,7 +65,7 @@ async def list_streams(
     return page(found, _name, after=after, before=before, show=Stream.of, unavailable=away)
 
 
-@get("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
+@get("/streams/{stream:str}", effect="read", summary="Read a stream", tags=["Streams"])
 async def read_stream(request: AnyRequest, context: Context, stream: StreamRef) -> Stream:
     """Returns the stream's settings and its size."""
     cached = await context.stream(request, stream, "consume")
@@ -75,6 +75,7 @@ async def read_stream(request: AnyRequest, context: Context, stream: StreamRef) 
 @route(
     "/streams/{stream:str}",
     http_method=[HttpMethod.PATCH, HttpMethod.PUT],
+    effect="change",
     summary="Change a stream",
     tags=["Streams"],
     status_code=200,
@@ -88,7 +89,7 @@ async def edit_stream(
     return Stream.of(context.located(await context.admin.stream(cached.name)))
 
 
-@delete("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"], status_code=200)
+@delete("/streams/{stream:str}", effect="change", summary="Delete a stream", tags=["Streams"], status_code=200)
 async def delete_stream(
     request: AnyRequest,
     context: Context,

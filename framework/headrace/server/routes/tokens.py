@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from headrace import store
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
-from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.errors import ConfigurationError, InvalidInput, public_text
 from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo, check_lifetime, check_name, parse_all
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
@@ -64,7 +64,7 @@ class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-@post("/tokens", summary="Create a token", tags=["Tokens"])
+@post("/tokens", effect="change", summary="Create a token", tags=["Tokens"])
 async def create_token(request: AnyRequest, context: Context, data: JSONBody[TokenRequest]) -> NewToken:
     """Creates a token. Only this answer contains it. Once a token has been created, every
     call needs one. 409 if the name is taken."""
@@ -77,6 +77,7 @@ async def create_token(request: AnyRequest, context: Context, data: JSONBody[Tok
 
 @get(
     "/tokens",
+    effect="read",
     summary="List tokens",
     tags=["Tokens"],
     description=f"Returns tokens by name, without their secrets, including expired and revoked ones. A page ends once its scopes have {PAGE_SIZE}.",
@@ -96,7 +97,7 @@ async def list_tokens(
     return page(found, lambda token: token.name, after=after, before=before)
 
 
-@delete("/tokens/{token:str}", summary="Revoke a token", tags=["Tokens"], status_code=200)
+@delete("/tokens/{token:str}", effect="change", summary="Revoke a token", tags=["Tokens"], status_code=200)
 async def revoke_token(request: AnyRequest, context: Context, token: TokenRef) -> TokenInfo:
     """Revokes a token permanently. This server applies it at once, others within two
     seconds. The token stays on the list, and its name stays taken."""
@@ -110,7 +111,8 @@ def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
     try:
         return check(value)
     except (InvalidInput, ConfigurationError) as error:
-        raise Problem(422, "invalid", str(error), validation_errors={field: [str(error)]}) from error
+        text = public_text(error)
+        raise Problem(422, "invalid", text, validation_errors={field: [text]}) from error
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

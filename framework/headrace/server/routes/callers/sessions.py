@@ -11,7 +11,6 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from headrace.model.errors import InvalidInput, Unauthorized
-from headrace.server.access.ambient import Identity
 from headrace.server.access.identification import (
     IDENTIFICATION,
     Identification,
@@ -20,6 +19,7 @@ from headrace.server.access.identification import (
     session_cookie,
 )
 from headrace.server.access.sessions import secret_of
+from headrace.server.callers import Identity
 from headrace.server.routes.context import AnyRequest, Context
 
 
@@ -35,14 +35,14 @@ class IdentityAnswer(Struct):
     data: Identity
 
 
-@get("/me", summary="Read who the caller is", tags=["Tokens"])
+@get("/me", effect="read", summary="Read who the caller is", tags=["Tokens"])
 async def read_me(request: AnyRequest, context: Context) -> IdentityAnswer:
     """Returns the caller's name, its scopes, and how the server identified it: by a token, by a session of the console,
     by a proxy, or not at all (`open`), because no token exists."""
-    return IdentityAnswer(await context.access.identity(request.headers.get("authorization")))
+    return IdentityAnswer(context.identity)
 
 
-@post("/session", summary="Sign in to the console", tags=["Tokens"], status_code=200)
+@post("/session", effect="unchecked", summary="Sign in to the console", tags=["Tokens"], status_code=200)
 async def sign_in(request: AnyRequest, context: Context, data: JSONBody[SignIn]) -> Response[IdentityAnswer]:
     """Begins a session with the scopes of a token, and sets its cookie. It is for browsers: other clients send their
     token with each call. 401 if the token is not valid, 422 while the server needs none."""
@@ -52,11 +52,11 @@ async def sign_in(request: AnyRequest, context: Context, data: JSONBody[SignIn])
     authorization = f"Bearer {data.token.strip()}"
     attempts.check(request.scope)  # type: ignore[arg-type]
     try:
-        identity = await context.access.identity(authorization)
+        caller = await context.access.caller(authorization)
     except Unauthorized:
         attempts.failed(request.scope)  # type: ignore[arg-type]
         raise
-    if identity.via == "open":
+    if caller.via == "open":
         raise InvalidInput("No token exists, so the server needs no session. Use it as it is.")
     if (old := secret_of(request.scope["headers"])) is not None:
         await sessions.end(old)
@@ -65,10 +65,10 @@ async def sign_in(request: AnyRequest, context: Context, data: JSONBody[SignIn])
         raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
     secret, seconds = begun
     cookie = session_cookie(request.scope, secret, seconds)  # type: ignore[arg-type]
-    return Response(IdentityAnswer(identity), headers={"set-cookie": cookie})
+    return Response(IdentityAnswer(caller.identity), headers={"set-cookie": cookie})
 
 
-@delete("/session", summary="Sign out of the console", tags=["Tokens"], status_code=204)
+@delete("/session", effect="unchecked", summary="Sign out of the console", tags=["Tokens"], status_code=204)
 async def sign_out(request: AnyRequest) -> Response[None]:
     """Ends the session of the cookie, and deletes the cookie."""
     require_own_page(request.scope)  # type: ignore[arg-type]

@@ -47,14 +47,14 @@ class RemovedDatabase(Struct):
     deleted: bool = True
 
 
-@get("/databases", summary="List databases", tags=["Databases"])
+@get("/databases", effect="read", summary="List databases", tags=["Databases"])
 async def list_databases(request: AnyRequest, context: Context) -> Listed[DatabaseInfo]:
     """Returns the further databases by name. `/ready` says which of them answer."""
     await context.check_all_streams(request, "admin")
     return Listed(await context.admin.databases())
 
 
-@post("/databases", summary="Add a database", tags=["Databases"])
+@post("/databases", effect="change", summary="Add a database", tags=["Databases"])
 async def add_database(request: AnyRequest, context: Context, data: JSONBody[NewDatabase]) -> DatabaseInfo:
     """Adds a database, in which streams can then be created. 403 unless the operator allows the reference. 409 if the
     name is taken."""
@@ -70,21 +70,21 @@ async def add_database(request: AnyRequest, context: Context, data: JSONBody[New
     return found
 
 
-@get("/databases/{database:str}", summary="Read a database", tags=["Databases"])
+@get("/databases/{database:str}", effect="read", summary="Read a database", tags=["Databases"])
 async def read_database(request: AnyRequest, context: Context, database: DatabaseRef) -> DatabaseInfo:
     """Returns where the server finds the database's URL."""
     await context.check_all_streams(request, "admin")
     return await context.admin.database(unmarked(database))
 
 
-@post("/databases/{database:str}/check", summary="Check a database", tags=["Databases"], status_code=200)
+@post("/databases/{database:str}/check", effect="read", summary="Check a database", tags=["Databases"], status_code=200)
 async def check_database(request: AnyRequest, context: Context, database: DatabaseRef) -> DatabaseCheck:
     """Connects to the database, and checks its schema and the rights of its role."""
     await context.check_all_streams(request, "admin")
     return await context.admin.check_database(unmarked(database))
 
 
-@delete("/databases/{database:str}", summary="Remove a database", tags=["Databases"], status_code=200)
+@delete("/databases/{database:str}", effect="change", summary="Remove a database", tags=["Databases"], status_code=200)
 async def remove_database(request: AnyRequest, context: Context, database: DatabaseRef) -> RemovedDatabase:
     """Removes a database from the list. It keeps its streams, which the server reaches no more."""
     await context.check_all_streams(request, "admin")

@@ -28,7 +28,7 @@ Until = Annotated[
 
 
 @get(
-    "/streams/{stream:str}/search", summary="Search messages", tags=["Messages"],
+    "/streams/{stream:str}/search", effect="read", summary="Search messages", tags=["Messages"],
     description="Does one step of a search, from the newest message on, or upwards from `after`. It ends after about a second,"
     f" after {EXAMINED:,} messages, once it has found `limit` messages, or {PAGE_SIZE}. Go on with `before` (or `after`) as"
     " `position`, while there is `more`. Closing the connection ends it in the database, too.",
@@ -46,7 +46,7 @@ async def search_messages(
     return SearchAnswer.of(step, cached.id)
 
 
-@get("/streams/{stream:str}/journeys/{seq:int}", summary="Read a message's journey", tags=["Messages"])
+@get("/streams/{stream:str}/journeys/{seq:int}", effect="read", summary="Read a message's journey", tags=["Messages"])
 async def read_journey(
     request: AnyRequest, context: Context, stream: StreamRef, seq: SeqRef, limit: Limit = MAX_STOPS,
     after: AfterName = None

@@ -30,7 +30,7 @@ JobRef = Annotated[str, PathParameter(description="Id of a job.")]
 OfStream = Annotated[str | None, QueryParameter(description="Return only jobs of this stream, given by id or name.")]
 
 
-@post("/jobs", summary="Create a job", tags=_TAGS)
+@post("/jobs", effect="change", summary="Create a job", tags=_TAGS)
 async def create_job(request: AnyRequest, context: Context, data: JSONBody[NewJob]) -> JobAnswer:
     """Redrives or purges dead letters in the background, in small steps. Any server of the database works on it, and if one is
     killed, another one goes on. 409 if 100 jobs wait or run already."""
@@ -43,7 +43,7 @@ async def create_job(request: AnyRequest, context: Context, data: JSONBody[NewJo
     return JobAnswer(made)
 
 
-@get("/jobs", summary="List jobs", tags=_TAGS)
+@get("/jobs", effect="read", summary="List jobs", tags=_TAGS)
 async def list_jobs(request: AnyRequest, context: Context, stream: OfStream = None, limit: Limit = 100) -> Listed[Job]:
     """Returns the last jobs of the streams that the caller may read, the newest first. Jobs that have ended are kept for a week."""
     names: Collection[str] | None
@@ -61,13 +61,13 @@ async def list_jobs(request: AnyRequest, context: Context, stream: OfStream = No
     return Listed(found[:limit], unavailable=away)
 
 
-@get("/jobs/{job:str}", summary="Read a job", tags=_TAGS)
+@get("/jobs/{job:str}", effect="read", summary="Read a job", tags=_TAGS)
 async def read_job(request: AnyRequest, context: Context, job: JobRef) -> JobAnswer:
     """Returns a job, with how much it has done."""
     return JobAnswer((await _find(context, request, job, "consume"))[0])
 
 
-@post("/jobs/{job:str}/cancel", summary="Cancel a job", tags=_TAGS, status_code=200)
+@post("/jobs/{job:str}/cancel", effect="change", summary="Cancel a job", tags=_TAGS, status_code=200)
 async def cancel_job(request: AnyRequest, context: Context, job: JobRef) -> JobAnswer:
     """Cancels a job that waits or runs. What it has done stays done. A job that has ended stays as it is."""
     found, engine = await _find(context, request, job, "admin")

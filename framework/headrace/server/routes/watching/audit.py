@@ -40,6 +40,7 @@ AuditLimit = Annotated[int, QueryParameter(ge=1, le=_MAX_LIMIT, description="Max
 
 @get(
     "/audit",
+    effect="read",
     summary="Read the audit log",
     tags=["Audit"],
     description="Returns the changes that were made through the API, in the console, by commands and by code, the newest first. Each is"

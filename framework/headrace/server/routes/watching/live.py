@@ -73,6 +73,7 @@ ConsumerSort = Annotated[
 
 @get(
     "/live",
+    effect="read",
     summary="Read the live state",
     tags=_TAGS,
     description=f"Returns sums, and what needs somebody, of the streams for which the caller has `consume`.{_ETAG}",
@@ -84,7 +85,13 @@ async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
     return _answer(request, state, snapshot, visible, lambda: LiveAnswer(_summary(state, snapshot, visible)))
 
 
-@get("/live/streams", summary="List streams live", tags=_TAGS, description=f"Returns the live state of streams.{_ETAG}")
+@get(
+    "/live/streams",
+    effect="read",
+    summary="List streams live",
+    tags=_TAGS,
+    description=f"Returns the live state of streams.{_ETAG}",
+)
 async def live_streams(
     request: AnyRequest, context: Context, q: Search = None, sort: StreamSort = "name", desc: Descending = None, offset: Offset = 0,
     limit: RowLimit = 100,
@@ -105,6 +112,7 @@ async def live_streams(
 
 @get(
     "/live/streams/{stream:str}",
+    effect="read",
     summary="Read a stream live",
     tags=_TAGS,
     description=f"Returns the live state of a stream, and its settings.{_ETAG}",
@@ -122,6 +130,7 @@ async def live_stream(request: AnyRequest, context: Context, stream: StreamRef) 
 
 @get(
     "/live/consumers",
+    effect="read",
     summary="List consumers live",
     tags=_TAGS,
     description=f"Returns the live state of consumers.{_ETAG}",
@@ -149,7 +158,7 @@ async def live_consumers(
 
 
 @get(
-    "/live/streams/{stream:str}/consumers/{consumer:str}", summary="Read a consumer live", tags=_TAGS,
+    "/live/streams/{stream:str}/consumers/{consumer:str}", effect="read", summary="Read a consumer live", tags=_TAGS,
     description=f"Returns the live state of a consumer, its settings, and the processes that work on it.{_ETAG}",
 )  # fmt: skip
 async def live_consumer(
@@ -173,6 +182,7 @@ async def live_consumer(
 
 @get(
     "/live/processes",
+    effect="read",
     summary="List processes live",
     tags=_TAGS,
     description=f"Returns the running processes. It requires `consume` of all streams.{_ETAG}",
@@ -188,6 +198,7 @@ async def live_processes(request: AnyRequest, context: Context) -> Response[Proc
 
 @get(
     "/live/sources",
+    effect="read",
     summary="List sources live",
     tags=_TAGS,
     description=f"Returns the live state of sources, those with problems first. It requires `admin` of the streams that they fill.{_ETAG}",
@@ -252,12 +263,12 @@ def consumer_row(snapshot: Snapshot, stream: StreamRow, ref: str) -> ConsumerRow
 
 async def _stream_info(context: RouteContext, row: StreamRow) -> StreamInfo:
     engine = await context.engine_of(row.database)
-    return await engine.admin.stream(row.name)
+    return await context.admin_of(engine).stream(row.name)
 
 
 async def _consumer_info(context: RouteContext, row: ConsumerRow) -> ConsumerInfo:
     engine = await context.engine_of(row.database)
-    return await engine.admin.consumer(row.stream, row.name)
+    return await context.admin_of(engine).consumer(row.stream, row.name)
 
 
 async def _or_none(read: Callable[[], Any]) -> Any:

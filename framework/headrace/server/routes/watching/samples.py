@@ -38,7 +38,7 @@ class ChartAnswer(Struct):
     data: Chart
 
 
-@get("/samples", summary="Read samples for a chart", tags=["Live"])
+@get("/samples", effect="read", summary="Read samples for a chart", tags=["Live"])
 async def read_samples(
     request: AnyRequest, context: Context, kind: Kind = "total", stream: StreamName = None, consumer: ConsumerName = None,
     since: Annotated[datetime | None, QueryParameter(description="The beginning, by default 3 hours before the end.")] = None,
@@ -53,7 +53,7 @@ async def read_samples(
         await context.check_all_streams(request, "consume")
 
         async def read(engine: Engine) -> Chart:
-            return await engine.admin.samples(since=since, until=until, points=points)
+            return await context.admin_of(engine).samples(since=since, until=until, points=points)
 
         found, _ = await read_all(context.engine, read)
         return ChartAnswer(_sum(found))
@@ -64,7 +64,9 @@ async def read_samples(
     name = consumer_row(snapshot, of, consumer).name if kind == "consumer" and consumer is not None else None
     engine = await context.engine_of(of.database)
     return ChartAnswer(
-        await engine.admin.samples(kind, stream=of.name, consumer=name, since=since, until=until, points=points)
+        await context.admin_of(engine).samples(
+            kind, stream=of.name, consumer=name, since=since, until=until, points=points
+        )
     )
 
 

@@ -24,6 +24,7 @@ import anyio
 import msgspec
 
 from headrace import store
+from headrace.model.errors import public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill import chunks
 from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk, ChunkRead, Plan
@@ -206,7 +207,7 @@ class Backfiller:
             try:
                 await self._run_backfill(connection, todo)
             except BackfillImpossible as error:
-                await self._fail(todo, str(error))
+                await self._fail(todo, public_text(error))
             except SourceRefused as error:
                 await self._handle_refusal(todo, error)
             self._pending.clear()
@@ -310,10 +311,10 @@ class Backfiller:
         elif error.sqlstate == "42501":
             await self._fail(
                 todo,
-                f"{error} The role of the source's database URL must be able to read the whole table: grant select on {todo.table} to ….",
+                f"{error} The role of the source's database URL must be able to read the whole table: grant select on {todo.table} to ….",  # public: of the captured database
             )
         else:
-            await self._fail(todo, f"{todo.table} can't be read. {error}")
+            await self._fail(todo, f"{todo.table} can't be read. {error}")  # public: of the captured database
 
     async def _fail(self, todo: BackfillToDo, reason: str) -> None:
         await store.fail_backfill(self._database, self._number, self._epoch, todo.number, reason)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.model.errors import HeadraceError, InvalidInput
+from headrace.model.errors import HeadraceError, InvalidInput, public_text
 from headrace.sources.postgres.backfill.row_conditions import compile_condition
 from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
@@ -178,7 +178,7 @@ async def plan(connection: SourceConnection, known: Table, now: Table, spec: Pos
     try:
         sql, params = compile_condition(where, table) if where is not None else (None, [])
     except InvalidInput as error:
-        raise BackfillImpossible(str(error)) from error
+        raise BackfillImpossible(public_text(error)) from error
     return Plan(
         table=table,
         source=("" if table.partitioned else "only ") + joined(now.schema, now.relation),

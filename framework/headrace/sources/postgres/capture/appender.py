@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from headrace import store
-from headrace.model.errors import InvalidInput
+from headrace.model.errors import InvalidInput, public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
@@ -159,7 +159,7 @@ class Appender:
             raise error
         if count == 1:
             failed = store.CaptureFailure(
-                key=None, data=msgspec.json.encode(shaped_changes.data[0]).decode(), error=str(error)
+                key=None, data=msgspec.json.encode(shaped_changes.data[0]).decode(), error=public_text(error)
             )
             self._warn(error)
             failure_only = msgspec.structs.replace(

@@ -17,13 +17,14 @@ import anyio.abc
 import msgspec
 
 from headrace import store
-from headrace.model.errors import HeadraceError, LeaseLost, StoreUnavailable
+from headrace.model.errors import HeadraceError, LeaseLost, StoreUnavailable, public_text
 from headrace.model.log import Log
+from headrace.model.text.error_text import text_of
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.capture.capture_lease import CaptureLease
 from headrace.sources.postgres.capture.capturer import Capturer, TablesChanged
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.errors import SlotLost, SourceStopped, StreamingFailed
+from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.transform_watchdog import RECORD_TIMEOUT, TransformStuck, TransformWatchdog
@@ -218,7 +219,7 @@ class Capturing:
             return PostgresSpec.stored(todo.name, todo.stream, todo.settings)
         except msgspec.ValidationError as error:
             raise SourceStopped(
-                f"The settings of the source can't be read: {error}. Edit the source, or create it again."
+                f"The settings of the source can't be read: {error}. Edit the source, or create it again."  # public: its settings
             ) from error
 
     async def _report(self, running: _Running, epoch: int, error: BaseException, delay: float) -> float:
@@ -227,20 +228,23 @@ class Capturing:
         if isinstance(error, TablesChanged):
             log.info("capture restarts", source=todo.name, error=error)
             return 0.0
-        state, reason, mend, pause = "stopped", str(error), None, self._limits.stopped_retry_delay
+        state, reason, mend, pause = "stopped", public_text(error), None, self._limits.stopped_retry_delay
         if isinstance(error, StoreUnavailable):  # the captured database, Headrace's own, or a full stream
             state, pause = "waiting", delay
+            if isinstance(error, SourceUnavailable):
+                reason = str(error)  # public: of the captured database, for those that have given its URL
         elif isinstance(error, SourceStopped):
             reason, mend = error.reason, error.mend
             if isinstance(error, SlotLost) and mend is None:
                 mend = f"headrace source postgres resume {todo.name} --anew"  # with a fresh backfill
-        if (state, reason) != (running.state, running.reason):
+        told = reason if isinstance(error, SourceStopped) else text_of(error)  # public: for the log
+        if (state, told) != (running.state, running.reason):
             trace = None if isinstance(error, HeadraceError) else error
             if state == "waiting":
-                log.warning("capture waits", source=todo.name, error=reason, hint=mend, exc_info=trace)
+                log.warning("capture waits", source=todo.name, error=told, hint=mend, exc_info=trace)
             else:
-                log.error("capture stopped", source=todo.name, error=reason, hint=mend, seconds=pause, exc_info=trace)
-        running.state, running.reason = state, reason
+                log.error("capture stopped", source=todo.name, error=told, hint=mend, seconds=pause, exc_info=trace)
+        running.state, running.reason = state, told
         with suppress(StoreUnavailable):
             await store.report_capture(self._shared.database, todo.number, epoch, state, reason, mend)
         return pause

@@ -188,7 +188,7 @@ class SlotMonitor:
     def _log_failure(self, action: str, error: Exception) -> None:
         if action not in self._failing_actions:
             self._failing_actions.add(action)
-            text = str(error) or f"no answer within {self._answer_timeout:g} s"
+            text = str(error) or f"no answer within {self._answer_timeout:g} s"  # public: logged
             log.warning(f"{action} failed", source=self._spec.name, error=text, hint="the capture continues")
 
     def _log_recovery(self, action: str) -> None:
