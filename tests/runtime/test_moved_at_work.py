@@ -97,7 +97,7 @@ async def test_keys_end_with_their_latest_message_when_they_are_put_back_at_work
                 expected = [0, 30, 60, 0, 30, 60]
             else:
 
-                async def dead() -> bool:
+                async def dead(stream: str = stream) -> bool:
                     return (await consumer(app, "ship", stream)).dead_letters == 60
 
                 await eventually(dead)
