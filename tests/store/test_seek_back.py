@@ -129,6 +129,21 @@ async def test_a_seek_to_the_position_itself_changes_nothing(database: store.Dat
     assert await reader.ack(batch, 2, 3) == []
 
 
+async def test_a_seek_to_a_time_since_which_nothing_was_published_passes_over_nothing(
+    database: store.Database, declare: Declare
+) -> None:
+    """The consumer has read all there is. A message waits for its retry."""
+    reader = await declare()
+    await publish(database, *"ab")
+    await reader.nack(await reader.lease(), 1, delay=60)
+    now = await database.fetchval("select clock_timestamp()")
+    found = await store.seek_preview(database, reader.id, time=now)
+    assert (found.after, found.again, found.skipped, found.in_flight) == (2, 0, 0, 0)
+    assert await store.seek_to(database, reader.id, time=now) == 2
+    info = await reader.info()
+    assert (info.parked, info.in_flight) == (1, 1)
+
+
 async def test_a_seek_back_reads_nothing_of_what_it_keeps(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

@@ -32,7 +32,8 @@ async def seek_to(
 ) -> int:
     """Move the consumer so that its next message is the first one at or above `seq`, or published at or after `time`.
 
-    Otherwise as `seek`. If nothing was published at or after `time`, it moves to the end.
+    Otherwise as `seek`. If nothing was published at or after `time`, it moves to the end, or stays where it is if it has
+    read all there is.
 
     Returns:
         The position.

@@ -166,7 +166,24 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    return headrace_internal.seek(p_consumer, headrace_internal.place_to_seek(v_stream, p_seq, p_time, p_now));
+    return headrace_internal.seek(p_consumer, headrace_internal.position_to_seek(p_consumer, v_stream, p_seq, p_time, p_now));
+end $$;
+
+-- Return what headrace_internal.place_to_seek does. But if nothing was published at p_time or later, a consumer that has read
+-- all there is stays where it is. It is moved to a time that has passed, so nothing is passed over.
+create or replace function headrace_internal.position_to_seek(
+    p_consumer int, p_stream headrace_internal.streams, p_seq bigint, p_time timestamptz, p_now timestamptz
+) returns bigint
+language plpgsql as $$
+declare
+    v_place  bigint := headrace_internal.place_to_seek(p_stream, p_seq, p_time, p_now);
+begin
+    if v_place is null and p_time is not null then
+        select position into v_place
+            from (select position from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+            where position >= coalesce(headrace_internal.last_message_seq(p_stream), 0);
+    end if;
+    return v_place;
 end $$;
 
 -- Return the position below a seq, or else below the first message of a time. Null is the end. Raises for a place ahead of

@@ -66,7 +66,7 @@ begin
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_holes := headrace_internal.all_holes(v_cursor);
-    v_place := headrace_internal.place_to_seek(v_stream, p_seq, p_time, p_now);
+    v_place := headrace_internal.position_to_seek(p_consumer, v_stream, p_seq, p_time, p_now);
     v_back := coalesce(v_place <= v_cursor.position, false);
     "from" := v_cursor.position;
     "to" := coalesce(v_place, headrace_internal.last_message_seq(v_stream), 0);
