@@ -470,3 +470,21 @@ async def test_without_order_a_retry_falls_due_though_a_dead_letter_blocks_its_k
     await reader.nack(batch, 2, delay=10.0)
     assert [letter.seq for letter in await reader.dead_letters()] == [1]
     assert (await reader.lease()).due_in == 10.0
+
+
+# --- while later messages of the key are in flight
+
+
+@pytest.mark.parametrize("on_exhausted", ["dead_letter", "block"])
+async def test_a_key_at_work_ends_with_its_latest_message_after_a_redrive(
+    database: store.Database, declare: Declare, on_exhausted: str
+) -> None:
+    reader = await declare(max_deliver=1, on_exhausted=on_exhausted)
+    await publish(database, *"aab")
+    ann = await reader.lease("ann")
+    await reader.nack(ann, 1)
+    assert await reader.redrive() == 1
+    for who in ("ann", "bob"):
+        assert await reader.drain(who) == []
+    assert await reader.ack(ann, 2, 3) == []
+    assert await reader.drain("bob") == [1, 2]

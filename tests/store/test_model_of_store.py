@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 import asyncpg
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ class Consumer(RuleBasedStateMachine):
                     f"create or replace function headrace_internal.{name}() returns int language sql immutable as 'select {bound}'"
                 )
             )
-        spec = ConsumerSpec(**{**{name: getattr(spec, name) for name in spec.__struct_fields__}, "stream": stream})
+        spec = msgspec.structs.replace(spec, stream=stream)
         self.do(store.create_stream(self.connection, stream))
         declared = self.do(store.declare_consumer(self.connection, spec))
         self.clock = Clock()
@@ -379,7 +380,23 @@ class Consumer(RuleBasedStateMachine):
     def seek(self, back: int, to_end: bool) -> None:
         self.end_all_acks()
         position = None if to_end else max(max(self.ledger.messages, default=0) - back, 0)
-        assert self.do(self.reader.seek(position)) == self.ledger.sought(position)
+        before = self.do(self.reader.cursor())["position"]
+        assert self.do(self.reader.seek(position)) == self.ledger.sought(position, before)
+
+    @rule(back=st.integers(0, 6))
+    def seek_back(self, back: int) -> None:
+        """Move a little from where it is. Parked messages, holes and leases lie on both sides."""
+        self.end_all_acks()
+        before = self.do(self.reader.cursor())["position"]
+        position = max(before - back, 0)
+        assert self.do(self.reader.seek(position)) == self.ledger.sought(position, before)
+
+    @rule(ordered=st.booleans(), on_exhausted=st.sampled_from(["dead_letter", "block", "drop"]))
+    def change_settings(self, ordered: bool, on_exhausted: str) -> None:
+        spec = msgspec.structs.replace(self.reader.spec, ordered=ordered, on_exhausted=on_exhausted)
+        self.do(store.declare_consumer(self.connection, spec))
+        self.reader.spec = spec
+        self.ledger.changed(spec)
 
     @rule(back=st.integers(0, 12), count=st.integers(0, 8), dry_run=st.booleans())
     def replay(self, back: int, count: int, dry_run: bool) -> None:

@@ -49,7 +49,7 @@ async def test_a_message_parked_above_the_new_position_comes_again(declare: Decl
     reader = await declare()
     await publish(reader.executor, "a", "b", "c")
     await reader.nack(await reader.lease(), 3, delay=60.0)
-    assert await _preview(reader, seq=2) == (3, 1, 2, 0, 2)
+    assert await _preview(reader, seq=2) == (3, 1, 3, 0, 2)  # the lease of 1 and 2 ends
 
 
 async def test_the_preview_of_a_time_is_that_of_its_first_message(declare: Declare) -> None:
@@ -106,3 +106,23 @@ async def test_a_message_in_a_hole_does_not_come_again_and_nothing_changes(decla
     cursor = await reader.cursor()
     assert await _preview(reader, seq=0) == (2, 0, 1, 0, 0)
     assert await reader.cursor() == cursor
+
+
+async def test_a_move_forward_passes_over_open_transactions_and_says_about_how_much(
+    declare: Declare, connect: Connect
+) -> None:
+    """How many of them will commit is unknown. A move to the end passes over none."""
+    reader = await declare()
+    slow: Any = await connect()
+    transaction = slow.transaction()
+    await transaction.start()
+    await publish(slow, "late", "late")
+    await publish(reader.executor, *"ab")
+    await reader.ack_all(await reader.lease())  # above two holes
+    await publish(slow, "late")
+    await publish(reader.executor, *"cd")
+    found = await store.seek_preview(reader.executor, reader.id, seq=7, now=reader.clock.now)
+    assert (found.before, found.after, found.skipped, found.skipped_exact) == (4, 6, 1 + 3, False)
+    assert await _preview(reader) == (4, 7, 0, 2, 0)
+    await transaction.commit()
+    assert await _preview(reader, seq=7) == (4, 6, 0, 1 + 3, 0)

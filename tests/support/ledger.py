@@ -30,6 +30,7 @@ class Message:
     attempts: int = 0
     crashes: int = 0
     due: datetime | None = None  # when a parked message is due, where None is now
+    again: bool = False  # it is in flight, and comes again after an earlier message that was put back
 
 
 @dataclass
@@ -235,7 +236,7 @@ class Ledger:
                 crashes = lease.crashes.get(done, 0) if failure.kind == "release" else 0
                 self._fail(done, attempt, failure, now, crashes)
             elif done not in lease.acked:
-                self.messages[done].state = "done"
+                self._end(self.messages[done])
         if not lease.attempts:
             del self.leases[lease_id]
         return Lost(lease_id, seq) if too_late else None
@@ -253,7 +254,7 @@ class Ledger:
         if failure.kind == "release":
             self._park(message, attempt - 1, crashes=crashes)
         elif failure.kind == "reject":
-            message.state = "done"
+            self._end(message)
             self.letters[seq] = Letter(message.key, "rejected", attempt, False)
         elif self.spec.max_deliver == -1 or attempt < self.spec.max_deliver:
             due = None if failure.delay is None else now + timedelta(seconds=failure.delay)
@@ -262,7 +263,7 @@ class Ledger:
             message.state, message.attempts, message.due = "blocked", 0, None
             self.letters[seq] = Letter(message.key, "exhausted", attempt, True)
         else:
-            message.state = "done"
+            self._end(message)
             if self.spec.on_exhausted == "dead_letter":
                 self.letters[seq] = Letter(message.key, "exhausted", attempt, False)
 
@@ -282,7 +283,7 @@ class Ledger:
             lease.acking.remove(seq)
             if committed:
                 lease.acked.add(seq)
-                self.messages[seq].state = "done"
+                self._end(self.messages[seq])
 
     def started(self, lease_id: int, seqs: Iterable[int]) -> list[int]:
         """Return which leases are lost."""
@@ -304,16 +305,37 @@ class Ledger:
         ]
         for message in chosen:
             self._park(message, 0)
-        return len(chosen)
+        return len(chosen) + self._repeat_in_flight(chosen)
+
+    def _repeat_in_flight(self, put_back: Iterable[Message]) -> int:
+        """Later messages of these keys that are in flight come again. Their keys are busy for their own process, too."""
+        later = [
+            (lease.owner, message)
+            for lease in self.leases.values()
+            for message in (self.messages[seq] for seq in lease.attempts if seq not in lease.acked)
+            if self.spec.ordered and any(one.key == message.key and one.seq < message.seq for one in put_back)
+        ]
+        owners = {owner for owner, _ in later}
+        for lease in self.leases.values():
+            if lease.owner in owners:
+                lease.owner += " before"
+        added = {message.seq for _, message in later if not message.again}
+        for _, message in later:
+            message.again = True
+        return len(added)
 
     def redriven(self, seqs: list[int] | None) -> int:
         chosen = set(self.letters) if seqs is None else set(seqs) & set(self.letters)
         keys = {self.letters[seq].key for seq in chosen if self.letters[seq].blocks}
         chosen |= {seq for seq, letter in self.letters.items() if letter.blocks and letter.key in keys}
+        put_back = []
         for seq in chosen:
-            if not self.letters.pop(seq).blocks and self.messages[seq].state == "done":
+            blocked = self.letters.pop(seq).blocks
+            if blocked or self.messages[seq].state == "done":
                 self._park(self.messages[seq], 0)
+                put_back.append(self.messages[seq])
         self._unblock(keys)
+        self._repeat_in_flight(put_back)
         return len(chosen)
 
     def discarded(self, seqs: list[int] | None) -> int:
@@ -322,34 +344,69 @@ class Ledger:
         for seq in chosen:
             letter = self.letters.pop(seq)
             if letter.blocks:
-                self.messages[seq].state = "done"
+                self._end(self.messages[seq])
                 keys.add(letter.key)
         self._unblock({key for key in keys if not self._blocked(key)})
         return len(chosen)
 
     def _unblock(self, keys: set[str]) -> None:
         for message in self.messages.values():
-            if message.key in keys and message.state == "blocked":
+            if message.key in keys and message.state == "blocked" and not self._is_blocking(message):
                 self._park(message, 0)
 
-    def sought(self, position: int | None) -> int:
-        """Return what the seek has to return."""
+    def sought(self, position: int | None, before: int) -> int:
+        """Return what the seek has to return. `before`: the position until now."""
         end = max((message.seq for message in self.messages.values() if message.committed), default=0)
+        kept = position if position is not None and position <= before else -1
         self.position = -math.inf if position is None else position
-        self.leases.clear()
-        for letter in self.letters.values():
-            letter.blocks = False
+        for lease_id in [id_ for id_, lease in self.leases.items() if any(seq > kept for seq in lease.attempts)]:
+            lease = self.leases.pop(lease_id)
+            for seq, attempt in lease.attempts.items():
+                if seq <= kept and seq not in lease.acked:
+                    self._park(self.messages[seq], attempt - 1, crashes=lease.crashes.get(seq, 0))
+        unblocked = {letter.key for seq, letter in self.letters.items() if letter.blocks and seq > kept}
+        for seq, letter in self.letters.items():
+            letter.blocks = letter.blocks and seq <= kept
         for message in self.messages.values():
+            if message.seq <= kept:
+                continue
             wanted = message.seq > position if position is not None else not message.committed
             wanted = wanted and any(matches(text, message.key) for text in self.spec.filters)
             message.state, message.attempts, message.due = "fresh" if wanted else "done", 0, None
-            message.crashes = 0
+            message.crashes, message.again = 0, False
+        self._unblock({key for key in unblocked if not self._blocked(key)})
         return end if position is None else position
+
+    def changed(self, spec: ConsumerSpec) -> None:
+        """The settings are changed."""
+        self.spec = spec
+        if spec.on_exhausted != "block":
+            keys = {letter.key for letter in self.letters.values() if letter.blocks}
+            for seq, letter in self.letters.items():
+                if letter.blocks:
+                    letter.blocks = False
+                    self._end(self.messages[seq])
+            self._unblock(keys)
+        if not spec.ordered:
+            for message in self.messages.values():
+                message.again = False
+                if message.state == "blocked" and not self._is_blocking(message):
+                    self._park(message, 0)
+
+    def _is_blocking(self, message: Message) -> bool:
+        return message.seq in self.letters and self.letters[message.seq].blocks
 
     def unsettled(self) -> list[Message]:
         return [message for message in self.messages.values() if message.committed and message.state != "done"]
 
+    def _end(self, message: Message) -> None:
+        """The message is done, unless it comes again."""
+        message.state = "done"
+        if message.again:
+            self._park(message, 0)
+
     def _park(self, message: Message, attempts: int, due: datetime | None = None, crashes: int = 0) -> None:
+        message.again = False
         message.state, message.attempts, message.due, message.crashes = "parked", attempts, due, crashes
 
     def _of_key(self, key: str) -> list[Message]:

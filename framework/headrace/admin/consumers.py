@@ -204,8 +204,9 @@ class Consumers(Base):
         Args:
             to: a seq, a time, "start" or "end". After "end", only later commits are delivered.
 
-        Leases end, and acks for them have no effect. Messages are no longer parked, blocked or
-        replayed. Dead letters stay.
+        After a move back, what was parked, blocked or to be replayed below the new position is still delivered. A move
+        forward passes over it. Leases with messages above the new position end, and acks for them have no effect. So do
+        all leases after a move forward. Dead letters stay.
 
         Returns:
             The new position. The next message has a seq above it.
@@ -240,7 +241,8 @@ class Consumers(Base):
         """Deliver messages to a consumer again, before any new ones.
 
         They must match the arguments and the consumer's own filters. Bounds are inclusive. Messages
-        that are in flight, parked, blocked or not delivered yet are left out. `dry_run` only counts.
+        that are parked, blocked or not delivered yet are left out. Messages in flight come again if an earlier message of
+        their key is replayed. `dry_run` only counts.
 
         Returns:
             The number of messages.

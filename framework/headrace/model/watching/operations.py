@@ -37,10 +37,11 @@ class SeekPreview(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "
     again_exact: bool
     """Whether `again` is exact. If False, there were too many messages to examine, and it is estimated."""
     skipped: int
-    """The number of messages that wait, and would not be delivered any more."""
+    """The number of messages that wait, and would not be delivered any more. 0 for a move back."""
     skipped_exact: bool
+    """Whether `skipped` is exact. If False, it is estimated, or some may be published by transactions that are still open."""
     in_flight: int
-    """The number of messages in flight. Their leases would end, and acks of them would have no effect."""
+    """The number of messages in flight in leases that would end. Acks of them would have no effect."""
 
 
 JobKind = Literal["redrive", "purge"]

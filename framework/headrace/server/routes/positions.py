@@ -89,8 +89,8 @@ async def peek(
 async def seek(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
 ) -> PositionAnswer:
-    """Moves the consumer. Its next message is the first one at or above `to`. Messages in flight lose
-    their leases. Dead letters stay. With `dry_run` nothing changes, and the answer says what would: `again` messages come again,
+    """Moves the consumer. It reads on at the first message at or above `to`. Leases with messages above that end, and after a move
+    forward all leases. A move back loses nothing that waits below `to`. Dead letters stay. With `dry_run` nothing changes, and the answer says what would: `again` messages come again,
     and `skipped` ones are passed over."""
     if data.dry_run:
         cached = await context.consumer(request, stream, consumer, "consume")
@@ -110,7 +110,7 @@ async def replay(
     data: JSONBody[Choice | None] = None,
 ) -> ReplayedAnswer:
     """Delivers earlier messages again, before any new ones. They must match the request and
-    the consumer's own filters."""
+    the consumer's own filters. Messages in flight are among them if an earlier message of their key is."""
     cached = await context.consumer(request, stream, consumer, "admin")
     choice = data or Choice()
     count = await context.admin.replay(

@@ -49,8 +49,10 @@ class Position(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
     skipped: Annotated[
         int | UnsetType, Meta(description="Messages that wait, and would not be delivered any more.")
     ] = UNSET
-    skipped_exact: Annotated[bool | UnsetType, Meta(description="Whether `skipped` is counted.")] = UNSET
-    in_flight: Annotated[int | UnsetType, Meta(description="Messages in flight, whose leases would end.")] = UNSET
+    skipped_exact: Annotated[
+        bool | UnsetType, Meta(description="Whether `skipped` is counted, and no open transaction may publish there.")
+    ] = UNSET
+    in_flight: Annotated[int | UnsetType, Meta(description="Messages in flight in leases that would end.")] = UNSET
 
 
 class PositionAnswer(Struct):

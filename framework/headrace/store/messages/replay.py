@@ -32,7 +32,8 @@ async def replay(executor: Executor, consumer: int, selection: Selection, *, dry
     """Deliver messages of the selection to the consumer again, if they pass its filters and it has had them.
 
     They come before new messages, in the order of seq, with attempts counted from zero. Messages that are
-    in flight, parked, blocked or not read yet are left out. With `dry_run` they are only counted.
+    parked, blocked or not read yet are left out. So are those in flight, except those of an ordered consumer that are later
+    than a replayed message of their key: they come again after it. With `dry_run` they are only counted.
 
     Returns:
         How many. Raises `UnknownConsumer`.

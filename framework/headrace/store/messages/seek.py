@@ -11,7 +11,8 @@ from headrace.store.database.database import Executor
 async def seek(executor: Executor, consumer: int, position: int | None) -> int:
     """Move the consumer so that its next message is the first one above `position`: 0 is the start, None the end.
 
-    Leases end, and acks for them have no effect. Parked, blocked and replayed messages are forgotten. Dead
+    A move back loses nothing: up to `position`, messages that are parked, blocked, to be replayed or in holes are kept, and
+    leases that hold nothing above it. A move forward passes over all of these. Acks of leases that end have no effect. Dead
     letters stay. With None, messages of a transaction that has not committed yet are still delivered.
 
     Returns:
@@ -31,7 +32,8 @@ async def seek_to(
 ) -> int:
     """Move the consumer so that its next message is the first one at or above `seq`, or published at or after `time`.
 
-    Otherwise as `seek`. If nothing was published at or after `time`, it moves to the end.
+    Otherwise as `seek`. If nothing was published at or after `time`, it moves to the end, or stays where it is if it has
+    read all there is.
 
     Returns:
         The position.

@@ -41,10 +41,11 @@ def seek(
 ) -> None:
     """Move a consumer back or forward.
 
-    The next message is the first one at or after the new position. The consumer
-    forgets its messages in flight: acks for them have no effect, and those after
-    the new position are delivered again. --dry-run says how many messages would
-    be delivered again, and how many would be passed over.
+    It reads on at the first message at or after the new position. Leases with
+    messages after it end: acks for them have no effect, and the messages are
+    delivered again. After a move back, messages that wait before the new position
+    are still delivered. A move forward passes over them. --dry-run says how many
+    messages would be delivered again, and how many would be passed over.
     """
     if len(words) < 2:
         raise UsageError(
@@ -90,7 +91,8 @@ def replay(
 
     They are delivered before any new message, and the consumer's position
     doesn't change. Without a selection, all messages that it has handled are
-    delivered. To publish messages to another stream, see
+    delivered. Messages in flight are delivered again after earlier ones of their
+    key. To publish messages to another stream, see
     `headrace stream republish`.
     """
     criteria = selection.criteria()

@@ -110,6 +110,7 @@ declare
     v_stream     headrace_internal.streams;
     v_condition  text := headrace_internal.condition(p_filters, p_where);
     v_now        timestamptz := clock_timestamp();
+    v_frees      boolean;
 begin
     if p_push is not null and not (headrace_internal.has_fields(p_push, '{url}') and json_typeof(p_push -> 'url') = 'string'
                                    and coalesce(json_typeof(p_push -> 'headers'), 'object') in ('object', 'null')
@@ -118,7 +119,8 @@ begin
     end if;
     v_stream := headrace_internal.require_stream(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
-    select c.id, headrace_internal.consumer_settings(c) into consumer_id, before
+    select c.id, headrace_internal.consumer_settings(c), c.ordered and not p_ordered or c.on_exhausted = 'block' and p_on_exhausted <> 'block'
+        into consumer_id, before, v_frees
         from headrace_internal.consumers c where c.stream_id = v_stream.id and c.name = p_name;
     if not found then
         perform headrace_internal.refuse_id('consumer', p_name);
@@ -134,6 +136,9 @@ begin
             perform headrace_internal.start_consumer(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
         end if;
     else
+        if v_frees then     -- a deletion takes this lock before the consumer's row, too
+            perform pg_advisory_xact_lock(1212498508, declare_consumer.consumer_id);
+        end if;
         update headrace_internal.consumers c
             set filters = p_filters, filter_where = p_where, condition = v_condition, ordered = p_ordered, ack_wait = p_ack_wait,
                 max_ack_pending = p_max_ack_pending, max_deliver = p_max_deliver, backoff = p_backoff,
@@ -146,7 +151,53 @@ begin
                   is distinct from
                   (p_filters, p_where::text, v_condition, p_ordered, p_ack_wait, p_max_ack_pending, p_max_deliver, p_backoff::text,
                    p_on_exhausted, p_max_waiting, p_rate_limit, p_rate_burst, p_push::text);
+        if v_frees then
+            perform headrace_internal.free_waiting(declare_consumer.consumer_id);
+        end if;
     end if;
+end $$;
+
+-- Free the messages that wait for what a consumer's settings no longer ask for. If it blocks no keys any more, blocked
+-- keys continue after the dead letters that blocked them, which stay. If it is not ordered any more, no message waits
+-- for another one of its key. They may be many, so they are parked in portions, as those of a replay. The caller has the
+-- consumer's lock.
+create or replace function headrace_internal.free_waiting(p_consumer int) returns void
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_consumer  headrace_internal.consumers;
+    v_cursor    headrace_internal.cursors;
+    v_next      headrace_internal.cursors;
+    v_keys      bigint[];
+    v_first     bigint;
+begin
+    -- Wait for settles in progress, which have read the settings before.
+    perform from headrace_internal.leases where consumer_id = p_consumer order by lease_id for no key update;
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
+    if v_consumer.on_exhausted <> 'block' then
+        with freed as (
+            update headrace_internal.dead_letters set blocks = false where consumer_id = p_consumer and blocks returning key_hash
+        )
+        select array_agg(key_hash) into v_keys from freed;
+    end if;
+    if v_consumer.ordered then
+        v_next := v_cursor;
+        v_next.parked_floor := least(v_cursor.parked_floor, headrace_internal.promote_tails(p_consumer, v_keys, null, 0));
+        v_next.ready_floor := least(v_cursor.ready_floor, v_next.parked_floor);
+        perform headrace_internal.write_cursor(v_cursor, v_next);
+    else
+        -- A message that is in flight and was to be delivered again, in its order, is delivered already.
+        delete from headrace_internal.parked where consumer_id = p_consumer
+            and seq in (select headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor));
+        with gone as (
+            delete from headrace_internal.tails where consumer_id = p_consumer returning seq, key_hash
+        ), added as (
+            insert into headrace_internal.replays (consumer_id, seq, key_hash) select p_consumer, seq, key_hash from gone on conflict do nothing
+        )
+        select min(seq) into v_first from gone;
+        perform headrace_internal.start_replay(p_consumer, v_first);
+    end if;
+    perform headrace_internal.notify_stream(v_consumer.stream_id);
 end $$;
 
 -- Set the first position of a new consumer.

@@ -87,8 +87,8 @@ end $$;
 
 -- The next two functions look up each dead letter that was chosen. A hash or merge join would read all of the consumer.
 
--- Deliver dead letters again. Attempts count from zero, and messages of a key keep their order. A blocked key
--- continues from the message that blocked it. If several messages block it (a run that died as a whole), all of them
+-- Deliver dead letters again. Attempts count from zero, and messages of a key keep their order: later ones that are in
+-- flight are delivered again, see headrace_internal.repeat_in_flight. A blocked key continues from the message that blocked it. If several messages block it (a run that died as a whole), all of them
 -- are delivered again.
 --
 -- If retention has removed a dead letter's message, it can't be delivered. It stays, and isn't counted. (In a stream
@@ -100,10 +100,11 @@ create or replace function headrace_internal.redrive_chosen(
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
-    v_stream  headrace_internal.streams;
-    v_cursor  headrace_internal.cursors;
-    v_next    headrace_internal.cursors;
-    v_seqs    bigint[];
+    v_consumer  headrace_internal.consumers;
+    v_stream    headrace_internal.streams;
+    v_cursor    headrace_internal.cursors;
+    v_next      headrace_internal.cursors;
+    v_seqs      bigint[];
     v_redriven  record;
 begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
@@ -111,7 +112,8 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select s.* into v_stream from headrace_internal.streams as s join headrace_internal.consumers as c on c.stream_id = s.id where c.id = p_consumer;
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
+    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice, p_filters, p_where);
     -- The keys are looked up one by one, since thousands of dead letters of other keys may block these.
     v_seqs := array(
@@ -156,9 +158,10 @@ begin
         into v_redriven from redriven;
     v_next.parked_floor := least(v_redriven.first, v_cursor.parked_floor);
     perform headrace_internal.park_by_key(p_consumer, v_redriven.seqs, v_redriven.hashes, v_next.parked_floor,
-                             (select ordered from headrace_internal.consumers where id = p_consumer), v_stream.one_message_per_key);
+                             v_consumer.ordered, v_stream.one_message_per_key);
     v_next.parked_floor := least(v_next.parked_floor, headrace_internal.promote_tails(p_consumer, v_redriven.keys, null, v_next.parked_floor));
     v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
+    perform headrace_internal.repeat_in_flight(v_consumer, v_stream, v_cursor.lease_floor, v_redriven.hashes, v_redriven.seqs);
     perform headrace_internal.write_cursor(v_cursor, v_next);
     perform headrace_internal.notify_stream(v_stream.id);
     return v_redriven.count;

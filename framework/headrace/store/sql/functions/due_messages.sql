@@ -84,7 +84,8 @@ begin
             where not exists (      -- the tail may have more messages before this one than were read
                 select from tails as t where t.key_hash = h.key_hash and t.place = t.share and t.seq < h.seq)
             union all
-            select t.seq, t.key_hash, 0, 0 from tails as t
+            -- A message that was to be delivered again, and then failed, is in both.
+            select t.seq, t.key_hash, 0, 0 from tails as t where not exists (select from heads as h where h.seq = t.seq)
             order by seq limit p_limit) as d;
 end $$;
 

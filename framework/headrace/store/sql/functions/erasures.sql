@@ -109,10 +109,10 @@ begin
     ), tails as (
         delete from headrace_internal.tails where consumer_id = p_consumer and seq = any (v_seqs) returning seq, key_hash
     ), replays as (
-        delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_seqs)
+        delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_seqs) returning seq, key_hash
     )
     select min(seq), array_agg(key_hash) into v_lowest, v_keys
-        from (select * from letters union all select * from parked union all select * from tails) as forgotten;
+        from (select * from letters union all select * from parked union all select * from tails union all select * from replays) as forgotten;
     if v_keys is null then
         return;
     end if;

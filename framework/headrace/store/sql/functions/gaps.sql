@@ -105,11 +105,12 @@ begin
             delete from headrace_internal.parked where consumer_id = $1 and seq >= $5 and seq < $3 and ($4 is null or seq = any ($4))
             returning seq, key_hash
         ), replays as (
-            delete from headrace_internal.replays where consumer_id = $1 and seq < $3 and ($4 is null or seq = any ($4)) returning seq
+            delete from headrace_internal.replays where consumer_id = $1 and seq < $3 and ($4 is null or seq = any ($4))
+            returning seq, key_hash
         ), tails as (
             delete from headrace_internal.tails where consumer_id = $1 and seq < $3 and ($4 is null or seq = any ($4)) returning seq
         )
-        select count(*) as count, min(seq) as lowest, max(seq) as highest, (select array_agg(key_hash) from parked) as headless
+        select count(*) as count, min(seq) as lowest, max(seq) as highest, (select array_agg(key_hash) from (select key_hash from parked union select key_hash from replays) as k) as headless
         from (select seq from unseen union select seq from parked union select seq from replays union select seq from tails) as lost
         $sql$, p_stream.relation, v_condition)
         into v_lost

@@ -90,7 +90,8 @@ begin
         from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
         where (outcome = 'release' or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver))
           and not headrace_internal.is_erased(p_stream.id, seq)
-        on conflict do nothing;
+        -- One that is to be delivered again may be parked already: it is retried as it would be otherwise.
+        on conflict (consumer_id, seq) do update set attempts = excluded.attempts, crashes = excluded.crashes, due_at = excluded.due_at;
     if p_stream.one_message_per_key then
         -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
         perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, p_hashes, (select min(seq) from unnest(p_seqs) as seq));

@@ -30,8 +30,16 @@ begin
     return v_chosen;
 end $$;
 
+-- The seqs of a selection that a consumer has examined: those up to its position that are no holes.
+create or replace function headrace_internal.examined_seqs(p_cursor headrace_internal.cursors, p_chosen headrace_internal.selection) returns int8multirange
+language sql stable as $$
+    select int8multirange(int8range(p_chosen.first, greatest(least(p_chosen.last, p_cursor.position) + 1, p_chosen.first)))
+           - headrace_internal.all_holes(p_cursor)
+$$;
+
 -- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
--- that are above the cursor, in flight, parked or blocked are delivered anyway, and are neither taken nor counted.
+-- that are above the cursor, parked or blocked are delivered anyway, and are neither taken nor counted. So are those in
+-- flight, unless an earlier message of their key is replayed: see headrace_internal.repeat_in_flight.
 -- p_dry_run: only count. Returns the number of messages.
 create or replace function headrace_internal.replay(
     p_consumer int, p_filters text[], p_where json,
@@ -43,9 +51,10 @@ declare
     v_stream    headrace_internal.streams;
     v_cursor    headrace_internal.cursors;
     v_chosen    headrace_internal.selection;
+    v_examined  int8multirange;
     v_wanted    text;
-    v_count     bigint;
-    v_first     bigint;
+    v_added     record;
+    v_later     record;
     v_anyway    bigint[];
     v_gone      bigint;
 begin
@@ -56,43 +65,57 @@ begin
     end if;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     v_chosen := headrace_internal.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
-    -- The position and the holes are read in the same statement as the messages. Messages that were missing when the
-    -- cursor passed and have arrived since are still to be delivered.
+    -- The position and the holes are read before the messages. Messages that were missing when the cursor passed and
+    -- have arrived since are still to be delivered.
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
+    v_examined := headrace_internal.examined_seqs(v_cursor, v_chosen);
     v_wanted := format($sql$
-        from (select position, headrace_internal.all_holes(c) as holes from headrace_internal.cursors as c where consumer_id = $1 order by version desc limit 1) as cursor
-        cross join lateral (
+        from unnest($2) as examined cross join lateral (
             select seq, hashtextextended(key, 0) as hash from %s
-            where seq >= $2 and seq <= $3 and seq <= cursor.position and not seq <@ cursor.holes and (%s) and (%s)) as m
+            where seq >= lower(examined) and seq < upper(examined) and (%s) and (%s)) as m
         where not exists (select from headrace_internal.replays as r where r.consumer_id = $1 and r.seq = m.seq)
         $sql$, headrace_internal.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
     if p_dry_run then
         execute format($sql$
-            select count(*) %s
-               and m.seq not in (select i.seq from headrace_internal.in_flight_seqs($1, 0) as i(seq))
-               and not exists (select from headrace_internal.parked as p where p.consumer_id = $1 and p.seq = m.seq)
-               and not exists (select from headrace_internal.tails as t where t.consumer_id = $1 and t.seq = m.seq)
-               and not exists (select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.seq = m.seq and d.blocks)
-            $sql$, v_wanted) into v_count using p_consumer, v_chosen.first, v_chosen.last;
-        return v_count;
+            with keys as materialized (
+                select m.hash, count(*) as count, min(m.seq) as first %s
+                   and m.seq not in (select i.seq from headrace_internal.in_flight_seqs($1, 0) as i(seq))
+                   and not exists (select from headrace_internal.parked as p where p.consumer_id = $1 and p.seq = m.seq)
+                   and not exists (select from headrace_internal.tails as t where t.consumer_id = $1 and t.seq = m.seq)
+                   and not exists (select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.seq = m.seq and d.blocks)
+                group by m.hash
+            )
+            select coalesce(sum(count), 0) + (
+                select count(*)
+                from (select array_agg(hash) as hashes, array_agg(first) as firsts from keys
+                      where hash in (select unnest(hashes) from headrace_internal.leases where consumer_id = $1)) as k
+                cross join lateral headrace_internal.later_in_flight($3, $4, 0, k.hashes, k.firsts) as later
+                where not exists (select from headrace_internal.tails as t where t.consumer_id = $1 and t.seq = later.seq))
+            from keys
+            $sql$, v_wanted) into v_gone using p_consumer, v_examined, v_consumer, v_stream;
+        return v_gone;
     end if;
 
     -- This search may take long, and blocks no other session. The rows that it writes are not visible to others until
     -- the commit.
-    execute format($sql$
+    v_wanted := format($sql$
         with added as (
-            insert into headrace_internal.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s order by m.seq
+            insert into headrace_internal.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s
             on conflict do nothing returning seq
         )
-        select count(*), min(seq) from added
-        $sql$, v_wanted) into v_count, v_first using p_consumer, v_chosen.first, v_chosen.last;
-    if v_count = 0 then
-        return 0;
-    end if;
-    -- Then take the consumer's lock, and delete the messages that are delivered anyway by now.
+        select count(*), min(seq) as first from added
+        $sql$, v_wanted);
+    execute v_wanted into v_added using p_consumer, v_examined;
+    -- Then take the consumer's lock, add the messages that it has examined meanwhile, and delete those that are delivered
+    -- anyway by now.
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    execute v_wanted into v_later using p_consumer, headrace_internal.examined_seqs(v_cursor, v_chosen) - v_examined;
+    if v_added.count + v_later.count = 0 then
+        return 0;
     end if;
     v_anyway := array(
         select i.seq from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq)
@@ -110,9 +133,57 @@ begin
         select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
     delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_anyway);
     get diagnostics v_gone = row_count;
-    perform headrace_internal.start_replay(p_consumer, v_first);
+    perform headrace_internal.start_replay(p_consumer, least(v_added.first, v_later.first));
+    v_gone := v_gone - (
+        select headrace_internal.repeat_in_flight(v_consumer, v_stream, v_cursor.lease_floor, array_agg(key_hash), array_agg(first))
+        from (select key_hash, min(seq) as first from headrace_internal.replays
+              where consumer_id = p_consumer and key_hash in (
+                  select unnest(hashes) from headrace_internal.leases where consumer_id = p_consumer and lease_id >= v_cursor.lease_floor)
+              group by key_hash) as k);
     perform headrace_internal.notify_stream(v_stream.id);
-    return v_count - v_gone;
+    return v_added.count + v_later.count - v_gone;
+end $$;
+
+-- Of each of these keys, the messages that are in flight and later than p_firsts. An unordered consumer has none.
+create or replace function headrace_internal.later_in_flight(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_hashes bigint[], p_firsts bigint[]
+) returns table (owner uuid, seq bigint, hash bigint)
+language sql stable as $$
+    select l.owner, m.seq, m.hash
+    from headrace_internal.leases as l cross join unnest(l.seqs, l.hashes) as m(seq, hash)
+    join (select hash, min(first) as first from unnest(p_hashes, p_firsts) as b(hash, first) group by hash) as b on b.hash = m.hash and b.first < m.seq
+    where p_consumer.ordered and not p_stream.one_message_per_key and l.consumer_id = p_consumer.id and l.lease_id >= p_floor
+      and not exists (select from headrace_internal.acks as a
+                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+$$;
+
+-- Messages of these keys were put back, from p_firsts on, and later ones of the same keys are in flight. Their handlers
+-- continue and their acks count, but afterwards these messages are delivered again, since their keys would end with an
+-- older message otherwise. So they join the tails of their keys. Until they are settled, their keys are busy for their
+-- own process, too: its leases get an owner that makes no lease calls. All of its leases, since a run of a key
+-- may span several. Returns the number of messages that will be delivered again. The caller has the consumer's lock.
+create or replace function headrace_internal.repeat_in_flight(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_hashes bigint[], p_firsts bigint[]
+) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_later  record;
+    v_count  bigint;
+begin
+    select array_agg(distinct owner) as owners, array_agg(seq) as seqs, array_agg(hash) as hashes into v_later
+        from headrace_internal.later_in_flight(p_consumer, p_stream, p_floor, p_hashes, p_firsts);
+    if v_later.seqs is null then
+        return 0;
+    end if;
+    perform from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor and owner = any (v_later.owners)
+        order by lease_id for no key update;
+    update headrace_internal.leases set owner = md5(owner::text)::uuid
+        where consumer_id = p_consumer.id and lease_id >= p_floor and owner = any (v_later.owners);
+    -- One that was settled meanwhile is delivered once more all the same, or once if it has been parked.
+    insert into headrace_internal.tails (consumer_id, key_hash, seq)
+        select p_consumer.id, hash, seq from unnest(v_later.hashes, v_later.seqs) as m(hash, seq) on conflict do nothing;
+    get diagnostics v_count = row_count;
+    return v_count;
 end $$;
 
 -- Publish the messages of a stream that match, in their order, into another stream, or into the same one (the

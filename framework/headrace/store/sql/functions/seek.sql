@@ -1,48 +1,70 @@
--- seek: move a consumer to any position, forward or back. It ends what is in flight. The leases are deleted, so acks
--- that arrive later have no effect. It writes one cursor row, whatever the length of the history.
+-- seek: move a consumer to any position, forward or back. It writes one cursor row, whatever the length of the history.
+--
+-- A move forward passes over all that is not done: it ends what is in flight, and forgets what is parked, blocked or to be
+-- replayed, and the holes. A move back loses nothing. What is above the new position is read again from the stream, so it
+-- is forgotten here. What is below it and not done is kept: messages that are parked, that follow one of their key, or are
+-- to be replayed, blocked keys and holes. A lease that holds a message above the new position ends, and what it holds below
+-- is parked. Other leases continue. Acks of a lease that has ended have no effect.
 
--- Move a consumer. p_position: the next message delivered is the first one above it. Null is the end, so that only
--- messages that commit from now on are delivered.
+-- Move a consumer. p_position: the next message read from the stream is the first one above it. Null is the end, so that
+-- only messages that commit from now on are delivered.
 create or replace function headrace_internal.seek(p_consumer int, p_position bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_stream  headrace_internal.streams;
-    v_cursor  headrace_internal.cursors;
-    v_next    headrace_internal.cursors;
-    v_low     bigint;
+    v_consumer  headrace_internal.consumers;
+    v_stream    headrace_internal.streams;
+    v_cursor    headrace_internal.cursors;
+    v_next      headrace_internal.cursors;
+    v_kept      bigint := -1;       -- what is not done up to here is kept
+    v_blocked   bigint[];
+    v_low       bigint;
 begin
     perform headrace_internal.require_read_committed('headrace_internal.seek');
     -- Retention removes no segment meanwhile. It would not count the messages as missed, because it read that the
     -- consumer was past them. Retention, too, takes this lock before those of consumers.
     perform pg_advisory_xact_lock_shared(1212498510, stream_id) from headrace_internal.consumers where id = p_consumer;
     perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select s.* into v_stream
-        from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
+    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
-    perform headrace_internal.end_leases(p_consumer);
-    delete from headrace_internal.parked where consumer_id = p_consumer;
-    delete from headrace_internal.tails where consumer_id = p_consumer;
-    delete from headrace_internal.replays where consumer_id = p_consumer;
-    delete from headrace_internal.frozen_holes where consumer_id = p_consumer;
-    update headrace_internal.dead_letters set blocks = false where consumer_id = p_consumer and blocks;
-
+    if p_position <= v_cursor.position then
+        v_kept := p_position;
+    end if;
     v_next := v_cursor;
-    v_next.holes := '{}';
+    v_next.lease_floor := coalesce(headrace_internal.end_leases_above(v_consumer, v_stream, v_kept), headrace_internal.new_lease_id());
+    delete from headrace_internal.parked where consumer_id = p_consumer and seq > v_kept;
+    delete from headrace_internal.tails where consumer_id = p_consumer and seq > v_kept;
+    delete from headrace_internal.replays where consumer_id = p_consumer and seq > v_kept;
+    if v_cursor.frozen <> '{}' then
+        delete from headrace_internal.frozen_holes where consumer_id = p_consumer and lowest > v_kept;
+        update headrace_internal.frozen_holes set highest = v_kept, holes = holes * int8multirange(int8range(null, v_kept + 1))
+            where consumer_id = p_consumer and highest > v_kept;
+        v_next.frozen := array(select distinct holder from headrace_internal.frozen_holes where consumer_id = p_consumer);
+    end if;
+    with freed as (
+        update headrace_internal.dead_letters set blocks = false where consumer_id = p_consumer and blocks and seq > v_kept returning key_hash
+    )
+    select array_agg(key_hash) into v_blocked from freed;
+
+    v_next.holes := v_cursor.holes * int8multirange(int8range(null, v_kept + 1));
     v_next.holders := null;
-    v_next.frozen := '{}';
     v_next.mark := null;
     v_next.mark_stamp := null;
     v_next.suspects := null;
     v_next.suspects_at := null;
-    v_next.replay_floor := null;
-    v_next.lease_floor := headrace_internal.new_lease_id();
+    v_next.replay_floor := case when v_cursor.replay_floor <= v_kept then v_cursor.replay_floor end;
     v_next.position := p_position;
-    v_next.parked_floor := p_position;
-    v_next.blocked_floor := p_position;
-    v_next.ready_floor := p_position;
+    v_next.parked_floor := least(v_cursor.parked_floor, p_position);
+    v_next.blocked_floor := least(v_cursor.blocked_floor, p_position);
+    v_next.ready_floor := least(v_cursor.ready_floor, p_position, headrace_internal.promote_tails(p_consumer, v_blocked, null, v_next.parked_floor));
+    if v_kept < 0 then
+        v_next.parked_floor := coalesce(p_position, 0);
+        v_next.blocked_floor := v_next.parked_floor;
+        v_next.ready_floor := v_next.parked_floor;
+    end if;
     if p_position is null then
         -- The end, and the holes below it. A transaction that drew a seq there and has not committed will commit
         -- after now, so its messages are wanted. Holes can be open only while a transaction holds the lock of an
@@ -65,6 +87,34 @@ begin
     perform headrace_internal.write_cursor(v_cursor, v_next);
     perform headrace_internal.notify_stream(v_stream.id);
     return v_next.position;
+end $$;
+
+-- End the leases of a consumer that hold a message above p_kept, and park what they hold up to it, the attempts not counted.
+-- Returns the lowest of the other leases, null if there is none. They are locked in the order of their ids, as a settle
+-- locks them.
+create or replace function headrace_internal.end_leases_above(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_kept bigint
+) returns bigint
+language plpgsql as $$
+declare
+    v_leases  bigint[];
+    v_held    record;
+begin
+    perform from headrace_internal.leases where consumer_id = p_consumer.id order by lease_id for update;
+    v_leases := array(select lease_id from headrace_internal.leases where consumer_id = p_consumer.id and p_kept < any (seqs));
+    with ended as (
+        delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        returning lease_id, seqs, hashes, attempts, crashes
+    )
+    select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts,
+           array_agg(coalesce(m.crash, 0)) as crashes, array_agg('release'::text) as outcomes
+        into v_held
+        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        where m.seq <= p_kept and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases));
+    perform headrace_internal.put_back(p_consumer, p_stream, v_held.seqs, v_held.hashes, v_held.attempts, v_held.crashes, v_held.outcomes,
+                              null, null, null, null, clock_timestamp());
+    perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
+    return (select min(lease_id) from headrace_internal.leases where consumer_id = p_consumer.id);
 end $$;
 
 -- Return the lowest seq at which a transaction that is open now may still commit messages. Null if there is no such
@@ -116,7 +166,24 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    return headrace_internal.seek(p_consumer, headrace_internal.place_to_seek(v_stream, p_seq, p_time, p_now));
+    return headrace_internal.seek(p_consumer, headrace_internal.position_to_seek(p_consumer, v_stream, p_seq, p_time, p_now));
+end $$;
+
+-- Return what headrace_internal.place_to_seek does. But if nothing was published at p_time or later, a consumer that has read
+-- all there is stays where it is. It is moved to a time that has passed, so nothing is passed over.
+create or replace function headrace_internal.position_to_seek(
+    p_consumer int, p_stream headrace_internal.streams, p_seq bigint, p_time timestamptz, p_now timestamptz
+) returns bigint
+language plpgsql as $$
+declare
+    v_place  bigint := headrace_internal.place_to_seek(p_stream, p_seq, p_time, p_now);
+begin
+    if v_place is null and p_time is not null then
+        select position into v_place
+            from (select position from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+            where position >= coalesce(headrace_internal.last_message_seq(p_stream), 0);
+    end if;
+    return v_place;
 end $$;
 
 -- Return the position below a seq, or else below the first message of a time. Null is the end. Raises for a place ahead of

@@ -47,7 +47,7 @@ export function Seek({ row, done, close }) {
   return html`<${Act} title=${`Move ${row.name}`} verb=${found ? "Move the consumer" : "Move"} danger=${true} ready=${Boolean(found)} close=${close}
     act=${() => post(`${at(row)}/seek`, { to })} done=${(answer) => { say(`${row.name} is now at seq ${number(answer.data.position)}.`); done(); }}
     request=${to === null ? undefined : { method: "POST", target: `${at(row)}/seek`, body: { to }, command: cli("consumer seek", [row.stream, row.name, to]) }}>
-    <p>It is at seq ${number(row.info.position)} of ${number(row.info.last_seq)}. Its next message becomes the first one at or after the new place. Messages in flight lose their leases. Dead letters stay.</p>
+    <p>It is at seq ${number(row.info.position)} of ${number(row.info.last_seq)}. It reads on at the first message at or after the new place. A move back loses nothing that waits before it, a move forward passes over it. Dead letters stay.</p>
     <div class="grid">
       <${Field} id="seek-place" label="Move to">
         <select id="seek-place" value=${place} onChange=${(event) => setPlace(event.target.value)}>${PLACES.map(([value, title]) => html`<option value=${value}>${title}</option>`)}</select>
@@ -58,7 +58,7 @@ export function Seek({ row, done, close }) {
     <${Failure} error=${preview.error} />
     <div role="status">
       ${found
-        ? html`<p class="preview">From seq ${number(found.from)} to ${number(found.to)}: <strong>${found.again_exact ? "" : "at least "}${counted(found.again, "message")}</strong> come again, <strong>${counted(found.skipped, "message")}</strong> are passed over, and ${counted(found.in_flight, "message")} in flight ${found.in_flight === 1 ? "loses its lease" : "lose their leases"}.</p>`
+        ? html`<p class="preview">From seq ${number(found.from)} to ${number(found.to)}: <strong>${found.again_exact ? "" : "at least "}${counted(found.again, "message")}</strong> come again, <strong>${found.skipped_exact ? "" : "about "}${counted(found.skipped, "message")}</strong> are passed over, and ${counted(found.in_flight, "message")} in flight ${found.in_flight === 1 ? "loses its lease" : "lose their leases"}.</p>`
         : html`<p class="quiet">${to === null ? "Choose a place to see what would happen." : preview.error ? "" : "Counting …"}</p>`}
     </div>
   <//>`;
