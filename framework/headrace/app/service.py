@@ -107,6 +107,7 @@ class Service:
             others.start_soon(self._stop_needless_listening)
             others.start_soon(maintain, "subscriptions of other processes", self._find_unsubscribed)
             others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
+            others.start_soon(self._shared.watch.run, self._database)
             if self._shared.witness is None:
                 if self._database.maintains:
                     others.start_soon(self._janitor.run)

@@ -18,6 +18,7 @@ from headrace.runtime.leasing.shared_reading import SharedReading
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.timings import Timings
 from headrace.runtime.settling.dead_letters import DeadLetterHook
+from headrace.runtime.settling.history_watch import HistoryWatch
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         time: the clocks.
         witness: the test kit's hooks, or None.
         timings: timings that only tests change.
+        watch: has the leases verified in a new history of the database.
     """
 
     database: store.Database
@@ -52,3 +54,4 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     time: Time = SYSTEM_TIME
     witness: Witness | None = None
     timings: Timings = Timings()
+    watch: HistoryWatch = msgspec.field(default_factory=HistoryWatch)
