@@ -59,7 +59,7 @@ async def test_consumers_go_on_after_pg_upgrade(old: int, new: int) -> None:
             # An outcome of a worker that waited for the server counts.
             outcome = Settlement(leases=[held.lease_id or 0], seqs=[5], failures=[None])
             ship = scene.reader(upgraded, "ship")
-            assert await store.settle(upgraded, ship.id, outcome, now=scene.clock.now, timeline=held.timeline) == []
+            assert await store.settle(upgraded, ship.id, outcome, now=scene.clock.now, history=held.timeline) == []
             await scene.goes_on(upgraded, already=[5])
             # Roles keep their numbers, so grants count.
             assert [one.bound for one in await store.grants(upgraded)] == [True]

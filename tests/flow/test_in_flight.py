@@ -178,7 +178,9 @@ class CustodyMachine(RuleBasedStateMachine):
     @rule()
     def the_database_is_rewound(self) -> None:
         """All leases are void, even if the store may still hold them, as for an extension that is in progress."""
-        gone = {lease.id for lease in self.in_flight.void()}
+        gone = set(self.in_flight.leases)
+        for lease in list(self.in_flight.leases.values()):
+            self.in_flight.lose(lease)
         self.stolen |= gone | self.store.leases.keys()
         self.store.leases.clear()
         self.known_lost |= gone
@@ -193,9 +195,11 @@ class CustodyMachine(RuleBasedStateMachine):
     @rule()
     def the_extension_is_answered(self) -> None:
         assert self.asked is not None
-        gone = self.in_flight.extended(self.asked, self.alive, self.now + 30)
-        assert {lease.id for lease in gone} <= self.stolen
-        self.known_lost |= {lease.id for lease in gone}
+        missing = self.in_flight.extended(self.asked, self.alive, self.now + 30)
+        assert {lease.id for lease in missing} <= self.stolen
+        for lease in missing:  # as a verification finds out
+            self.in_flight.lose(lease)
+        self.known_lost |= {lease.id for lease in missing}
         unfinished = {message.lease.id for message in self.open}
         for lease in self.asked:
             if lease.id in self.known_lost:
@@ -321,6 +325,7 @@ def test_a_lease_is_not_settled_whole_while_a_failure_is_not_settled(
 def test_messages_of_a_lost_lease_are_neither_settled_nor_held(in_flight: InFlightTracker[Held]) -> None:
     first, second = take(in_flight, 7, 2)
     assert in_flight.extended([first.lease], [], 60.0) == [first.lease]
+    in_flight.lose(first.lease)
     assert first.lease.lost
     in_flight.ack(first)
     in_flight.fail(second, RELEASE)

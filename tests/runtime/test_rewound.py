@@ -1,5 +1,5 @@
-"""A worker and a failover that rewinds its database. Leases from before the rewind are void, and
-leases since then count.
+"""A worker and a failover that rewinds its database. Leases from before the rewind count if the store has them as the
+worker knows them.
 
 The worker keeps working for its own consumer, and not for another consumer that got the same
 number.
@@ -42,11 +42,11 @@ async def test_a_worker_gets_no_messages_of_a_consumer_that_a_failover_gave_its_
         number = await store.consumer_id(app.database, "orders", "bill")
         bill = Reader(app.database, ConsumerSpec(stream="orders", name="bill"), number, Clock())
         batch = await bill.lease()
-        assert (batch.data, batch.attempts, batch.crashes) == (["2"], [1], None)
+        assert (batch.data, batch.attempts, batch.crashes) == (["2"], None, None)
 
 
 async def rewind(database: store.Database) -> None:
-    """Delete the history as a failover does, but undo nothing."""
+    """Delete the history as a failover does, but undo nothing. So all leases agree with the store, and stay valid."""
     await database.fetch("delete from headrace_internal.history")
 
 
@@ -75,10 +75,10 @@ async def test_an_outcome_from_before_a_rewind_releases_nothing_leased_since(
         await late.until(1)
         await rewind(database)
         await app.publish("orders", "a", 2)
-        await seen.until(3)
+        await seen.until(2)
         late.open()
         await app.idle()
-    assert seen.notes == [1, 1, 2]
+    assert seen.notes == [1, 2]
 
 
 @pytest.mark.asyncio
@@ -119,4 +119,4 @@ async def test_a_lease_answered_after_a_settle_reported_a_rewind_is_released(
         await rewind(database)
         settling.open()
         await app.idle()
-    assert seen.notes == [1, 1, 2]
+    assert seen.notes == [1, 2]

@@ -189,7 +189,10 @@ async def test_a_message_that_is_refused_alone_costs_the_rest_of_its_lease_nothi
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
 async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transactional: bool) -> None:
-    """A failover undoes the ack of 1. The lease of 3, a later message of the key, is still there."""
+    """A failover undoes the ack of 1. The lease of 3, a later message of the key, is still there.
+
+    The effects of a transactional handler are undone, too. Otherwise the process has not settled the ack, and does it now.
+    """
     gates, seen = {2: Gate(), 3: Gate()}, Seen()
 
     @app.consumer("orders", ack_wait="1h", transactional=transactional)
@@ -223,7 +226,7 @@ async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transact
         await app.idle()
         assert await leased(app) == set()
     of_k = [number for key, number in seen.notes if key == "k"]
-    assert of_k == [1, 3, 1, 3], "the last value that a handler keeps is the right one"
+    assert of_k == ([1, 3, 1, 3] if transactional else [1, 3]), "the last value that a handler keeps is the right one"
 
 
 @pytest.fixture

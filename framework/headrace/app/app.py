@@ -322,7 +322,7 @@ class App(Declared, Publishing):
             instruments=self._instruments,
             time=self._time,
             witness=self._witness,
-            watch=LoopWatch(self.database.dsn, self._timings.watch) if self._witness is None else None,
+            loop_watch=LoopWatch(self.database.dsn, self._timings.watch) if self._witness is None else None,
             timings=self._timings,
         )
 

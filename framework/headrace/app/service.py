@@ -103,7 +103,7 @@ class Service:
 
     async def run(self) -> None:
         """Run until `stop`, and until the drain has ended."""
-        with nullcontext() if self._shared.watch is None else self._shared.watch:
+        with nullcontext() if self._shared.loop_watch is None else self._shared.loop_watch:
             await self._run()
 
     async def _run(self) -> None:
@@ -112,6 +112,7 @@ class Service:
             others.start_soon(self._stop_needless_listening)
             others.start_soon(maintain, "subscriptions of other processes", self._find_unsubscribed)
             others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
+            others.start_soon(self._shared.history_watch.run, self._database)
             if self._shared.witness is None:
                 if self._database.maintains:
                     others.start_soon(self._janitor.run)
@@ -121,8 +122,8 @@ class Service:
                         hint="this database role may not do it, run a process as the schema's owner or with `admin`",
                     )
                 others.start_soon(self._heartbeats.run)
-                if self._shared.watch is not None:
-                    self._shared.watch.heartbeat = self._heartbeats.send_blocked
+                if self._shared.loop_watch is not None:
+                    self._shared.loop_watch.heartbeat = self._heartbeats.send_blocked
             instruments = self._shared.instruments
             if instruments is not None and instruments.survey_every is not None:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
@@ -317,8 +318,8 @@ class Service:
     def _statistics(self, pipelines: Sequence[Pipeline]) -> dict[str, Any]:
         consumers = {f"{p.spec.stream}:{p.spec.name}": p.statistics() for p in pipelines}
         found: dict[str, Any] = {"consumers": consumers, "connections": self._database.statistics()}
-        if self._shared.watch is not None:
-            found["event_loop"] = {"blocked": self._shared.watch.blocked}
+        if self._shared.loop_watch is not None:
+            found["event_loop"] = {"blocked": self._shared.loop_watch.blocked}
         for part in self._attached:
             if isinstance(part, HasStatistics):
                 reported = dict(part.app_statistics())

@@ -13,94 +13,17 @@ a crash could redeliver message 1 of a key but not message 7, which is settled a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from headrace.flow.lease import Lease
 from headrace.flow.signal import Signal
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
 
 LINGER = 0.05
 """Time in seconds that the acks of a lease wait for the rest of it."""
-
-_NEVER = float("inf")
-
-
-class Lease:
-    """A lease that this process holds. `deadline` is on the caller's clock, and never later than the
-    store's own deadline."""
-
-    __slots__ = (
-        "_lane_of",
-        "_lanes",
-        "_seqs",
-        "deadline",
-        "done",
-        "durable",
-        "failed",
-        "id",
-        "left",
-        "lingers",
-        "lost",
-        "timeline",
-    )
-
-    def __init__(
-        self,
-        lease_id: int,
-        seqs: Sequence[int],
-        lanes: Sequence[Hashable],
-        deadline: float,
-        timeline: UUID | None = None,
-    ) -> None:
-        self.id = lease_id
-        self.timeline = timeline  # the timeline of the database, see `Batch.timeline`
-        self.left = len(seqs)  # messages without an outcome
-        self.deadline = deadline
-        self.done: list[int] = []  # acked and not collected yet
-        self.durable: set[int] | None = None  # those in `done` with an ack that a transaction has committed already
-        self.failed = False  # whether it has failures that are not collected yet
-        self.lingers = False  # whether its acks wait for the rest of it
-        self.lost = False
-        self._seqs = seqs
-        self._lanes = lanes
-        self._lane_of: dict[int, Hashable] | None = None
-
-    def lane(self, seq: int) -> Hashable:
-        """Return the lane of one of its messages."""
-        if self._lane_of is None:
-            self._lane_of = dict(zip(self._seqs, self._lanes, strict=True))
-        return self._lane_of[seq]
-
-    def lose(self) -> None:
-        """Mark the lease as lost. Another process may hold it, or none. Its waiting messages must not start."""
-        self.lost = True
-        self.deadline = float("-inf")
-
-    def keep_until(self, deadline: float) -> None:
-        """Note in another thread that the store has extended the lease. What `lose` sets at the same time stays."""
-        self.deadline = deadline
-        if self.lost:
-            self.deadline = float("-inf")
-
-    def note_durable(self, seq: int) -> None:
-        """Note that a transaction has committed the ack of this message."""
-        if self.durable is None:
-            self.durable = set()
-        self.durable.add(seq)
-
-    def note_earliest(self, earliest: dict[Hashable, int]) -> None:
-        """Note the seq of the first message of each lane that is done and not collected, unless an earlier one is noted."""
-        if not self.lost:
-            for seq in self.done:
-                lane = self.lane(seq)
-                if seq < earliest.get(lane, _NEVER):
-                    earliest[lane] = seq
-
-    def follows(self, earliest: Mapping[Hashable, int]) -> bool:
-        """Whether one of its messages that are done is behind the noted one of its lane."""
-        return any(seq > earliest.get(self.lane(seq), _NEVER) for seq in self.done)
 
 
 class InFlightMessage(Protocol):
@@ -119,21 +42,28 @@ T = TypeVar("T", bound=InFlightMessage)
 
 class Parcel:
     """A settlement to be sent to the store, with the leases that it ends, the failed messages, and
-    their keys.
+    their keys."""
 
-    `timeline` is the timeline of the leases. The outcomes count only on that timeline.
-    """
+    __slots__ = ("_singles", "_whole", "acked", "ending", "failures", "keys", "messages")
 
-    __slots__ = ("acked", "ending", "failures", "keys", "messages", "settlement", "timeline")
-
-    def __init__(self, timeline: UUID | None) -> None:
-        self.timeline = timeline
+    def __init__(self) -> None:
         self.messages = 0  # number of messages with an outcome in it
-        self.settlement = Settlement([], [], [], [])
         self.acked: list[tuple[Lease, list[int]]] = []
         self.ending: list[Lease] = []
         self.keys: list[Hashable] = []
         self.failures: list[tuple[Any, Failure]] = []
+        self._whole: list[Lease] = []
+        self._singles: list[tuple[Lease, list[int]]] = []
+
+    @property
+    def settlement(self) -> Settlement:
+        """The outcomes that may count now, without those of lost leases, and what ends holds."""
+        result = Settlement([lease.id for lease in self._whole if lease.stored], [], [], [])
+        for message, failure in self.failures:
+            _add_single(result, message.lease, (message.seq,), failure)
+        for lease, seqs in self._singles:
+            _add_single(result, lease, seqs, None)
+        return result
 
     @property
     def outcomes(self) -> Iterator[tuple[Hashable, int]]:
@@ -146,23 +76,17 @@ class Parcel:
 
     def add_failure(self, message: InFlightMessage, failure: Failure) -> None:
         """Add a message that failed or is released."""
-        lease = message.lease
         self.messages += 1
         self.keys.append(message.lane)
         self.failures.append((message, failure))
-        if not lease.lost:
-            self.settlement.leases.append(lease.id)
-            self.settlement.seqs.append(message.seq)
-            self.settlement.failures.append(failure)
+        message.lease.note_settled((message.seq,))
 
     def add_acks(self, lease: Lease) -> None:
         """Add the acked messages of a lease, one by one."""
         seqs = self._take(lease)
         lease.failed = False
-        if not lease.lost:
-            self.settlement.leases += [lease.id] * len(seqs)
-            self.settlement.seqs += seqs
-            self.settlement.failures += [None] * len(seqs)
+        lease.note_settled(seqs)
+        self._singles.append((lease, seqs))
         if not lease.left:
             self.ending.append(lease)
 
@@ -170,8 +94,7 @@ class Parcel:
         """Add a lease that is settled whole, because all messages left in it are acked."""
         self._take(lease)
         self.ending.append(lease)
-        if not lease.lost:
-            self.settlement.whole.append(lease.id)
+        self._whole.append(lease)
 
     def _take(self, lease: Lease) -> list[int]:
         seqs, lease.done = lease.done, []
@@ -179,6 +102,14 @@ class Parcel:
         if seqs:
             self.acked.append((lease, seqs))
         return seqs
+
+
+def _add_single(settlement: Settlement, lease: Lease, seqs: Sequence[int], failure: Failure | None) -> None:
+    """Add the outcome of messages of a lease. Each message of a hold only ends its part of the hold."""
+    if lease.stored:
+        settlement.leases += [lease.id] * len(seqs)
+        settlement.seqs += [-seq for seq in seqs] if lease.hold else seqs
+        settlement.failures += [None if lease.hold else failure] * len(seqs)
 
 
 class InFlightTracker(Generic[T]):
@@ -192,7 +123,8 @@ class InFlightTracker(Generic[T]):
         leases: the leases that are not settled yet, by id.
         held: the number of messages that are not settled yet.
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
-        timeline: the timeline of the database on which all leases that aren't lost were granted.
+        history: the history of the database in which all leases that aren't lost are known to be held, see
+            `headrace.flow.verification`. None before the first check-in.
         acked, expired, failed, lost: counts of messages. Released messages are in none of them.
         on_take: there is a new lease.
         on_outcome: there is something to settle, at once or soon: a failure, a lease that is done, or the first acks that
@@ -205,7 +137,7 @@ class InFlightTracker(Generic[T]):
         self.leases: dict[int, Lease] = {}
         self.held = 0
         self.linger = LINGER
-        self.timeline: UUID | None = None
+        self.history: UUID | None = None
         self.acked = 0
         self.expired = 0
         self.failed = 0
@@ -233,29 +165,46 @@ class InFlightTracker(Generic[T]):
         seqs: Sequence[int],
         lanes: Sequence[Hashable],
         deadline: float,
-        timeline: UUID | None = None,
     ) -> Lease:
-        """Record a new lease of these messages, and return it.
-
-        Call `void` before the first lease of another timeline.
+        """Record a new lease of these messages, given in `history`, and return it.
 
         Args:
             lanes: the lane of each message. Different lanes run in parallel.
         """
         self.held += len(seqs)
-        self.timeline = timeline
-        self.leases[lease_id] = lease = Lease(lease_id, seqs, lanes, deadline, timeline)
+        self.leases[lease_id] = lease = Lease(lease_id, seqs, lanes, deadline, self.history)
         self.on_take()
         return lease
 
-    def void(self) -> list[Lease]:
-        """Mark all leases as lost, because the database has begun another timeline. Returns them."""
-        leases = list(self.leases.values())
-        self.leases.clear()
-        for lease in leases:
-            lease.lose()
+    @property
+    def sent(self) -> Parcel | None:
+        """The parcel that was collected and is not known to have arrived."""
+        return self._sent
+
+    def lose(self, lease: Lease, hold: int | None = None) -> None:
+        """Mark a lease as lost. The store may have a hold in its place, with another id."""
+        if not lease.lost:
             self.lost += lease.left + len(lease.done)
-        return leases
+        lease.lose()
+        self.leases.pop(lease.id, None)
+        lease.hold = hold is not None
+        if hold is not None:
+            if lease.lingers:
+                self._partly[hold] = self._partly.pop(lease.id)
+            lease.id = hold
+            self.leases[hold] = lease
+
+    def is_hold(self, lease_id: int) -> bool:
+        """Whether this is a hold, and not a lease."""
+        lease = self.leases.get(lease_id)
+        return lease is not None and lease.hold
+
+    def verified(self, history: UUID, deadline: float) -> None:
+        """Note that the store holds all leases that aren't lost in this history, until `deadline`."""
+        self.history = history
+        for lease in self.leases.values():
+            if not lease.lost:
+                lease.history, lease.deadline = history, deadline
 
     def ack(self, message: T) -> None:
         """Record an ack."""
@@ -287,7 +236,7 @@ class InFlightTracker(Generic[T]):
 
     def _linger(self, lease: Lease) -> None:
         """Let the first ack of a lease wait for the rest of it."""
-        if lease.lost:
+        if not lease.stored:
             return
         lease.lingers = True
         self._partly[lease.id] = lease
@@ -339,7 +288,7 @@ class InFlightTracker(Generic[T]):
         return self._sent
 
     def _collect_all(self) -> Parcel:
-        parcel = Parcel(self.timeline)
+        parcel = Parcel()
         touched = {message.lease.id: message.lease for message, _ in self._failures}
         for message, failure in self._failures:
             parcel.add_failure(message, failure)
@@ -368,7 +317,7 @@ class InFlightTracker(Generic[T]):
                 break
             self._behind += [lease for lease in done if lease.id in behind]
             done = [lease for lease in done if lease.id not in behind]
-        parcel = Parcel(self.timeline)
+        parcel = Parcel()
         for lease in done:
             parcel.add_whole(lease)
         return parcel
@@ -394,20 +343,17 @@ class InFlightTracker(Generic[T]):
 
     def extended(self, asked: Iterable[Lease], alive: Iterable[int], deadline: float) -> list[Lease]:
         """Note the result of an extension. Of the leases `asked`, those in `alive` hold until
-        `deadline`. Returns the lost ones."""
+        `deadline`. Returns those that seem to be lost."""
         still = set(alive)
-        gone = []
+        missing = []
         for lease in asked:
             if lease.lost:
                 continue  # lost since the call began, although the store may still hold it
             if lease.id in still:
                 lease.deadline = deadline
             elif lease.left and lease.id in self.leases:  # a lease that is done may have been settled meanwhile
-                del self.leases[lease.id]
-                lease.lose()
-                self.lost += lease.left
-                gone.append(lease)
-        return gone
+                missing.append(lease)
+        return missing
 
     def statistics(self) -> dict[str, int]:
         """Return the numbers of leases and messages held, and of messages acked, expired, failed and lost so far."""

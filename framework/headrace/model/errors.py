@@ -315,7 +315,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "in_use": ErrorCode(409, "The object to delete is in use.", InUse),
     "slot_remains": ErrorCode(409, "The replication slot of the source to delete can't be dropped.", SlotRemains),
     "lease_lost": ErrorCode(409, "A strict settle has ack ids with lost leases.", LeaseLost),
-    "timeline_changed": ErrorCode(409, "The database failed over or was restored, so leases are void.", TimelineChanged),
+    "timeline_changed": ErrorCode(409, "The database was restarted, failed over or was restored, so leases have to be verified.", TimelineChanged),
     "too_large": ErrorCode(413, "The body is too large."),
     "unsupported_media_type": ErrorCode(415, "Without tokens, the body must not have a content type of forms."),
     "invalid": ErrorCode(422, "A field or a parameter is invalid.", InvalidInput),

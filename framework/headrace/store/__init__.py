@@ -197,6 +197,7 @@ from headrace.store.maintenance.retention import (
 from headrace.store.maintenance.schedule import next_scheduled, publish_scheduled
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
+from headrace.store.messages.check_in import CheckIn, Owner, check_in, check_out
 from headrace.store.messages.dead_letters import (
     DeadLetterSelection,
     dead_letter_groups,
@@ -225,7 +226,7 @@ from headrace.store.messages.lease import (
     wait,
     without_subscription,
 )
-from headrace.store.messages.peek import history_and_stream, latest, messages, messages_at, peek
+from headrace.store.messages.peek import current_history, history_and_stream, latest, messages, messages_at, peek
 from headrace.store.messages.publish import discard_staged, publish, publish_all, publish_many, publish_staged
 from headrace.store.messages.replay import Selection, replay, republish
 from headrace.store.messages.search import search
@@ -275,6 +276,7 @@ __all__ = [
     "CaptureToDo",
     "CatalogConsumer",
     "CatalogStream",
+    "CheckIn",
     "ChunkDone",
     "ClaimedJob",
     "ConsumerPlace",
@@ -294,6 +296,7 @@ __all__ = [
     "LiveSize",
     "Managed",
     "MessageBySeq",
+    "Owner",
     "Patience",
     "Place",
     "PlaceKind",
@@ -332,6 +335,8 @@ __all__ = [
     "changes",
     "chart",
     "check_full",
+    "check_in",
+    "check_out",
     "claim_job",
     "clean_up_writes",
     "close_segment_early",
@@ -347,6 +352,7 @@ __all__ = [
     "create_job",
     "create_source",
     "create_stream",
+    "current_history",
     "database_identity",
     "databases",
     "dead_letter_groups",

@@ -121,6 +121,14 @@ class Handlers:
         await self._around(batch.messages, "txbatch", tx)
 
     async def _around(self, messages: Any, kind: str, tx: Transaction | None) -> None:
+        began = time.time()
+        try:
+            await self._work(messages, kind, tx)
+        finally:
+            keys, process = {m.key for m in messages}, f"{self.name} {os.getpid()}"
+            self.notes.note("run", [(kind, key, process, began, time.time()) for key in keys])
+
+    async def _work(self, messages: Any, kind: str, tx: Transaction | None) -> None:
         if self.chance.random() < self.failures / 2:
             raise RuntimeError("a failure before the effect")
         await anyio.sleep(self.chance.random() * 2 * self.pace)

@@ -68,7 +68,8 @@ begin
     insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, new.seqs, new.attempts);
     return null;
 end $$;
-create trigger judge_lease after insert on headrace_internal.leases for each row execute function judge.note_lease();
+-- A hold has negated seqs. It keeps keys, and has no messages.
+create trigger judge_lease after insert on headrace_internal.leases for each row when (new.seqs[1] > 0) execute function judge.note_lease();
 
 create function judge.note_removal() returns trigger language plpgsql as $$
 declare
@@ -96,7 +97,7 @@ begin
     return null;
 end $$;
 create constraint trigger judge_removal after delete or update of seqs on headrace_internal.leases
-    deferrable initially deferred for each row execute function judge.note_removal();
+    deferrable initially deferred for each row when (old.seqs[1] > 0) execute function judge.note_removal();
 
 create function judge.note_ack() returns trigger language plpgsql as $$
 begin

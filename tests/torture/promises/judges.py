@@ -22,6 +22,8 @@ but the handler has run. So such an effect counts as done in the queries for wha
 The effect of a transactional handler does not, because its ack must have been lost with the effect.
 - What a frozen process does when it wakes is judged by the lease, which its handler locks. Without the
 lease the effect does not count, except in a transaction, which must not commit then.
+- Two healthy processes are never at work on one key, whatever became of their leases. All processes go by the clock of
+one machine. A run of a process that was frozen or cut off for as long as its lease takes longer than any other.
 
 Each query returns one row for each breach, with the details to investigate it.
 """
@@ -41,6 +43,9 @@ _EXCUSED_LOOK_UP = """exists (
     where s.answered >= f.kept_until and case when s.looked_up then s.answered else s.asked end <= f.stopped_at)"""
 
 _TRANSACTIONAL = ", ".join(f"'{kind}'" for kind in TRANSACTIONAL)
+
+HEALTHY = 0.5
+"""Seconds. A run that took longer may be that of a process that was frozen. Leases last for 1 second at least."""
 
 MOST = 1000
 """Maximum number of listed breaches of a promise."""
@@ -79,6 +84,7 @@ create index on leased (consumer, seq);
 create index on leased (lease_id);
 
 create index on judge.given_back (lease_id);
+create index on judge.saw_run (kind, key, began);
 create index on judge.saw_received (seq, attempt);
 analyze;
 """
@@ -112,6 +118,11 @@ JUDGES = {
             and not exists (
                 select from taken_back as t join messages as p using (consumer, seq, uid)
                 where t.consumer = m.consumer and t.seq = m.prior)""",
+    "two healthy processes are never at work on one key": f"""
+        select a.key, a.process, b.process as other, a.began, a.ended, b.began as other_began, b.ended as other_ended
+        from judge.saw_run as a join judge.saw_run as b using (kind, key)
+        where a.process < b.process and a.began < b.ended and b.began < a.ended
+          and a.ended - a.began < {HEALTHY} and b.ended - b.began < {HEALTHY}""",
     "nothing of a key is given to a client before what precedes it is settled": """
         select m.seq, m.prior, m.key, l.lease_id from messages as m join leased as l using (consumer, seq)
         where m.kind = 'http' and m.prior is not null and not exists (

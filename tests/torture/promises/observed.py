@@ -22,6 +22,9 @@ create table judge.saw_settled (lease_id bigint not null, seq bigint, kind text 
 -- Effects of handlers that are not transactional, of which the commit returned.
 create table judge.saw_worked (kind text not null, seq bigint not null, uid text not null, asked float8 not null, answered float8 not null);
 
+-- From when to when a handler was at work on a key, in which process.
+create table judge.saw_run (kind text not null, key text not null, process text not null, began float8 not null, ended float8 not null);
+
 -- Messages of which a publish returned.
 create table judge.saw_published (uid text not null, asked float8 not null, answered float8 not null);
 
@@ -42,6 +45,7 @@ create table judge.failovers (cut_at float8 not null, stopped_at float8 not null
 _COLUMNS = {
     "settled": ("lease_id", "seq", "kind", "asked", "answered"),
     "worked": ("kind", "seq", "uid", "asked", "answered"),
+    "run": ("kind", "key", "process", "began", "ended"),
     "published": ("uid", "asked", "answered"),
     "committed": ("uid", "asked", "answered", "looked_up"),
     "look_up": ("committed",),

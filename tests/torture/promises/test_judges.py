@@ -207,7 +207,10 @@ async def test_a_message_that_is_published_twice_is_found(honest: Honest) -> Non
 
 
 async def test_every_judge_is_tried() -> None:
-    assert set(JUDGES) - set(FORGED) == {"what is published is in the stream once, in its order"}
+    assert set(JUDGES) - set(FORGED) == {
+        "what is published is in the stream once, in its order",
+        "two healthy processes are never at work on one key",
+    }
 
 
 OUTSIDE = [
@@ -265,3 +268,12 @@ async def test_an_effect_that_a_failover_took_back_counts_as_seen_but_not_that_o
 async def broken_again(honest: Honest) -> set[str]:
     await honest.connection.execute("discard temp")
     return await broken(honest)
+
+
+async def test_an_overlap_of_two_healthy_processes_is_found_whatever_became_of_their_leases(honest: Honest) -> None:
+    runs = "insert into judge.saw_run values ('plain', 'plain.k', 'ann', 10, 10.1), ('plain', 'plain.k', 'bob', {began}, {ended})"
+    await honest.connection.execute(runs.format(began=10.1, ended=10.2))
+    await honest.connection.execute(runs.format(began=9.5, ended=11))  # bob was frozen
+    assert await broken(honest) == set()
+    await honest.connection.execute(runs.format(began=10.05, ended=10.2))
+    assert await broken_again(honest) == {"two healthy processes are never at work on one key"}

@@ -166,16 +166,17 @@ class Transactional:
 
     async def _commit(self, transaction: Transaction, done: list[Message], *, begin_next: bool = False) -> None:
         acks = store.Acks(self._consumer, [m.lease.id for m in done], [m.seq for m in done])
-        now, timeline = self._now(), done[0].lease.timeline
-        if any(message.lease.timeline != timeline for message in done):
+        now, history = self._now(), done[0].lease.history
+        if any(message.lease.history != history for message in done):
             raise LeaseLost(
                 "The database crashed, failed over or was restored, and some leases of the batch are from before."
             )
 
         begin_next = begin_next and self._lanes.waiting > 0
-        await transaction.ack_and_commit(acks, self._commits, now=now, timeline=timeline, begin_next=begin_next)
+        await transaction.ack_and_commit(acks, self._commits, now=now, history=history, begin_next=begin_next)
         for message in done:
             message.settled = True
+            message.lease.note_durable(message.seq)  # if a rewind reverts it, the effects are reverted, too
             self._acked(message)
 
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from headrace.flow.in_flight import Lease
+from headrace.flow.lease import Lease
 from headrace.model.clock import suspension_clock
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost

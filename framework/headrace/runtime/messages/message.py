@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from headrace.flow.in_flight import Lease
+from headrace.flow.lease import Lease
 from headrace.model import payloads
 from headrace.model.clock import Clock, from_microseconds
 from headrace.model.durations import Duration, seconds

@@ -139,7 +139,7 @@ class Transaction:
         return cls(database, publisher, await database.begin(idle, assign=assign))
 
     async def ack_and_commit(
-        self, acks: store.Acks, what: str, *, now: datetime | None, timeline: UUID | None, begin_next: bool = False
+        self, acks: store.Acks, what: str, *, now: datetime | None, history: UUID | None, begin_next: bool = False
     ) -> None:
         """Ack messages and commit. Returns when the commit is known. It can be cancelled only during the lookup.
 
@@ -148,7 +148,7 @@ class Transaction:
 
         Args:
             what: a name for the commit in the log.
-            now, timeline: see `store.ack`.
+            now, history: see `store.ack`.
             begin_next: another transaction will probably follow at once, so that it may be begun in the same round trip.
 
         Raises:
@@ -160,7 +160,7 @@ class Transaction:
         hold, database = self._hold, self._database
         assert hold is not None
         if hold.xid is None:
-            await self.commit(lambda connection: _ack(hold, acks, now, timeline), what, acks=acks)
+            await self.commit(lambda connection: _ack(hold, acks, now, history), what, acks=acks)
             return
         self._hold, self._ending = None, hold
         xid, committing = hold.xid, hold.connected
@@ -168,7 +168,7 @@ class Transaction:
         try:
             with translated(database.dsn), anyio.CancelScope(shield=True), explained(hold):
                 await store.ack_and_commit(
-                    hold, acks, timeout=ROLLBACK_TIMEOUT, now=now, timeline=timeline, begin_next=begin_next
+                    hold, acks, timeout=ROLLBACK_TIMEOUT, now=now, history=history, begin_next=begin_next
                 )
         except StoreUnavailable as error:
             hold.break_off()
@@ -269,9 +269,9 @@ class explained:  # noqa: N801  # it is used like a function
             raise Release("The database functions were replaced at that moment, as by an upgrade.") from error
 
 
-async def _ack(hold: Hold, acks: store.Acks, now: datetime | None, timeline: UUID | None) -> int:
+async def _ack(hold: Hold, acks: store.Acks, now: datetime | None, history: UUID | None) -> int:
     with explained(hold):
-        return await store.ack(hold.connection, *acks, now=now, timeline=timeline)
+        return await store.ack(hold.connection, *acks, now=now, history=history)
 
 
 async def was_committed(

@@ -24,6 +24,7 @@ from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.breaker import PipelineBreaker
 from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
+from headrace.runtime.settling.verifier import Verifier
 from headrace.store.database.retry import DatabaseRetry
 
 log = Log("headrace")
@@ -41,7 +42,8 @@ class Fetcher:
         owner: the owner of the leases.
         actors: determine how many messages to lease.
         intake: takes the leased messages.
-        settler: reports settled messages and a rewound database.
+        settler: reports settled messages.
+        verifier: compares the leases with the store, before the first lease call and in each doubt.
         breaker: the consumer's circuit breaker, if it has one.
 
     Attributes:
@@ -55,7 +57,7 @@ class Fetcher:
 
     def __init__(
         self, shared: Shared, consumer: int, settings: Settings, owner: UUID, lanes: Lanes[Message],
-        in_flight: InFlightTracker[Message], actors: Actors, intake: Intake, settler: Settler,
+        in_flight: InFlightTracker[Message], actors: Actors, intake: Intake, settler: Settler, verifier: Verifier,
         breaker: PipelineBreaker | None = None,
     ) -> None:  # fmt: skip
         self._database = shared.database
@@ -66,6 +68,7 @@ class Fetcher:
         self._in_flight = in_flight
         self._actors = actors
         self._intake = intake
+        self._verifier = verifier
         self._clock = shared.time.clock
         self._now = shared.time.now
         self._lease_calls = shared.idle.lease_calls
@@ -80,9 +83,7 @@ class Fetcher:
         self._room = anyio.Event()
         self._called_at = 0.0
         self._under_way: anyio.Event | None = None  # set when the lease call that is under way has ended
-        self._in_doubt = False  # the store may have leases of this process that are not tracked here
-        self._timeline: UUID | None = None  # the timeline of the database, see `Batch.timeline`
-        self._rewinds = 0  # how often the timeline has changed
+        self._in_doubt = True  # the store may have other leases of this process than those that are tracked here
         self._stopping = False
         self.leased = 0
         self.leased_at: float | None = None
@@ -90,7 +91,6 @@ class Fetcher:
         lanes.on_low.connect(self.room)
         settler.on_settled.connect(self.room)
         settler.on_returned.connect(self.wake)  # a returned message may be due before the next poll
-        settler.on_rewound.connect(self.rewound)
 
     def wake(self) -> None:
         """Look for messages, because some may have been published."""
@@ -204,7 +204,7 @@ class Fetcher:
         self._in_doubt = True
         self._quiet.begin()
         self._lanes.begin_call()
-        rewinds = self._rewinds
+        verified = self._verifier.count
         try:
             async with self.calls.place(self._settings.spec), self._lease_calls:
                 self._called_at = self._asking()
@@ -217,12 +217,10 @@ class Fetcher:
         except BaseException:
             self._lanes.add(())
             raise
-        # If a settle call has noticed a rewind meanwhile, there are leases that this process
-        # doesn't track, and this batch may contain messages that follow theirs.
-        self._in_doubt = self._rewinds > rewinds
         self.unanswered_since = None
-        if batch.timeline not in (None, self._timeline):
-            self._begin_timeline(batch.timeline)
+        # In another history, this batch may contain messages that follow some that have to be delivered again. If the
+        # settler has verified the leases meanwhile, the store may have released this one.
+        self._in_doubt = self._verifier.count > verified or batch.history not in (None, self._in_flight.history)
         if batch.lease_id is None or self._in_doubt:
             self._lanes.add(())
         return batch
@@ -244,7 +242,7 @@ class Fetcher:
         # The deadline counts from before the call, so that it is never later than the deadline in
         # the store.
         deadline = self._called_at + self._settings.spec.ack_wait
-        lease = self._in_flight.take(lease_id, batch.seqs, lanes, deadline, batch.timeline)
+        lease = self._in_flight.take(lease_id, batch.seqs, lanes, deadline)
         self.leased += len(batch.seqs)
         self.leased_at = self._called_at
         self._demand.observe_sizes(batch.data)
@@ -252,54 +250,31 @@ class Fetcher:
 
     # --- doubt: leases that this process doesn't track
 
-    def _begin_timeline(self, timeline: UUID | None) -> None:
-        """Note the timeline of a lease call. If it has changed, the database was rewound.
-
-        Then even this batch may come after messages with acks that were undone, so it is given back
-        with the rest.
-        """
-        before, self._timeline = self._timeline, timeline
-        if before is not None:
-            self.rewound()
-
-    def rewound(self) -> None:
-        """Void all leases, because the database crashed, failed over or was restored.
-
-        The outcomes that were settled last may be undone. So a lease may again hold messages that
-        this process has forgotten, and outcomes of later messages of their keys must not count. All
-        leases are given back without counting the attempts, and the messages are delivered again in
-        order.
-        """
-        self._rewinds += 1
-        leases = self._in_flight.void()
-        if leases:
-            log.warning(
-                "leases void: the database crashed, failed over or was restored",
-                consumer=self._settings.spec.name, leases=len(leases), hint="their messages are delivered again",
-            )  # fmt: skip
-        self._settings.version = None  # versions and ids of consumers may have been assigned again, too
-        self._in_doubt = True
-        self.hurry()
-
     async def _reconcile(self) -> None:
-        """Give back leases that this process doesn't track: of a call with a lost answer, or from
+        """Verify the leases. Those that this process doesn't track are released: of a call with a lost answer, or from
         before a rewind.
 
-        This happens at once, also while there is no room for more. The keeper doesn't extend a
-        lease that is not tracked, and an owner with one expired lease loses all of them.
+        This happens also while there is no room for more. The keeper doesn't extend a lease that is not tracked, and an
+        owner with one expired lease loses all of them.
 
         Raises:
             UnknownConsumer: the consumer was deleted. Leases of another consumer that now has its
                 id are given back.
         """
-        if self._settings.version is None:
-            await self._learn_settings()
-        rewinds = self._rewinds
-        await self._reclaim()
-        self._in_doubt = self._rewinds > rewinds  # then some leases that were tracked no longer are
+        self._asking()
+        try:
+            async with self._lease_calls:
+                await self._verifier.verify()
+        except UnknownConsumer:
+            await self._reclaim()
+            raise
+        self.unanswered_since = None
+        self._in_doubt = False
 
     async def _reclaim(self) -> None:
-        await store.reclaim(self._database, self._consumer, self._owner, list(self._in_flight.leases))
+        """Release the leases of another consumer that now has this one's id."""
+        with suppress(UnknownConsumer):
+            await store.reclaim(self._database, self._consumer, self._owner, [])
 
     def _asking(self) -> float:
         """Return the time, and note that the store is being asked."""
@@ -318,8 +293,7 @@ class Fetcher:
             self._in_doubt = True
             self._lanes.add(())
             if isinstance(error, UnknownConsumer):
-                with suppress(UnknownConsumer):
-                    await self._reclaim()
+                await self._reclaim()
             raise
 
     async def _read_settings(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from datetime import datetime
 from itertools import repeat
 
-from headrace.flow.in_flight import Lease
 from headrace.flow.lanes import Lanes
+from headrace.flow.lease import Lease
 from headrace.model import payloads
 from headrace.model.records import Batch
 from headrace.runtime.execution.actors import Actors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
-from headrace.model.errors import UnknownConsumer
+from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Handling
 from headrace.model.records import RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
@@ -43,10 +44,14 @@ from headrace.runtime.settling.keeper import Keeper
 from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.transaction_acks import TransactionAcks
+from headrace.runtime.settling.verifier import Verifier
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 LIMITED = 5.0
 """Seconds for which a consumer counts as held by its rate limit after a lease call found no token."""
+
+CHECK_OUT = 1.0
+"""Seconds that the check-out may take at the end. Without it, a crash of the database makes others wait for this process."""
 
 
 class Pipeline:
@@ -81,11 +86,13 @@ class Pipeline:
         self._clock = clock
         self._handling = handling
         self._shutdown_timeout = shared.shutdown_timeout
-        self._watch = shared.watch
+        self._history_watch, self._loop_watch = shared.history_watch, shared.loop_watch
 
         # What is in flight, and where it waits
         self.lanes = lanes = _lanes(handling)
         self.in_flight = in_flight = _tracker(spec, handling, shared)
+        self._owner = uuid4()  # one process is one owner, which may hold several messages of a key
+        self._verifier = verifier = Verifier(database, consumer, self._owner, settings, in_flight, time)
 
         # From outcomes to the store
         self.breaker = (
@@ -94,9 +101,9 @@ class Pipeline:
         hooks = (*shared.dead_letter_hooks, *handling.dead_letter_hooks)
         self.dead_letters = DeadLetters(settings, clock, hooks, shared.instruments)
         self.settler = Settler(
-            database, consumer, settings, lanes, in_flight, self.dead_letters, time, shared.instruments
+            database, consumer, settings, lanes, in_flight, verifier, self.dead_letters, time, shared.instruments
         )
-        self.keeper = Keeper(database, consumer, settings, in_flight, time)
+        self.keeper = Keeper(database, consumer, settings, in_flight, verifier, time)
         acknowledger = Acknowledger(
             lanes, in_flight, settings, self.settler, self.keeper, TransactionAcks(database, consumer, spec.name, time),
             shared.publisher, clock, self.breaker,
@@ -139,11 +146,10 @@ class Pipeline:
         )  # fmt: skip
 
         # From the store to lanes
-        self._owner = uuid4()  # one process is one owner, which may hold several messages of a key
         intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker, sample)
         self.fetcher = Fetcher(
             shared, consumer, settings, self._owner,
-            lanes, in_flight, self.actors, intake, self.settler, self.breaker,
+            lanes, in_flight, self.actors, intake, self.settler, verifier, self.breaker,
         )  # fmt: skip
 
         self.on_gone = Signal()
@@ -162,13 +168,15 @@ class Pipeline:
 
     async def run(self) -> None:
         """Run until `stop` is called or the consumer is deleted, then drain."""
-        if self._watch is not None:
-            self._watch.join(self)
+        self._history_watch.join(self._verifier)
+        if self._loop_watch is not None:
+            self._loop_watch.join(self)
         try:
             await self._run()
         finally:
-            if self._watch is not None:
-                self._watch.leave(self)
+            self._history_watch.leave(self._verifier)
+            if self._loop_watch is not None:
+                self._loop_watch.leave(self)
             self._ended.set()
 
     async def _run(self) -> None:
@@ -192,6 +200,8 @@ class Pipeline:
             self._priorities.leave(self._rank)
             await self._drain.run(fetched, acted)
             await self.dead_letters.finish(0.0 if self._drain.hurried else self._shutdown_timeout)
+            with anyio.move_on_after(CHECK_OUT), suppress(StoreUnavailable):
+                await self._verifier.check_out()
             group.cancel_scope.cancel()
 
     async def _fetch(self, database_retry: DatabaseRetry) -> None:

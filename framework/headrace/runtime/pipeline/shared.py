@@ -19,6 +19,7 @@ from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.timings import Timings
 from headrace.runtime.settling.dead_letters import DeadLetterHook
+from headrace.runtime.settling.history_watch import HistoryWatch
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +38,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         priorities: the priority ranks of the consumers.
         time: the clocks.
         witness: the test kit's hooks, or None.
-        watch: watches the event loop. None in tests that pass their own time.
+        loop_watch: watches the event loop. None in tests that pass their own time.
         timings: timings that only tests change.
+        history_watch: has the leases verified in a new history of the database.
     """
 
     database: store.Database
@@ -53,5 +55,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     reading: SharedReading = msgspec.field(default_factory=SharedReading)
     time: Time = SYSTEM_TIME
     witness: Witness | None = None
-    watch: LoopWatch | None = None
+    loop_watch: LoopWatch | None = None
     timings: Timings = Timings()
+    history_watch: HistoryWatch = msgspec.field(default_factory=HistoryWatch)

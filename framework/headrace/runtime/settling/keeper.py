@@ -9,12 +9,10 @@ import anyio
 from headrace import store
 from headrace.flow.in_flight import InFlightTracker
 from headrace.model.clock import Time
-from headrace.model.log import Log
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.settings import Settings
+from headrace.runtime.settling.verifier import Verifier
 from headrace.store.database.retry import DatabaseRetry
-
-log = Log("headrace")
 
 
 class LeaseEvent:
@@ -46,12 +44,13 @@ class Keeper:
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings, in_flight: InFlightTracker[Message],
-        time: Time,
+        verifier: Verifier, time: Time,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
         self._in_flight = in_flight
+        self._verifier = verifier
         self._clock = time.clock
         self._now = time.now
         self._leased = LeaseEvent(in_flight)
@@ -86,10 +85,9 @@ class Keeper:
         alive = await store.extend_leases(
             self._database, self._consumer, [lease.id for lease in asked], now=self._now()
         )
-        lost = self._in_flight.extended(asked, alive, began + ack_wait)
-        if lost and await self._settings.still_exists(self._database, self._consumer):
-            log.warning(
-                "leases lost",
-                consumer=self._settings.spec.name, leases=len(lost), ack_wait=ack_wait,
-                hint="the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again",
-            )  # fmt: skip
+        missing = self._in_flight.extended(asked, alive, began + ack_wait)
+        if missing and await self._settings.still_exists(self._database, self._consumer):
+            await self._verifier.verify()
+        elif missing:
+            for lease in missing:
+                self._in_flight.lose(lease)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from uuid import UUID
 
 import anyio
 
@@ -18,6 +19,7 @@ from headrace.runtime.instruments import Instruments
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.settings import Settings
+from headrace.runtime.settling.verifier import Verifier
 from headrace.store.database.retry import DatabaseRetry
 
 log = Log("headrace")
@@ -30,26 +32,25 @@ class Settler:
     Attributes:
         on_settled: a parcel has arrived.
         on_returned: it had messages that are delivered again.
-        on_rewound: the database was rewound, so that all leases are void.
     """
 
     def __init__(
         self, database: store.Database, consumer: int, settings: Settings,
-        lanes: Lanes[Message], in_flight: InFlightTracker[Message], dead_letters: DeadLetters, time: Time,
-        instruments: Instruments | None = None,
+        lanes: Lanes[Message], in_flight: InFlightTracker[Message], verifier: Verifier, dead_letters: DeadLetters,
+        time: Time, instruments: Instruments | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._consumer = consumer
         self._settings = settings
         self._lanes = lanes
         self._in_flight = in_flight
+        self._verifier = verifier
         self._dead_letters = dead_letters
         self._clock = time.clock
         self._now = time.now
         self._instruments = instruments
         self.on_settled = Signal()
         self.on_returned = Signal()
-        self.on_rewound = Signal()
         self._news = anyio.Event()
         self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
         in_flight.on_outcome.connect(self.wake)
@@ -84,18 +85,19 @@ class Settler:
             await self._news.wait()
 
     async def _send(self, parcel: Parcel, database_retry: DatabaseRetry) -> None:
-        doubtful, stored = False, True
+        doubtful, stored, verified = False, True, self._verifier.count
         while True:
+            history = self._in_flight.history
             try:
-                lost = await self._settle(parcel) if parcel.settlement else []
+                lost = await self._settle(parcel)
                 break
             except TimelineChanged:
-                # A lease call may have noticed this meanwhile. Then the current leases are of the
-                # new timeline and remain valid.
-                if parcel.timeline == self._in_flight.timeline:
-                    self.on_rewound()
-                lost, stored = [], False
-                break
+                failure = await self._verified(history)
+                if isinstance(failure, StoreUnavailable):
+                    await database_retry.wait_after(failure)
+                elif failure is not None:
+                    lost, stored = [], False
+                    break
             except UnknownConsumer:  # deleted, so nothing is left to settle. The fetcher notices that, too
                 lost, stored = [], False
                 break
@@ -112,6 +114,10 @@ class Settler:
         if lost:
             await self._settings.still_exists(self._database, self._consumer)
         self._in_flight.settled(parcel, lost)
+        if self._verifier.count > verified and any(lease.hold for lease in parcel.ending):
+            # It may have become a hold while it was settled. Then the hold is left in the store.
+            with suppress(StoreUnavailable, UnknownConsumer):
+                await self._verifier.verify()
         self._report(lost)
         if stored and parcel.failures:
             self._report_failures(parcel, without_effect)
@@ -121,16 +127,27 @@ class Settler:
         if parcel.keys:
             self.on_returned()
 
+    async def _verified(self, history: UUID | None) -> StoreUnavailable | UnknownConsumer | None:
+        """Verify the leases after this history has ended. Returns the error."""
+        try:
+            await self._verifier.leave_history(history)
+        except (StoreUnavailable, UnknownConsumer) as error:
+            return error
+        return None
+
     async def _settle(self, parcel: Parcel) -> list[Lost]:
+        """Send the outcomes that may count now, and end holds. What is lost of a hold is not returned."""
+        settlement, history = parcel.settlement, self._in_flight.history
+        if not settlement:
+            return []
         span: AbstractContextManager[None] = nullcontext()
         if self._instruments is not None:
             acked = parcel.messages - len(parcel.failures)
             failed = sum(failure.kind != "release" for _, failure in parcel.failures)
             span = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
         with span:
-            return await store.settle(
-                self._database, self._consumer, parcel.settlement, now=self._now(), timeline=parcel.timeline
-            )
+            lost = await store.settle(self._database, self._consumer, settlement, now=self._now(), history=history)
+        return [item for item in lost if not self._in_flight.is_hold(item.lease_id)] if lost else lost
 
     def _report_failures(self, parcel: Parcel, lost: list[Lost]) -> None:
         """Report the failures that had an effect for certain: one in doubt may belong to another process by now."""

@@ -38,7 +38,7 @@ class TransactionAcks:
         with translated("the given connection"):
             message.xid = await store.ack(
                 executor, self._consumer, [message.lease.id], [message.seq],
-                now=self._now(), timeline=message.lease.timeline,
+                now=self._now(), history=message.lease.history,
             )  # fmt: skip
         message.settled = True
 

@@ -28,7 +28,8 @@ class OpenInserts(NamedTuple):
 async def open_inserts(executor: Executor, table: str) -> OpenInserts:
     """Return the transactions that are adding rows to a table, given by its qualified name."""
     at, holders, history = await executor.fetchrow(
-        """select a.at, a.holders, (select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history limit 1) as history
+        """select a.at, a.holders, (select headrace_internal.history_identity(headrace_internal.timeline_identity(id, xmin))
+                                      from headrace_internal.history limit 1) as history
            from headrace_internal.open_inserts_of($1::text) as a""",
         table,
     )

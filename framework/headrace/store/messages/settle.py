@@ -13,7 +13,7 @@ from headrace.store.database.database import Executor
 
 async def settle(
     executor: Executor, consumer: int, settlement: Settlement, *,
-    now: datetime | None = None, timeline: UUID | None = None,
+    now: datetime | None = None, history: UUID | None = None,
 ) -> list[Lost]:  # fmt: skip
     """Settle outcomes of many leases in one transaction.
 
@@ -22,14 +22,13 @@ async def settle(
         consumer: the consumer's id.
         settlement: the outcomes.
         now: the time, for tests. By default the server's clock.
-        timeline: `Batch.timeline` of the leases, or None to skip the check.
+        history: the history in which the leases are known to be held, see `Batch.history`, or None to skip the check.
 
     Returns:
         The outcomes that could not be settled because their lease was lost. They changed nothing.
 
     Raises:
-        TimelineChanged: the database crashed, failed over or was restored since the leases were given.
-            Nothing was changed.
+        TimelineChanged: the database has another history by now. Nothing was changed.
         StoreUnavailable: it is unknown whether the outcomes were settled. Settle again: what had been
             settled is then returned as lost.
     """
@@ -46,8 +45,10 @@ async def settle(
         [failure.error_type if failure else None for failure in failures],
         [failure.traceback if failure else None for failure in failures],
         now,
-        timeline,
+        history,
     )
     if rows and rows[0][0] is None:
-        raise TimelineChanged("The database crashed, failed over or was restored, so the earlier leases are void.")
+        raise TimelineChanged(
+            "The server was restarted, failed over or was restored: check in, which says what of the earlier leases is valid."
+        )
     return [Lost(*row) for row in rows]

@@ -22,7 +22,7 @@ _ACK = """select headrace.ack($1::int, $2::bigint[], $3::bigint[], coalesce($4::
 
 async def ack(
     executor: Executor, consumer: int, leases: list[int], seqs: list[int], *,
-    now: datetime | None = None, timeline: UUID | None = None,
+    now: datetime | None = None, history: UUID | None = None,
 ) -> int:  # fmt: skip
     """Ack messages in the transaction of `executor`, as its last statement before the COMMIT. The lists are parallel.
 
@@ -32,8 +32,8 @@ async def ack(
 
     Args:
         now: the time, for tests. By default the server's clock.
-        timeline: `Batch.timeline` of the leases, or None to skip the check. In another timeline the leases
-            are lost.
+        history: the history in which the leases are known to be held, see `Batch.history`, or None to skip the
+            check. In another history they count as lost.
 
     Returns:
         The transaction's id, for `transaction_status`.
@@ -43,7 +43,7 @@ async def ack(
             be rolled back.
     """
     try:
-        xid: int = await executor.fetchval(_ACK, consumer, leases, seqs, now, timeline)
+        xid: int = await executor.fetchval(_ACK, consumer, leases, seqs, now, history)
     except Exception as error:  # of any driver
         if sqlstate(error) == "HR007":
             raise LeaseLost(first_line(error)) from error
@@ -66,7 +66,7 @@ class Acks(NamedTuple):
 
 
 async def ack_and_commit(
-    hold: Hold, acks: Acks, *, timeout: float, now: datetime | None = None, timeline: UUID | None = None,
+    hold: Hold, acks: Acks, *, timeout: float, now: datetime | None = None, history: UUID | None = None,
     begin_next: bool = False,
 ) -> None:  # fmt: skip
     """Ack messages in the transaction of `hold`, as its last statement, and commit it, in one round trip.
@@ -76,7 +76,7 @@ async def ack_and_commit(
     Args:
         hold: a transaction that got its id at its beginning.
         timeout: the timeout for the answer in seconds.
-        now, timeline: see `ack`.
+        now, history: see `ack`.
         begin_next: begin the next transaction in the same round trip, see `Hold.run_and_commit`. Then it may also be committed
             after another error of the server than those below.
 
@@ -87,7 +87,7 @@ async def ack_and_commit(
     leases, seqs = ",".join(map(str, acks.leases)), ",".join(map(str, acks.seqs))
     arguments = (
         str(acks.consumer), f"{{{leases}}}", f"{{{seqs}}}", None if now is None else now.isoformat(),
-        None if timeline is None else str(timeline), str(hold.xid),
+        None if history is None else str(history), str(hold.xid),
     )  # fmt: skip
     try:
         await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout, begin_next=begin_next)
@@ -110,7 +110,7 @@ class Witness(NamedTuple):
         xid: the transaction's id.
         nonce: a number that no other transaction has.
         at: when the witness was left, by the server's clock. None if the transaction could not leave one.
-        timeline: the identity of the timeline then, as in `Batch.timeline`.
+        timeline: the identity of the history then, as in `Batch.history`.
     """
 
     xid: int

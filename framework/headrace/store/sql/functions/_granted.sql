@@ -18,7 +18,7 @@ begin
             ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
                      poll_schedules database_identity'),
             ('publish', 'publish_staged abort_write publish_message publish_messages publish_unique_message publish_unique_messages run_schedule'),
-            ('consume', 'lease settle settle_outcomes extend_leases reclaim mark_started ack_messages ack_at_commit ack_status subscribe_consumers without_subscription
+            ('consume', 'lease settle settle_outcomes extend_leases reclaim check_in check_out mark_started ack_messages ack_at_commit ack_status subscribe_consumers without_subscription
                          settings_of_consumer peek_page blocked_key_page find_dead_letters dead_letter_page dead_letter_groups
                          messages messages_at latest key_states message_by_seq journey consumer_at_work search_step push_answer_page republish'),
             ('reads', 'stream_info consumer_info stream_names consumer_names'),

@@ -25,7 +25,8 @@ create type headrace_internal.batch as (
     history     uuid,           -- the history that the messages were read from, see history.sql. May be null when
                                 -- nothing was leased
     timeline    uuid,           -- the timeline that the lease was given in. May be null, likewise
-    busy        boolean         -- nothing was examined, because enough other calls wait for the consumer's lock already
+    busy        boolean         -- nothing was examined, because enough other calls wait for the consumer's lock already, or
+                                -- because other owners have not checked in, see check_in.sql
 );
 
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
@@ -202,6 +203,7 @@ create or replace function headrace_internal.lease(
 ) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
+    c_check_in   constant interval := '2.5 seconds';     -- a process that lost its connection comes back within 2 seconds
     v_setting    text;
     v_state      record;
     v_consumer   headrace_internal.consumers;
@@ -232,12 +234,13 @@ begin
         return headrace_internal.busy_batch(p_consumer);
     end if;
 
-    select c as consumer, s as stream, u as cursor, headrace_internal.timeline_identity(h.id, h.xmin) as timeline into v_state
+    select c as consumer, s as stream, u as cursor, headrace_internal.timeline_identity(h.id, h.xmin) as timeline,
+           greatest(h.since, pg_postmaster_start_time()) as since into v_state
         from headrace_internal.consumers as c
         join headrace_internal.streams as s on s.id = c.stream_id
         cross join lateral (
             select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
-        left join lateral (select id, xmin from headrace_internal.history order by id limit 1) as h on true
+        left join lateral (select id, xmin, since from headrace_internal.history order by id limit 1) as h on true
         where c.id = p_consumer;
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
@@ -264,6 +267,14 @@ begin
     v_batch.history := headrace_internal.history_identity(v_batch.timeline);
     if v_batch.history is distinct from p_history then
         p_cached := null;
+    end if;
+    -- While a history is young, its leases wait for all that may be at work. See check_in.sql.
+    if statement_timestamp() between v_state.since and v_state.since + c_check_in then
+        if headrace_internal.awaits_check_in(p_consumer, v_batch.history) then
+            v_batch.busy := true;
+            v_batch.due_in := 0.02 + 0.03 * random();
+            return v_batch;
+        end if;
     end if;
     if greatest(v_cursor.position, v_cursor.mark, v_cursor.settled) > coalesce(v_last_drawn, 0)
        and v_cursor.position is distinct from v_cursor.sought then

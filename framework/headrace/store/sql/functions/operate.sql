@@ -74,7 +74,7 @@ exception when lock_not_available or deadlock_detected then
         'Somebody has kept hold of the consumer for 5 seconds, and nothing was deleted: try again, or look for a transaction that was left open.';
 end $$;
 
--- Take a consumer's lock, end its leases and delete its cursor, before the consumer is deleted. Both tables have no foreign
+-- Take a consumer's lock, end its leases and delete its cursor, before the consumer is deleted. Its tables have no foreign
 -- key, because it would lock the consumer's row at each lease call. Raises if the consumer is in use, unless p_force.
 create or replace function headrace_internal.end_consumer_use(p_consumer int, p_force boolean, p_now timestamptz) returns void
 language plpgsql as $$
@@ -102,6 +102,7 @@ begin
     -- consumer next.
     perform headrace_internal.end_leases(p_consumer);
     delete from headrace_internal.cursors where consumer_id = p_consumer;
+    delete from headrace_internal.owners where consumer_id = p_consumer;
 end $$;
 
 -- End all leases of a consumer. The caller holds the consumer's lock. They are locked in the order of their ids, as a

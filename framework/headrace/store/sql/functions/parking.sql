@@ -52,7 +52,8 @@ begin
         select m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
                coalesce(m.crash, 0) = 0 or coalesce(m.seq = any (ended.started), false) as counts
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
-        where (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))
+        where m.seq > 0     -- a hold has no messages, see check_in.sql
+          and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))
     )
     select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
            array_agg(case when counts then crash + 1 else crash end) as crashes,

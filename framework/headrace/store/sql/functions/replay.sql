@@ -177,7 +177,7 @@ begin
     end if;
     perform from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor and owner = any (v_later.owners)
         order by lease_id for no key update;
-    update headrace_internal.leases set owner = md5(owner::text)::uuid
+    update headrace_internal.leases set owner = headrace_internal.repeating_owner(owner)
         where consumer_id = p_consumer.id and lease_id >= p_floor and owner = any (v_later.owners);
     -- One that was settled meanwhile is delivered once more all the same, or once if it has been parked.
     insert into headrace_internal.tails (consumer_id, key_hash, seq)

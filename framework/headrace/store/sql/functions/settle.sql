@@ -13,11 +13,11 @@
 -- p_whole: leases to ack with all messages that they still hold.
 -- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace_internal.put_back.
 --
--- p_timeline: the timeline that these leases were given in, see history.sql. After a rewind a lease may exist again,
--- with messages that its worker has settled and forgotten. So in another timeline nothing is settled.
+-- p_timeline: the history in which the caller has these leases, see history.sql. After a rewind a lease may exist again,
+-- with messages that its worker has settled and forgotten. So in another history nothing is settled.
 --
 -- Returns what could not be settled. lost_seq is null for a whole lease, and lost_lease is null for everything, in
--- another timeline. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
+-- another history. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
 create or replace function headrace_internal.settle_outcomes(
     p_consumer int, p_whole bigint[],
     p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_error_types text[], p_tracebacks text[],
@@ -34,7 +34,7 @@ begin
         perform headrace_internal.require_read_committed('headrace_internal.settle_outcomes');
     end if;
     if p_timeline is not null and p_timeline is distinct from (
-        select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
+        select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1) then
         return query select null::bigint, null::bigint, true;
         return;
     end if;
@@ -156,6 +156,13 @@ begin
     return array(select lease_id from unnest(p_leases) as lease_id except select unnest(v_leases));
 end $$;
 
+-- Return the owner of the leases that a process holds while messages of theirs wait to be delivered again, see
+-- repeat_in_flight. It makes no lease calls, so the keys of these leases are busy for their own process, too.
+create or replace function headrace_internal.repeating_owner(p_owner uuid) returns uuid
+language sql immutable as $$
+    select pg_catalog.md5(p_owner::text)::uuid
+$$;
+
 -- Release the leases that an owner holds without knowing it, because the response to its lease call was lost.
 -- p_known: the leases that the owner knows. Waits for a lease call that is still running. Returns the number of
 -- messages released.
@@ -171,7 +178,7 @@ begin
     select lease_floor into v_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_leases := array(
         select lease_id from headrace_internal.leases
-        where consumer_id = p_consumer and lease_id >= v_floor and owner = p_owner and lease_id <> all (p_known)
+        where consumer_id = p_consumer and lease_id >= v_floor and owner in (p_owner, headrace_internal.repeating_owner(p_owner)) and lease_id <> all (p_known)
         order by lease_id for update);
     with ended as (
         delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_leases)
@@ -181,7 +188,7 @@ begin
            array_agg(coalesce(m.crash, 0)) as crashes, count(*) as count
         into v_lost
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
-        where (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_leases));
+        where m.seq > 0 and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_leases));
     perform headrace_internal.delete_ended_acks(p_consumer, v_leases);
     if v_lost.count > 0 then
         perform headrace_internal.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,

@@ -16,7 +16,7 @@
 -- reads those rows first, in a statement after the one that locked the lease. So an acked message is never put back.
 
 -- Ack messages in the caller's transaction.
--- p_leases, p_seqs: the messages, in parallel. p_timeline: the timeline that the leases were given in, see
+-- p_leases, p_seqs: the messages, in parallel. p_timeline: the history in which the caller has the leases, see
 -- history.sql. Null skips that check. Returns the transaction's id. If the response to a COMMIT is lost,
 -- pg_xact_status reports by this id whether it took place.
 create or replace function headrace_internal.ack_messages(
@@ -52,7 +52,7 @@ begin
         select p_consumer, p_leases[1], p_seqs from headrace_internal.leases
         where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
           and (p_timeline is null or p_timeline = (
-              select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1))
+              select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1))
           and not exists (select from headrace_internal.acks
                           where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs))
         for key share
@@ -72,7 +72,7 @@ declare
     v_lost    bigint;
 begin
     if p_timeline is not null and p_timeline is distinct from (
-        select headrace_internal.timeline_identity(id, xmin) from headrace_internal.history order by id limit 1) then
+        select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1) then
         perform headrace_internal.raise_lease_lost(p_seqs[1]);
     end if;
     v_leases := array(
@@ -179,7 +179,7 @@ begin
         return;
     end if;
     insert into headrace_internal.commits as c (xid, nonce) values (v_xid, p_nonce) returning c.at into at;
-    select headrace_internal.timeline_identity(h.id, h.xmin) into timeline from headrace_internal.history as h order by h.id limit 1;
+    select headrace_internal.history_identity(headrace_internal.timeline_identity(h.id, h.xmin)) into timeline from headrace_internal.history as h order by h.id limit 1;
 end $$;
 
 -- How long witnesses are kept, while the server is up.
@@ -209,16 +209,16 @@ begin
     if v_status = 'aborted' or p_at >= p_now - headrace_internal.witness_retention() then
         return 'aborted';
     end if;
-    -- The witness may have been removed. In the same timeline nothing was reverted, so the status by xid is still
-    -- right.
-    return (select case when headrace_internal.timeline_identity(h.id, h.xmin) = p_timeline then v_status end
+    -- The witness may have been removed. In the same history nothing was reverted, so the status by xid is still
+    -- right. `timeline` and p_timeline are the identity of the history.
+    return (select case when headrace_internal.history_identity(headrace_internal.timeline_identity(h.id, h.xmin)) = p_timeline then v_status end
             from headrace_internal.history as h order by h.id limit 1);
 end $$;
 
 -- Remove witnesses that no process can still ask for. A process that lost the response to a COMMIT asks again every
 -- few seconds, but not while the server is down.
 -- p_floor, p_timeline: what an earlier call returned, so that rows removed before are not read again. In another
--- timeline xids are assigned again.
+-- history xids are assigned again.
 -- `more`: whether there may be more to remove.
 create or replace function headrace_internal.delete_old_witnesses(
     p_floor bigint default 0, p_timeline uuid default null, p_now timestamptz default clock_timestamp(),
@@ -231,13 +231,13 @@ declare
     v_since   timestamptz;
     v_examined  record;
 begin
-    select headrace_internal.timeline_identity(h.id, h.xmin), greatest(h.since, pg_postmaster_start_time()) into timeline, v_since
+    select headrace_internal.history_identity(headrace_internal.timeline_identity(h.id, h.xmin)), greatest(h.since, pg_postmaster_start_time()) into timeline, v_since
         from headrace_internal.history as h order by h.id limit 1;
     floor := case when timeline = p_timeline then p_floor else 0 end;
     more := false;
     if v_since is null then
         perform headrace_internal.begin_timeline();
-        select headrace_internal.timeline_identity(h.id, h.xmin) into timeline from headrace_internal.history as h order by h.id limit 1;
+        select headrace_internal.history_identity(headrace_internal.timeline_identity(h.id, h.xmin)) into timeline from headrace_internal.history as h order by h.id limit 1;
         return;
     end if;
     if v_since >= v_before then

@@ -84,7 +84,8 @@ language sql stable as $$
     order by w.facts ->> 'started_at', w.id
 $$;
 
--- Delete the heartbeats of processes that have been gone for long. Returns the number deleted.
+-- Delete the heartbeats of processes that have been gone for long. Returns the number deleted. The owners that no process
+-- reports are deleted, too, unless a process reports only some of its own, or a recovery has emptied the table.
 create or replace function headrace_internal.delete_old_heartbeats(p_now timestamptz default clock_timestamp(), p_after interval default '60 seconds') returns int
 language plpgsql as $$
 declare
@@ -93,5 +94,14 @@ begin
     perform set_config('synchronous_commit', 'off', true);
     delete from headrace_internal.workers where seen_at < p_now - p_after;
     get diagnostics v_count = row_count;
+    delete from headrace_internal.owners as o
+        where o.since < p_now - p_after
+          and exists (select from headrace_internal.history as h where h.since < p_now - p_after)
+          and not exists (select from headrace_internal.workers as w where w.facts ->> 'more_consumers' <> '0')
+          and o.owner::text not in (
+              select c.entry ->> 'owner' from headrace_internal.workers as w
+              cross join lateral json_array_elements(
+                  case json_typeof(w.facts -> 'consumers') when 'array' then w.facts -> 'consumers' else '[]' end) as c(entry)
+              where c.entry ->> 'owner' is not null);
     return v_count;
 end $$;

@@ -1,6 +1,36 @@
+-- Times that are remembered, roles by their number, and owners that check in.
+-- Locks: headrace_internal.parked (access exclusive), headrace_internal.grants (access exclusive),
+--  headrace_internal.grants (share row exclusive), headrace_internal.grants (share), headrace_internal.workers (access exclusive)
+
+-- Retries remember their delay, so that they don't wait longer if the server's clock is set back.
+alter table headrace_internal.parked add column delay float8;      -- seconds. Null for a message that is due at once
+
+-- Notifications of transactions that have not ended, where these can be prepared, see notifications.sql.
+create unlogged table headrace_internal.notifications (
+    xid        xid8 not null default pg_current_xact_id(),
+    stream_id  int not null,
+    primary key (xid, stream_id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 2147483647);
+
+-- The function follows with the others.
+create function headrace_internal.notify_unless_prepared() returns trigger language plpgsql as 'begin return null; end';
+create constraint trigger notify_unless_prepared after insert on headrace_internal.notifications
+    deferrable initially deferred for each row execute function headrace_internal.notify_unless_prepared();
+
+-- The owners that may be at work, see check_in.sql. Logged, since it is needed after a crash. There is no foreign key,
+-- because a check-in would lock the consumer's row.
+
+create table headrace_internal.owners (
+    consumer_id int not null,
+    owner       uuid not null,
+    history     uuid not null,      -- in which it has checked in
+    unknown     boolean not null default false,     -- it stands for those that a rewind has removed. `owner` is the history
+                                                    -- that began then
+    since       timestamptz not null default clock_timestamp(),
+    primary key (consumer_id, owner)
+);
+
 -- Grants belong to roles and not to names, and so do heartbeats.
--- Locks: headrace_internal.grants (access exclusive), headrace_internal.grants (share row exclusive),
---  headrace_internal.grants (share), headrace_internal.workers (access exclusive)
 
 -- A role has the same number, its OID, for as long as it exists in its server. Another server has other numbers. A row
 -- remembers its server, and `bound` is computed when the row is written. pg_dump leaves that out, so a restore computes it

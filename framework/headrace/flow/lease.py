@@ -1,0 +1,109 @@
+"""A lease of this process (`Lease`), and what is known of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from uuid import UUID
+
+_NEVER = float("inf")
+
+
+class Lease:
+    """A lease that this process holds. `deadline` is on the caller's clock, and never later than the
+    store's own deadline.
+
+    A lost lease may become a hold. The store keeps the keys of its messages for this process, and has
+    negated seqs in it. Each key is free again once the outcome of its message is settled.
+    """
+
+    __slots__ = (
+        "_lane_of",
+        "_lanes",
+        "_seqs",
+        "deadline",
+        "done",
+        "durable",
+        "failed",
+        "history",
+        "hold",
+        "id",
+        "left",
+        "lingers",
+        "lost",
+        "settled",
+    )
+
+    def __init__(
+        self,
+        lease_id: int,
+        seqs: Sequence[int],
+        lanes: Sequence[Hashable],
+        deadline: float,
+        history: UUID | None = None,
+    ) -> None:
+        self.id = lease_id
+        self.history = history  # the history of the database in which it is known to be held, see `Batch.history`
+        self.left = len(seqs)  # messages without an outcome
+        self.deadline = deadline
+        self.done: list[int] = []  # acked and not collected yet
+        self.durable: set[int] | None = None  # those in `done` with an ack that a transaction has committed already
+        self.failed = False  # whether it has failures that are not collected yet
+        self.lingers = False  # whether its acks wait for the rest of it
+        self.lost = False
+        self.hold = False
+        self.settled: set[int] | None = None  # those that were collected one by one
+        self._seqs = seqs
+        self._lanes = lanes
+        self._lane_of: dict[int, Hashable] | None = None
+
+    def lane(self, seq: int) -> Hashable:
+        """Return the lane of one of its messages."""
+        if self._lane_of is None:
+            self._lane_of = dict(zip(self._seqs, self._lanes, strict=True))
+        return self._lane_of[seq]
+
+    def lose(self) -> None:
+        """Mark the lease as lost. Another process may hold it, or none. Its waiting messages must not start."""
+        self.lost = True
+        self.deadline = float("-inf")
+
+    def keep_until(self, deadline: float) -> None:
+        """Note in another thread that the store has extended the lease. A `lose` at the same time prevails."""
+        self.deadline = deadline
+        if self.lost:
+            self.deadline = float("-inf")
+
+    @property
+    def stored(self) -> bool:
+        """Whether the store may have it, or a hold in its place."""
+        return self.hold or not self.lost
+
+    @property
+    def open(self) -> dict[int, Hashable]:
+        """The lanes of the messages with no outcome that was collected, by seq."""
+        settled = self.settled or ()
+        return {seq: lane for seq, lane in zip(self._seqs, self._lanes, strict=True) if seq not in settled}
+
+    def note_settled(self, seqs: Iterable[int]) -> None:
+        """Note that the outcomes of these messages are collected, one by one."""
+        if self.settled is None:
+            self.settled = set()
+        self.settled.update(seqs)
+
+    def note_durable(self, seq: int) -> None:
+        """Note that a transaction has committed the ack of this message."""
+        if self.durable is None:
+            self.durable = set()
+        self.durable.add(seq)
+
+    def note_earliest(self, earliest: dict[Hashable, int]) -> None:
+        """Note the seq of the first message of each lane that is done and not collected, unless an earlier one is noted."""
+        if not self.lost:
+            for seq in self.done:
+                lane = self.lane(seq)
+                if seq < earliest.get(lane, _NEVER):
+                    earliest[lane] = seq
+
+    def follows(self, earliest: Mapping[Hashable, int]) -> bool:
+        """Whether one of its messages that are done is behind the noted one of its lane."""
+        return any(seq > earliest.get(self.lane(seq), _NEVER) for seq in self.done)

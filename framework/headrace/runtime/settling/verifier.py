@@ -1,0 +1,133 @@
+"""The verifier: compares the leases of this process with the store, before it leases or settles in a new history."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import anyio
+
+from headrace import store
+from headrace.flow.in_flight import InFlightTracker
+from headrace.flow.verification import void_leases
+from headrace.model.clock import Time
+from headrace.model.log import Log
+from headrace.runtime.messages.message import Message
+from headrace.runtime.settling.settings import Settings
+
+log = Log("headrace")
+
+
+class Verifier:
+    """Checks in. What that means: see `check_in.sql`.
+
+    Args:
+        consumer: the consumer's id.
+        owner: the owner of the leases.
+
+    Attributes:
+        count: how often the leases were verified. A lease call that was under way meanwhile may have brought
+            messages that were released.
+    """
+
+    def __init__(
+        self, database: store.Database, consumer: int, owner: UUID, settings: Settings,
+        in_flight: InFlightTracker[Message], time: Time,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._owner = store.Owner(consumer, owner, settings.spec.stream, settings.spec.name)
+        self._settings = settings
+        self._in_flight = in_flight
+        self._clock = time.clock
+        self._now = time.now
+        self.count = 0
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    @property
+    def history(self) -> UUID | None:
+        """The history in which the leases were verified. None before the first time."""
+        return self._in_flight.history
+
+    @property
+    def at_work(self) -> bool:
+        """Whether there are leases."""
+        return bool(self._in_flight.leases)
+
+    async def leave_history(self, history: UUID | None) -> None:
+        """Verify the leases, unless they were verified in another history than this one meanwhile.
+
+        Raises:
+            UnknownConsumer, StoreUnavailable: see `verify`.
+        """
+        async with self._turn:
+            if self._in_flight.history == history:
+                await self._verify()
+
+    async def verify(self) -> None:
+        """Verify the leases. Those that this process doesn't track are released, such as those of a call with a lost
+        answer. Those that are lost become holds.
+
+        Raises:
+            UnknownConsumer: the consumer was deleted.
+            StoreUnavailable: nothing counts until it is verified.
+        """
+        async with self._turn:
+            await self._verify()
+
+    async def check_out(self) -> None:
+        """Note that this process holds no leases any more. Raises `StoreUnavailable`."""
+        await store.check_out(self._database, self._owner)
+
+    async def _verify(self) -> None:
+        self.count += 1
+        before, known = self._in_flight.history, None
+        held = [lease for lease in self._in_flight.leases.values() if not lease.lost]
+        while True:
+            began = self._clock()
+            answer = await store.check_in(
+                self._database, self._owner, self._open(), known, before=before, now=self._now()
+            )
+            kept = self._compare(answer, rewound=answer.history != before)
+            if kept == answer.leases.keys():
+                break
+            known = list(kept)
+        self._in_flight.verified(answer.history, began + self._settings.spec.ack_wait)
+        lost = sum(lease.lost and lease.left > 0 for lease in held)
+        if answer.history == before:
+            if lost:
+                log.warning(
+                    "leases lost", consumer=self._owner.name, leases=lost, ack_wait=self._settings.spec.ack_wait,
+                    hint="the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again",
+                )  # fmt: skip
+            return
+        self._settings.version = None  # settings may have been reverted
+        if lost:
+            log.warning(
+                "leases void: the database crashed, failed over or was restored", consumer=self._owner.name,
+                leases=lost, hint="their messages are delivered again",
+            )  # fmt: skip
+
+    def _open(self) -> list[tuple[int, int, str]]:
+        """The messages whose keys must stay with this process: lease, seq and key. None of a lease that may be settled."""
+        sent = self._in_flight.sent
+        ending = set() if sent is None else {lease.id for lease in sent.ending}
+        return [
+            (lease.id, seq, lane)
+            for lease in self._in_flight.leases.values()
+            if self._settings.spec.ordered and lease.id not in ending
+            for seq, lane in lease.open.items()
+            if isinstance(lane, str)
+        ]
+
+    def _compare(self, answer: store.CheckIn, *, rewound: bool) -> set[int]:
+        """Mark leases as lost, and return the ids of those and of the holds that the store has to keep."""
+        in_flight = self._in_flight
+        for lease in list(in_flight.leases.values()):
+            if lease.id in answer.holds or lease.id not in answer.leases:
+                in_flight.lose(lease, answer.holds.get(lease.id))
+        void = []
+        if rewound:
+            valid = [lease for lease in in_flight.leases.values() if not lease.lost]
+            void = void_leases(valid, in_flight.sent, answer.leases, ordered=self._settings.spec.ordered)
+        for lease in void:
+            in_flight.lose(lease, lease.id)  # the next call releases it, and a hold takes its place
+        return in_flight.leases.keys() - {lease.id for lease in void}

@@ -1,1 +1,0 @@
--- Whoever moves a consumer, replays or changes its settings looks at what is in flight, parked and in holes. Only functions change.
