@@ -25,7 +25,7 @@ from headrace.server.direct import DirectAnswers
 from headrace.server.errors import SERVING, Problem, error_response
 from headrace.server.framework_errors import BODY
 from headrace.server.http import (
-    NO_STORE,
+    PROTECTION,
     SEND_RESPONSE,
     Endpoint,
     Receive,
@@ -270,7 +270,7 @@ class Server:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = message.get("headers", ())
-                message = {**message, "headers": [*(one for one in headers if one != NO_STORE), NO_STORE]}
+                message = {**message, "headers": [*(one for one in headers if one not in PROTECTION), *PROTECTION]}
             await send(message)
 
         try:

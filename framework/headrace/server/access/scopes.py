@@ -42,6 +42,7 @@ from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, allows, digest, streams_of
 from headrace.server.access.ambient import Ambient, AmbientCredentials, Identity
 from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, CachedToken, TokenCache
+from headrace.server.errors import Problem
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 
@@ -218,5 +219,12 @@ class Access:
 
 
 def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the `Authorization` header of ASGI headers."""
-    return next((str(value, "latin-1") for name, value in headers if name == b"authorization"), None)
+    """Return the `Authorization` header of ASGI headers.
+
+    Raises:
+        Problem: there are several (400). A proxy may have checked another one than the server would.
+    """
+    found = [value for name, value in headers if name == b"authorization"]
+    if len(found) > 1:
+        raise Problem(400, "malformed", f"The request has {len(found)} Authorization headers. Send exactly one.")
+    return str(found[0], "latin-1") if found else None

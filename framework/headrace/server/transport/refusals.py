@@ -5,7 +5,7 @@ from __future__ import annotations
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.server.errors import RETRY_AFTER, Problem, error_response
-from headrace.server.http import NO_STORE
+from headrace.server.http import PROTECTION
 
 
 def last_response(problem: Problem) -> bytes:
@@ -15,7 +15,7 @@ def last_response(problem: Problem) -> bytes:
         STATUS_LINE[response.status],
         b"content-type: application/json\r\nconnection: close\r\n",
         b"content-length: %d\r\n" % len(response.body),
-        *(b"%b: %b\r\n" % header for header in (NO_STORE, *response.headers)),
+        *(b"%b: %b\r\n" % header for header in (*PROTECTION, *response.headers)),
         b"\r\n",
         response.body,
     ))  # fmt: skip
