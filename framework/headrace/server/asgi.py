@@ -14,7 +14,7 @@ from headrace.app.app import App
 from headrace.model.errors import NotConnected, StoreUnavailable
 from headrace.server.access.identification import IDENTIFICATION, Identification
 from headrace.server.access.origins import OriginPolicy
-from headrace.server.access.scopes import Access, authorization_of
+from headrace.server.access.scopes import SIGN_IN, Access, authorization_of, needs_token
 from headrace.server.console.console import console_page, is_console
 from headrace.server.databases.data_databases import DataDatabases
 from headrace.server.databases.names import DataNames
@@ -43,7 +43,7 @@ from headrace.server.options import Options
 from headrace.server.routes.context import ACTOR, CONTEXT, actor_of
 from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
 from headrace.server.transport.exchange import Exchange
-from headrace.server.transport.limits import Limits, replay
+from headrace.server.transport.limits import BodyLimit, Limits, replay
 
 MAX_PATHS = 1000
 """The most paths of the data plane whose endpoints are remembered. Each has at most `MAX_TARGET` bytes."""
@@ -79,7 +79,7 @@ class Server:
         self.engine, self.data_plane = self._home.engine, self._home.data_plane
         self.push_consumers, self._webhooks = self._home.push_consumers, self._home.webhooks
         self._management = management()
-        self._limited = self.limits.around(self._respond)
+        self._limited = self.limits.around(self._respond, lambda scope: self.identification.knows(scope, _path(scope)))
         self._direct = DirectAnswers(
             self.engine,
             self.data_plane,
@@ -168,12 +168,14 @@ class Server:
             self.monitoring.requests.add(route, method, status, perf_counter() - began)
             return
         endpoint, names = found
+        response: Response | None
         try:
-            await self.identification.identify(scope, path)
-            self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
-            body = await self.limits.read_body(scope, receive)
-            request = Request(scope, receive, names, body)
-            response = await self._answer(endpoint, request, path, webhook=plane is None)
+            await self._admit(scope, path)
+            if plane is None:
+                response = await self._deliver(names, path, scope, receive)
+            else:
+                request = Request(scope, receive, names, await self.limits.read_body(scope, receive))
+                response = await self._answer(endpoint, request, path)
         except Exception as error:
             response = error_response(error)
         if response is not None:
@@ -182,14 +184,32 @@ class Server:
                 await response.send(send)
         self._count(endpoint, method, response, began)
 
-    async def _answer(self, endpoint: Endpoint, request: Request, path: str, *, webhook: bool) -> Response | None:
-        """Answer a request of the data plane or a webhook. Raises errors that `error_response` converts."""
+    async def _admit(self, scope: Scope, path: str) -> str | None:
+        """Identify the caller of a request from its head alone, and count the request for it. Returns its name."""
+        await self.identification.identify(scope, path)
+        caller = await self.access.admit(path, scope["headers"])
+        self.limits.admit(scope, caller, everyone=self.access.open)
+        return caller
+
+    async def _answer(self, endpoint: Endpoint, request: Request, path: str) -> Response | None:
+        """Answer a request of the data plane. Raises errors that `error_response` converts."""
         await self.limits.take_turn(request.scope)
         if self._router.exist:
-            endpoint = await self._endpoint_elsewhere(request.scope, path, webhook) or endpoint
-        if not webhook:  # webhooks are sent with any parameters
-            self.data_plane.check_query(endpoint, request)
+            plane = await self._plane_of(request.scope, path, b"")
+            if plane is not self._home:
+                found = plane.data_plane.find(request.scope["method"], path)
+                endpoint = endpoint if found is None else found[0]
+        self.data_plane.check_query(endpoint, request)
         return await endpoint(request)
+
+    async def _deliver(self, names: tuple[str, ...], path: str, scope: Scope, receive: Receive) -> Response:
+        """Answer the delivery of a webhook. One to an unknown source is refused before its body is read. Raises errors that
+        `error_response` converts."""
+        plane = await self._plane_of(scope, path, b"", webhook=True)
+        limit = await plane.webhooks.expect(Request(scope, receive, names, b""))
+        request = Request(scope, receive, names, await self.limits.read_body(scope, receive, limit))
+        await self.limits.take_turn(scope)
+        return await plane.webhooks.deliver(request)
 
     def _count(self, endpoint: Endpoint, method: str, response: Response | None, began: float) -> None:
         status = CLIENT_DISCONNECTED if response is None else response.status
@@ -211,8 +231,11 @@ class Server:
         try:
             if (violation := self._origins.violation(scope)) is not None and await self._refuses(scope):
                 raise self.limits.refuse(violation)
+            if not self.identification.knows(scope, path):
+                await self.limits.enter_as_stranger(scope)
             self.limits.begin()
         except Exception as error:
+            self.limits.leave(scope)
             await exchange.respond(error_response(error))
             return
         try:
@@ -229,41 +252,41 @@ class Server:
         scope = exchange.scope
         try:
             if not self.access.open:
-                self.limits.admit(scope, await self.access.admit(path, scope["headers"]))
+                caller = await self.access.admit(path, scope["headers"])
+                self.limits.admit(scope, caller, everyone=self.access.open)
             self.limits.hold_body(scope, exchange.body)
-            return await self._answer(
-                endpoint, Request(scope, exchange.receive, names, exchange.body), path, webhook=False
-            )
+            return await self._answer(endpoint, Request(scope, exchange.receive, names, exchange.body), path)
         except Exception as error:
             return error_response(error)
 
     # --- elsewhere
 
-    async def _endpoint_elsewhere(self, scope: Scope, path: str, webhook: bool) -> Endpoint | None:
-        """Return the endpoint of a further database. None if the server's own database answers the request."""
-        SERVING.set(None)
-        target = target_of(path, scope)
-        plane = await self._router.plane_of(target, authorization_of(scope["headers"]), webhook=webhook)
-        SERVING.set(plane.name)
-        if plane is self._home:
-            return None
-        found = (plane.webhooks if webhook else plane.data_plane).find(scope["method"], path)
-        return None if found is None else found[0]
+    async def _plane_of(self, scope: Scope, path: str, body: bytes, *, webhook: bool = False) -> Plane:
+        """Return the plane that answers a request.
 
-    async def _plane_of(self, scope: Scope, path: str, body: bytes) -> Plane:
-        """Return the plane that answers a request of the management API."""
+        Args:
+            body: the body, if it is a request of the management API.
+            webhook: whether it delivers a webhook.
+        """
         if not self._router.exist:
             return self._home
         SERVING.set(None)
         target = stream_in(body) if names_stream(scope["method"], path) else target_of(path, scope)
-        plane = await self._router.plane_of(target, authorization_of(scope["headers"]))
+        plane = await self._router.plane_of(target, authorization_of(scope["headers"]), webhook=webhook)
         SERVING.set(plane.name)
         return plane
+
+    def _limit_of(self, path: str) -> BodyLimit | None:
+        """Return the largest body of a request that Litestar answers. None if it has no use for one."""
+        if path in SIGN_IN:
+            return _SIGN_IN_BODY
+        if not needs_token(path):  # a page, or none
+            return None
+        return self.limits.managed_body if _DATA_PLANE.search(path) is None else self.limits.body
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
         status = CLIENT_DISCONNECTED
-        managed = _DATA_PLANE.search(path) is None
 
         async def observe(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -274,10 +297,9 @@ class Server:
             await send(message)
 
         try:
-            await self.identification.identify(scope, path)
-            caller = await self.access.admit(path, scope["headers"])
-            self.limits.admit(scope, caller)
-            body = await self.limits.read_body(scope, receive, managed=managed)
+            caller = await self._admit(scope, path)
+            limit = self._limit_of(path)
+            body = b"" if limit is None else await self.limits.read_body(scope, receive, limit)
             plane = await self._plane_of(scope, path, body)
         except Exception as error:
             await error_response(error).send(observe)
@@ -300,7 +322,7 @@ class Server:
         reads = scope["method"] == "GET" and not waits  # a change goes on without its client
         try:
             if reads and is_poll(scope["headers"], path):
-                await self.live.pace.turn()
+                await self.live.pace.turn(self.limits.name_of(scope))
             async with (
                 while_connected(receive) if reads else nullcontext(),
                 nullcontext() if waits else self.limits.managing(scope),
@@ -315,6 +337,8 @@ class Server:
 
 _DATA_PLANE = re.compile("/(messages|ack|nack|extend|receive|next)$")
 """Paths of the data plane that a name with unusual characters brings here, with bodies of any allowed size."""
+
+_SIGN_IN_BODY = BodyLimit(4096, "Send a token only.")
 
 _SESSION = re.compile("^/(v1|api)/session/?$")
 """The path by which a user signs in and out, which changes nothing that screens show."""

@@ -6,9 +6,9 @@ console itself: a change needs a header that other sites can't send, and the bro
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import monotonic
 
 import anyio
@@ -17,9 +17,10 @@ from headrace import store
 from headrace.model.errors import Unauthorized
 from headrace.server.access.ambient import Ambient
 from headrace.server.access.attempts import Attempts
-from headrace.server.access.scopes import SIGN_IN, Access
+from headrace.server.access.scopes import SIGN_IN, Access, needs_token
 from headrace.server.access.sessions import Sessions, cookie, secret_of
 from headrace.server.access.token_cache import REFRESH_AFTER
+from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 from headrace.server.options import Options
@@ -55,12 +56,28 @@ class Identification:
         self._access = access
         self._database = database
         self._header = (options.proxy_user_header or "").lower().encode()
-        self._proxies = tuple(ipaddress.ip_network(one) for one in options.proxy_from)
+        self.clients = Clients(options.proxy_from)
         self._proxy_token = options.proxy_token
         self._proxy_token_id: str | None = None
         self._proxy_token_missed_at = float("-inf")  # it did not exist then
         self.sessions = Sessions(database, options.session_lifetime)
-        self.attempts = Attempts()
+        self.attempts = Attempts(self.clients)
+
+    def knows(self, scope: Scope, path: str) -> bool:
+        """Return whether a request needs no place for strangers: no request needs a credential, or it comes with one that
+        was valid when it was last read."""
+        if self._access.open:
+            return True
+        if not needs_token(path):
+            return False
+        headers: _Headers = scope["headers"]
+        authorization = next((value for name, value in headers if name == b"authorization"), None)
+        if authorization is not None:
+            return self._access.knows(str(authorization, "latin-1"))
+        if self._header and self.clients.come_through_proxy(scope):
+            return any(name == self._header for name, _ in headers)
+        secret = secret_of(headers)
+        return secret is not None and self.sessions.knows(secret, mount_of(scope))
 
     async def identify(self, scope: Scope, path: str) -> None:
         """Give a request of a session or a proxy's user its `Authorization` header. Others stay as they are.
@@ -85,14 +102,14 @@ class Identification:
         scope["headers"] = [*headers, (b"authorization", self._access.ambient.write(ambient))]
 
     async def _of_session(self, scope: Scope, secret: str, mount: str) -> Ambient:
-        new = not self.sessions.has_read(secret, mount)  # the page of a session that has ended asks with it again
-        if new:
-            self.attempts.check(scope)
-        session = await self.sessions.find(secret, mount)
-        if session is None or session.token_id is None:
-            if new:
-                self.attempts.failed(scope)
-            raise Unauthorized("The session has ended, because it or its token expired or was revoked. Sign in again.")
+        # The page of a session that has ended asks with it again.
+        new = not self.sessions.has_read(secret, mount)
+        async with self.attempts.attempt(scope) if new else nullcontext():
+            session = await self.sessions.find(secret, mount)
+            if session is None or session.token_id is None:
+                raise Unauthorized(
+                    "The session has ended, because it or its token expired or was revoked. Sign in again."
+                )
         return Ambient(via="session", token_id=session.token_id, expires_at=session.expires_at)
 
     def _proxy_user(self, scope: Scope) -> str | None:
@@ -100,7 +117,7 @@ class Identification:
         if not self._header:
             return None
         given = [value for name, value in scope["headers"] if name == self._header]
-        if not given or not self._is_proxy(scope.get("client")):
+        if not given or not self.clients.come_through_proxy(scope):
             return None
         if len(given) > 1:
             raise _ambiguous(self._header, f"{len(given)} times")
@@ -110,14 +127,6 @@ class Identification:
         if len(user) > _LONGEST_USER or not user.isprintable():
             raise _ambiguous(self._header, "with a value that is no name")
         return user
-
-    def _is_proxy(self, client: tuple[str, int] | None) -> bool:
-        try:
-            address = ipaddress.ip_address((client or ("",))[0].partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self._proxies)
 
     async def _id_of_proxy_token(self) -> str:
         """Return the id of the proxies' token. A name is never given to another token, unless all are deleted."""

@@ -22,9 +22,15 @@ from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSourc
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
+from headrace.server.transport import refusals
+from headrace.server.transport.limits import BodyLimit, Limits, declared_size
 from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
 from headrace.sources.signatures import InvalidSignature
+from headrace.sources.webhook import WebhookSpec
 from headrace.store import DeliveryToRecord
+
+MAX_UNSIGNED = 1_000_000
+"""Largest size in bytes of a delivery that is not signed, unless the source has a `max_body` of its own."""
 
 MAX_REASON = 300
 """Largest number of characters of a recorded reason."""
@@ -39,6 +45,7 @@ class Webhooks:
     Args:
         engine: publishes.
         access: knows whether the server is open.
+        limits: the limits of bodies.
         origins: finds the requests of web pages.
         events: records deliveries.
         clock: monotonic time in seconds.
@@ -46,11 +53,12 @@ class Webhooks:
     """
 
     def __init__(
-        self, engine: Engine, access: Access, origins: OriginPolicy | None = None, events: RecentEvents | None = None, *,
-        clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time,
+        self, engine: Engine, access: Access, limits: Limits, origins: OriginPolicy | None = None,
+        events: RecentEvents | None = None, *, clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._access = access
+        self._limits = limits
         self._origins = origins or OriginPolicy()
         self._events = events or RecentEvents()
         self._date = date
@@ -64,13 +72,49 @@ class Webhooks:
             return None
         return (self.deliver if method == "POST" else not_by_post), (parts[3],)
 
-    async def deliver(self, request: Request) -> Response:
-        """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
+    async def expect(self, request: Request) -> BodyLimit:
+        """Check the head of a delivery before its body is read. Returns how large the body may be.
+
+        Args:
+            request: has no body yet.
+
+        Raises:
+            Problem: a web page of another site may have caused it, it is too large, or it is no `POST`.
+            UnknownSource, StoreUnavailable.
+        """
+        if request.scope["method"] != "POST":
+            await not_by_post(request)
+        source = await self._source_of(request)
+        limit = self._limit_of(source.spec)
+        record = _Record(self._events, source.id, request, self._date())
+        record.bytes = declared_size(request.scope) or 0
         try:
-            source = await self._sources.find(request.names[0])
+            if source.spec.signature is None:
+                await self._check_origin(request)
+            if record.bytes > limit.size:
+                raise self._limits.refuse(refusals.body_too_large(*limit))
+        except Exception as error:
+            record.refused(error)
+            raise
+        return limit
+
+    async def _source_of(self, request: Request) -> CachedWebhook:
+        try:
+            return await self._sources.find(request.names[0])
         except UnknownSource:
             await self._check_origin(request)  # a page doesn't learn which sources exist
             raise
+
+    def _limit_of(self, spec: WebhookSpec) -> BodyLimit:
+        limit = self._limits.body
+        size = spec.max_body or (MAX_UNSIGNED if spec.signature is None else limit.size)
+        if size >= limit.size:
+            return limit
+        return BodyLimit(size, f"It is the limit of the source {spec.name!r}, which its `max_body` sets.")
+
+    async def deliver(self, request: Request) -> Response:
+        """Publish a delivery that was expected. Returns after the commit. A repeated delivery gets the same answer."""
+        source = await self._source_of(request)
         record = _Record(self._events, source.id, request, self._date())
         try:
             response = await self._publish(source, request, record)
@@ -82,14 +126,6 @@ class Webhooks:
 
     async def _publish(self, source: CachedWebhook, request: Request, record: _Record) -> Response:
         spec = source.spec
-        if spec.signature is None:
-            await self._check_origin(request)
-        if spec.max_body is not None and len(request.body) > spec.max_body:
-            raise Problem(
-                413,
-                "too_large",
-                f"The body has {len(request.body):,} bytes. The source {spec.name!r} accepts at most {spec.max_body:,}.",
-            )
         delivery = Delivery(spec.name, request.headers, request.query_string, request.body)
         try:
             message = webhook_message(spec, source.template, delivery, self._date())
@@ -116,6 +152,7 @@ class _Record:
     """What is recorded of a delivery, without what it contains.
 
     Attributes:
+        bytes: the size of the body.
         message: the message that it was made into.
         published: how many messages were published, none of a delivery that was repeated.
     """
@@ -123,7 +160,7 @@ class _Record:
     def __init__(self, events: RecentEvents, source: UUID, request: Request, now: float) -> None:
         self._events = events
         self._source = source
-        self._bytes = len(request.body)
+        self.bytes = len(request.body)
         client = request.scope.get("client")
         self._remote = None if not client else str(client[0])
         self._at = datetime.fromtimestamp(now, UTC)
@@ -150,7 +187,7 @@ class _Record:
     def _add(self, status: int, reason: str | None, key: str | None, message_id: str | None) -> None:
         self._events.delivered(
             DeliveryToRecord(
-                source=self._source, at=self._at, status=status, reason=reason, bytes=self._bytes, key=key,
+                source=self._source, at=self._at, status=status, reason=reason, bytes=self.bytes, key=key,
                 message_id=message_id, remote=self._remote,
             )
         )  # fmt: skip
