@@ -98,6 +98,7 @@ class Server:
         self.databases.on_changed = self._router.clear
         self.engine.on_clear_caches(self._router.clear)
         app.attach(self.databases)
+        app.attach(self.limits.decoding)
         self.live = LiveState(self.engine)
         self._home.routes.watch(self.live)
         self.monitoring = Monitoring(self.engine, self.access, self.limits, self.databases)
@@ -174,7 +175,9 @@ class Server:
             if plane is None:
                 response = await self._deliver(names, path, scope, receive)
             else:
-                request = Request(scope, receive, names, await self.limits.read_body(scope, receive))
+                publishes = endpoint == self.data_plane.streams.publish
+                limit = self.limits.body if publishes else self.limits.settling_body
+                request = Request(scope, receive, names, await self.limits.read_body(scope, receive, limit))
                 response = await self._answer(endpoint, request, path)
         except Exception as error:
             response = error_response(error)
@@ -282,7 +285,7 @@ class Server:
             return _SIGN_IN_BODY
         if not needs_token(path):  # a page, or none
             return None
-        return self.limits.managed_body if _DATA_PLANE.search(path) is None else self.limits.body
+        return self.limits.managed_body if _SETTLING.search(path) is None else self.limits.settling_body
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
@@ -335,8 +338,8 @@ class Server:
         return inner.get("path_template") or "unknown", status
 
 
-_DATA_PLANE = re.compile("/(messages|ack|nack|extend|receive|next)$")
-"""Paths of the data plane that a name with unusual characters brings here, with bodies of any allowed size."""
+_SETTLING = re.compile("/(messages|ack|nack|extend|receive|next)$")
+"""Paths of the data plane that a consumer's name with unusual characters brings here."""
 
 _SIGN_IN_BODY = BodyLimit(4096, "Send a token only.")
 

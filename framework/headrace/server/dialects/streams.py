@@ -6,7 +6,6 @@ from headrace.model.errors import InvalidInput
 from headrace.server.data_plane.bodies import (
     encode_deliveries,
     invalid_field,
-    read_messages,
     read_receive,
 )
 from headrace.server.dialects.operations import Operations
@@ -47,7 +46,7 @@ class Streams:
     async def publish(self, request: Request) -> Response:
         """`POST …/streams/{s}/messages`."""
         stream = await self._operations.stream(request, "publish")
-        messages = read_messages(request.body)
+        messages = await self._operations.messages(request)
         try:
             count = await self._engine.publish(stream, messages)
         except InvalidInput as error:

@@ -11,21 +11,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
-from headrace.model import payloads
 from headrace.model.errors import ERROR_CODES, HeadraceError, UnknownSource, UnknownStream, code_of
 from headrace.model.text.error_text import storable
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.background.recent_events import RecentEvents
 from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.decoding.jobs import DeliveryHead
 from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSources
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.transport import refusals
 from headrace.server.transport.limits import BodyLimit, Limits, declared_size
-from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
-from headrace.sources.signatures import InvalidSignature
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import DeliveryToRecord
 
@@ -126,15 +124,12 @@ class Webhooks:
 
     async def _publish(self, source: CachedWebhook, request: Request, record: _Record) -> Response:
         spec = source.spec
-        delivery = Delivery(spec.name, request.headers, request.query_string, request.body)
-        try:
-            message = webhook_message(spec, source.template, delivery, self._date())
-        except InvalidSignature as error:
-            raise Problem(401, "invalid_signature", str(error)) from error
+        head = DeliveryHead(spec, list(request.headers), request.query_string, self._date())
+        messages = await self._limits.decoding.decode(self._limits.name_of(request.scope), request.body, head)
         try:
             stream = await self._engine.stream(spec.stream)
-            record.message = message
-            record.published = await self._engine.publish(stream, _incoming(message))
+            record.messages = messages
+            record.published = await self._engine.publish(stream, messages)
         except UnknownStream:
             self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
@@ -153,7 +148,7 @@ class _Record:
 
     Attributes:
         bytes: the size of the body.
-        message: the message that it was made into.
+        messages: the message that it was made into.
         published: how many messages were published, none of a delivery that was repeated.
     """
 
@@ -164,16 +159,15 @@ class _Record:
         client = request.scope.get("client")
         self._remote = None if not client else str(client[0])
         self._at = datetime.fromtimestamp(now, UTC)
-        self.message: WebhookMessage | None = None
+        self.messages = Incoming()
         self.published = 0
 
     def accepted(self) -> None:
         """Record that it was accepted."""
-        message = self.message
+        messages = self.messages
         self._add(
-            200, None if self.published else "It was published before.", None if message is None else message.key,
-            None if message is None else message.message_id,
-        )  # fmt: skip
+            200, None if self.published else "It was published before.", messages.keys[0], messages.message_ids[0]
+        )
 
     def refused(self, error: Exception) -> None:
         """Record why it was refused, in the words of the answer."""
@@ -201,11 +195,3 @@ async def not_by_post(request: Request) -> Response:
         f"The webhook {request.names[0][:_MAX_NAME]!r} accepts deliveries by POST only. It answers no challenges.",
         headers={"allow": "POST"},
     )
-
-
-def _incoming(message: WebhookMessage) -> Incoming:
-    incoming = Incoming()
-    incoming.add(
-        message.key, payloads.encode(message.data), payloads.encode_headers(message.headers), message.message_id
-    )
-    return incoming

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from headrace.server.clients import Clients
+from headrace.server.decoding.decoding import Decoding
 from headrace.server.errors import Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
@@ -27,6 +28,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 STRANGER_TIMEOUT = 5.0
 """Seconds for which a request of a caller that the server doesn't know waits for a place."""
+
+MAX_SETTLING_BODY = 2_000_000
+"""Largest size in bytes of a request that receives or settles messages. As many ids as one may have need a third of it."""
 
 MAX_SIGN_INS = 10
 """The most requests of one address that wait for the place at which callers without a token are answered by the management
@@ -70,6 +74,7 @@ class Limits:
             `max_waiting` limits them.
         held: bytes of the bodies of both.
         refused: refused requests since the start, by HTTP status.
+        decoding: decodes bodies.
     """
 
     def __init__(self, options: Options, overloaded: Callable[[], bool] = lambda: False) -> None:
@@ -82,10 +87,12 @@ class Limits:
         self.refused: dict[int, int] = {}
         self.clients = Clients(options.proxy_from)
         self.body = BodyLimit(options.max_body, "Send less at a time, or raise the server's --max-body.")
+        self.settling_body = min(self.body, BodyLimit(MAX_SETTLING_BODY, "Send fewer ids at a time."))
         self.managed_body = min(
             self.body,
             BodyLimit(options.max_managed_body, "Send less at a time, or raise the server's --max-managed-body."),
         )
+        self.decoding = Decoding()
         self._callers: dict[str, int] = {}
         self._held: dict[Caller, int] = {}
         self._held_for_strangers = 0
