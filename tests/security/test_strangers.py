@@ -288,3 +288,27 @@ async def test_the_share_of_strangers_ends_with_their_requests() -> None:
     limits.end(scopes[1])
     assert (limits.held, limits._held, limits._held_for_strangers) == (0, {}, 0)
     assert limits._strangers.owners == 0
+
+
+async def test_an_address_has_a_share_of_the_connections_unless_many_clients_have_it(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(Options(max_connections=4, proxy_from=("10.0.0.0/8",)))
+    for same in ("192.0.2.1", "2001:db8::1"):
+        assert [limits.connected((same, port), 1) for port in range(4)] == [True, True, False, False]
+        assert limits.connected(("198.51.100.1", 1), 1)
+        for client in ((same, 1), (same, 2), (same, 3), (same, 4), ("198.51.100.1", 1)):
+            limits.connected(client, -1)
+    for shared in (("127.0.0.1", 1), ("::1", 1), ("10.1.1.1", 1), ("", 0), None):
+        assert all(limits.connected(shared, 1) for _ in range(5))
+    assert limits._connections == {}
+    async with serving(dsn, Options(max_connections=4)) as place:
+        monkeypatch.setattr(place.server.limits.clients, "connected_from", lambda _: "192.0.2.1")
+        async with many(place.port, 2) as clients:
+            for client in clients:
+                assert (await client.ask(request(method=b"GET", path=b"/health"))).status == 200
+            async with connected(place.port) as client:
+                answer = await client.answer()
+            assert (answer.status, answer.code) == (503, "too_many_connections")
+            monkeypatch.setattr(place.server.limits.clients, "connected_from", lambda _: "198.51.100.1")
+            assert (await place.ask(request(method=b"GET", path=b"/health"))).status == 200

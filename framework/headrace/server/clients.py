@@ -40,9 +40,14 @@ class Clients:
         address = _peer(scope)
         if self._proxies and self._is_proxy(address):
             address = self._forwarded(scope, address)
-        if address is None:
-            return ""
-        return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+        return "" if address is None else _identity(address)
+
+    def connected_from(self, client: tuple[str, int] | None) -> str | None:
+        """Return the address by which connections are shared. None for a proxy's and loopback, which many clients have."""
+        address = _parsed((client or ("",))[0])
+        if address is None or address.is_loopback or self._is_proxy(address):
+            return None
+        return _identity(address)
 
     def _forwarded(self, scope: Scope, proxy: Address | None) -> Address | None:
         found = b",".join(value for name, value in scope["headers"] if name == FORWARDED_FOR).decode("latin-1")
@@ -58,6 +63,10 @@ class Clients:
 
     def _is_proxy(self, address: Address | None) -> bool:
         return address is not None and any(address in network for network in self._proxies)
+
+
+def _identity(address: Address) -> str:
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def _peer(scope: Scope) -> Address | None:

@@ -246,6 +246,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.max_requests // 4, 1) if self.max_requests_per_token is None else self.max_requests_per_token
 
     @property
+    def connections_per_address(self) -> int:
+        """The most concurrent connections from one address that is neither loopback nor a proxy's."""
+        return max(self.max_connections // 2, 1)
+
+    @property
     def requests_of_strangers(self) -> int:
         """The most concurrent requests of all callers that the server doesn't know: those of webhooks and sign-ins, and those
         whose token is being looked up."""

@@ -23,7 +23,8 @@ from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.transport import refusals
-from headrace.server.transport.limits import BodyLimit, Limits, declared_size
+from headrace.server.transport.incoming_bodies import declared_size
+from headrace.server.transport.limits import BodyLimit, Limits
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import DeliveryToRecord
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from headrace.server.http import Scope
 from headrace.server.options import Options
 
 
@@ -80,3 +81,18 @@ class IncomingBody:
     def was_late(self) -> bool:
         """Return whether `check` caused the cancellation, and nothing else did."""
         return self._late and self._task is not None and self._task.uncancel() <= self._cancelling
+
+
+def declared_size(scope: Scope) -> int | None:
+    """Return the content-length, 0 for a body of unknown length, and None if no header announces a
+    body.
+
+    Headrace's own parser only accepts digits. Under another web server the bytes are counted as
+    they arrive.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() and len(value) < 20 else 0
+        if name == b"transfer-encoding":
+            return 0
+    return None

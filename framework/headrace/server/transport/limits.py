@@ -20,7 +20,7 @@ from headrace.server.errors import Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
 from headrace.server.transport import refusals
-from headrace.server.transport.incoming_bodies import IncomingBodies
+from headrace.server.transport.incoming_bodies import IncomingBodies, declared_size
 from headrace.server.transport.turns import Turns
 from headrace.store.connections.fair_shares import FairShares, NoPlace
 
@@ -102,6 +102,7 @@ class Limits:
         self._strangers = FairShares(places, options.requests_per_stranger, places)
         self._strangers_waiting = 0
         self._bodies = IncomingBodies(options)
+        self._connections: dict[str, int] = {}
 
     def around(self, application: Application, knows: Callable[[Scope], bool] = lambda scope: True) -> Application:
         """Wrap an application in the limit of concurrent requests.
@@ -127,6 +128,16 @@ class Limits:
                 self.end(scope)
 
         return bounded
+
+    def connected(self, client: tuple[str, int] | None, by: int) -> bool:
+        """Count a connection (1), or count it no more (-1). Returns whether its address has no more of them than its share."""
+        address = self.clients.connected_from(client)
+        if address is None:
+            return True
+        count = self._connections.pop(address, 0) + by
+        if count > 0:
+            self._connections[address] = count
+        return count <= self.options.connections_per_address
 
     def begin(self) -> None:
         """Count a request. Call `end` at its end.
@@ -379,18 +390,3 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
-
-
-def declared_size(scope: Scope) -> int | None:
-    """Return the content-length, 0 for a body of unknown length, and None if no header announces a
-    body.
-
-    Headrace's own parser only accepts digits. Under another web server the bytes are counted as
-    they arrive.
-    """
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) if value.isdigit() and len(value) < 20 else 0
-        if name == b"transfer-encoding":
-            return 0
-    return None

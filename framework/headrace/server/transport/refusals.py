@@ -52,10 +52,15 @@ def head_too_slow(timeout: float) -> Problem:
 
 def too_many_connections(limit: int) -> Problem:
     """A connection above the limit."""
-    return Problem(
-        503, "too_many_connections", f"The server has {limit:,} connections, which is its limit. Try again in a moment.",
-        headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip
+    return _too_many_connections(f"The server has {limit:,} connections, which is its limit. Try again in a moment.")
+
+
+def too_many_connections_of_address(limit: int) -> Problem:
+    """A connection above the limit of its address."""
+    return _too_many_connections(
+        f"Your address has {limit:,} connections to the server, which is its share of them. Close some. If it is the address of a"
+        " proxy, start the server with --proxy-from."
+    )
 
 
 def body_too_large(limit: int, remedy: str) -> Problem:
@@ -114,6 +119,10 @@ def too_many_bytes_of_token(name: str, limit: int) -> Problem:
     return Problem(
         429, "too_much_of_token", f"{summary} Wait for some of the answers.", headers={"retry-after": RETRY_AFTER}
     )
+
+
+def _too_many_connections(summary: str) -> Problem:
+    return Problem(503, "too_many_connections", summary, headers={"retry-after": RETRY_AFTER})
 
 
 def _busy(summary: str) -> Problem:
