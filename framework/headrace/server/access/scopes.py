@@ -35,6 +35,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -125,12 +126,12 @@ class Access:
     def knows(self, authorization: str | None) -> bool:
         """Return whether a request comes with a token that was valid when it was last read. It asks no database, and takes
         the place of no other check."""
-        match = _BEARER.fullmatch(authorization or "")
-        token = None if match is None else self._cache.last_read(match[2])
+        sent = _sent_token(authorization or "")
+        token = None if sent is None else self._cache.last_read(sent[0])
         return (
-            match is not None
+            sent is not None
             and token is not None
-            and hmac.compare_digest(digest(match[1]), token.digest)
+            and hmac.compare_digest(sent[1], token.digest)
             and not token.revoked
             and token.expires_at > self._date()
         )
@@ -180,20 +181,20 @@ class Access:
         """
         if self.open:
             return None
-        match = _BEARER.fullmatch(authorization or "")
-        if match is None:
+        sent = _sent_token(authorization or "")
+        if sent is None:
             if (ambient := self.ambient.read(authorization)) is not None:
                 return await self._of_ambient(ambient)
             if await self.is_open():
                 return None
             raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
-        text, token_id = match.groups()
+        token_id, token_digest = sent
         token = await self._cache.find(token_id)
         if token is None and await self.is_open():
             return None
         # Compare even if the token is unknown, so that the comparison takes equally long. The
         # look-up may not, but an id is no secret.
-        same = hmac.compare_digest(digest(text), _NO_DIGEST if token is None else token.digest)
+        same = hmac.compare_digest(token_digest, _NO_DIGEST if token is None else token.digest)
         if token is None or not same or token.revoked:
             raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
         if token.expires_at <= self._date():
@@ -234,6 +235,14 @@ class Access:
     def changed(self, token_id: str) -> None:
         """Make the creation or revocation of a token by this server effective at once."""
         self._cache.changed(token_id)
+
+
+@lru_cache(maxsize=1000)
+def _sent_token(authorization: str) -> tuple[str, bytes] | None:
+    """Return the id and the digest of the token in an `Authorization` header. None if it has none. Clients send the same one
+    again and again."""
+    match = _BEARER.fullmatch(authorization)
+    return None if match is None else (match[2], digest(match[1]))
 
 
 def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
