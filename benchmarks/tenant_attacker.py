@@ -1,4 +1,4 @@
-"""A tenant that attacks a server at full speed: `python -m benchmarks.tenant_attacker PORT TOKEN`.
+"""A tenant, and strangers without a token, that attack a server at full speed: `python -m benchmarks.tenant_attacker PORT TOKEN`.
 
 It prints a line when it has begun, and continues until it is killed.
 """
@@ -16,11 +16,31 @@ from typing import Any
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 
 SLOW = "data.text regex '[ab]*a[ab]{16}c'"
 """A condition that is slow on the hostile tenant's messages."""
 
+LARGE = 9_000_000
+"""Bytes of a heavy body."""
+
+STRANGERS = 1000
+"""Connections of strangers that send bodies slowly."""
+
+HOOK = "/v1/webhook/hook"
+"""The webhook of a source without a signature."""
+
 Call = Callable[..., Awaitable[tuple[int, Any]]]
+
+
+def heavy_bodies() -> list[bytes]:
+    """Bodies that take long to decode: backslashes, small arrays, small objects, floats, and more messages than allowed."""
+    values = [
+        b'"' + b"\\\\" * (LARGE // 2) + b'\\\\u0000"',
+        *(b"[" + b",".join([one] * (LARGE // (len(one) + 1))) + b"]" for one in (b"[]", b'{"a":1}', b"1.5")),
+    ]
+    messages = b'{"messages":[' + b",".join([b'{"key":"k","data":1}'] * 400_000) + b"]}"
+    return [*(b'{"key":"k","data":%b}' % value for value in values), messages]
 
 
 @asynccontextmanager
@@ -57,6 +77,18 @@ async def attack(port: int, token: str) -> None:
             group.start_soon(_slow_body, port, token)
         for _ in range(5):
             group.start_soon(_odd_connections, port)
+        for body in heavy_bodies():
+            group.start_soon(
+                _large_bodies, port, "/v1/streams/heavy/messages", body, {"authorization": f"Bearer {token}"}
+            )
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        for size in (LARGE, 900_000):
+            group.start_soon(_large_bodies, port, HOOK, b"a=" + b"%41" * (size // 3), form)
+        for number in range(STRANGERS):
+            path = (HOOK, "/v1/webhook/nowhere", "/v1/session", "/nowhere")[number % 4]
+            group.start_soon(_slow_stranger, port, path, LARGE if number % 25 == 0 else 1000)
+        for _ in range(5):
+            group.start_soon(_again_and_again, hostile, ("GET", "../../nowhere"), {})
         await anyio.sleep(1)
         print("attacking", flush=True)
 
@@ -65,6 +97,29 @@ async def _again_and_again(hostile: Call, request: tuple[Any, ...], query: dict[
     while True:
         with suppress(aiohttp.ClientError, OSError):
             await hostile(*request, **query)
+
+
+async def _large_bodies(port: int, path: str, body: bytes, headers: dict[str, str]) -> None:
+    """Send a large body again and again."""
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
+        while True:
+            with suppress(aiohttp.ClientError, OSError):
+                async with session.post(path, data=body) as answer:
+                    await answer.read()
+            await anyio.lowlevel.checkpoint()
+
+
+async def _slow_stranger(port: int, path: str, size: int) -> None:
+    """Begin a body of so many bytes without a token, and send 30 bytes of it, or all but a tenth of a large one."""
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n\r\n"
+    piece = b"x" * (30 if size < LARGE else size * 9 // 10)
+    while True:
+        with suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream):
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.send(head.encode() + piece)
+                while await stream.receive():
+                    pass
+        await anyio.sleep(1)
 
 
 async def _slow_body(port: int, token: str) -> None:

@@ -1,4 +1,4 @@
-"""No answer may be kept by a cache: each is for one caller and one moment."""
+"""No answer may be kept by a cache, since each is for one caller and one moment. A browser takes none for a page."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ async def _check_all_routes(api: Api) -> int:
             for body in (None, {}, "no object"):
                 answer = await api.client.request(method, filled(path), json=body)
                 assert answer.headers.get_list("cache-control") == ["no-store"], (method, path, answer.status_code)
+                assert answer.headers.get_list("x-content-type-options") == ["nosniff"], (method, path)
                 calls += 1
     return calls
 
@@ -53,6 +54,7 @@ async def test_also_the_answers_that_a_connection_writes_itself(dsn: str) -> Non
             (request(message, path=b"/v1/streams/orders/messages"), 200),
             (request(b"{", path=b"/v1/streams/orders/messages"), 400),
             (request(b"", path=b"/v1/streams", method=b"GET"), 200),
+            (request(b"", path=b"/health", method=b"GET"), 200),
             (request(b"x" * 200, path=b"/v1/streams"), 413),
             (b"no HTTP\r\n\r\n", 400),
             (b"GET / HTTP/1.1\r\n\r\n", 400),
@@ -61,3 +63,4 @@ async def test_also_the_answers_that_a_connection_writes_itself(dsn: str) -> Non
             async with connected(port) as client:
                 answer = await client.ask(sent)
             assert (answer.status, answer.headers["cache-control"]) == (status, "no-store"), sent
+            assert answer.headers["x-content-type-options"] == "nosniff", sent

@@ -91,7 +91,7 @@ async def test_a_token_of_the_callers_own_counts_before_the_proxy(server: Server
 async def test_the_options_belong_together() -> None:
     for given in (
         {"proxy_user_header": "X-User"},
-        {"proxy_from": ("10.0.0.0/8",)},
+        {"proxy_user_header": "X-User", "proxy_from": ("10.0.0.0/8",)},
         {"proxy_token": "people", "proxy_user_header": "X-User"},
         {"proxy_token": "people", "proxy_user_header": "X User", "proxy_from": ("10.0.0.0/8",)},
         {"proxy_token": "people", "proxy_user_header": "X-User", "proxy_from": ("proxy.example",)},

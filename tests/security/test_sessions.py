@@ -3,6 +3,7 @@ an old cookie."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -15,11 +16,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from headrace import App, store
-from headrace.model.errors import StoreUnavailable
+from headrace.model.errors import StoreUnavailable, Unauthorized
 from headrace.server.access import attempts
+from headrace.server.access import sessions as session_cache
 from headrace.server.access.attempts import Attempts
 from headrace.server.access.sessions import COOKIE, Sessions, secret_of
 from headrace.server.asgi import Server
+from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.options import Options
 from tests.server.calling import Api
@@ -281,11 +284,13 @@ async def test_a_session_outlives_a_short_outage() -> None:
     assert await sessions.find("hs_x", "/") is not None
 
 
-async def test_an_address_that_fails_too_often_is_refused_before_the_database_is_asked(
+async def test_failures_of_an_address_are_limited_and_refuse_nothing_that_is_valid(
     api: Api, signed_in: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Behind a proxy everyone may have the address of one who guesses."""
     monkeypatch.setattr(attempts, "BURST", 3)
     monkeypatch.setattr(attempts, "PER_SECOND", 0.001)
+    monkeypatch.setattr(attempts, "ROUND", 0.01)
     guessed = {"cookie": f"{COOKIE}=hs_{'a' * 43}"}
     for _ in range(3):  # one secret counts once
         assert (await api.client.get("/v1/me", headers=guessed)).status_code == 401
@@ -297,26 +302,71 @@ async def test_an_address_that_fails_too_often_is_refused_before_the_database_is
     another = await api.client.get("/v1/me", headers={"cookie": f"{COOKIE}=hs_{'b' * 43}"})
     assert another.status_code == 429
     assert (await api.client.get("/v1/me", headers=signed_in)).status_code == 200
+    made = await api.server.app.admin.create_token("colleague", ("admin",))
+    cookie = _cookie(await _sign_in(api, made.token))
+    api.client.cookies.clear()
+    api.server.identification.sessions._found.clear()  # as after a start of the server
+    assert (await api.client.get("/v1/me", headers=cookie)).status_code == 200
+
+
+async def test_guesses_of_an_address_that_has_failed_share_statements(
+    api: Api, signed_in: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BURST", 1)
+    assert (await api.client.get("/v1/me", headers={"cookie": f"{COOKIE}=hs_{'a' * 43}"})).status_code == 401
+    asked: list[int] = []
+    read = store.sessions
+
+    async def counted(database: Any, wanted: Any) -> Any:
+        asked.append(len(wanted))
+        return await read(database, wanted)
+
+    monkeypatch.setattr(store, "sessions", counted)
+    guesses = [{"cookie": f"{COOKIE}=hs_{number:043d}"} for number in range(50)]
+    answers = await asyncio.gather(*(api.client.get("/v1/me", headers=guess) for guess in guesses))
+    assert {one.status_code for one in answers} == {429}
+    assert len(asked) < 10
+    assert (await api.client.get("/v1/me", headers=signed_in)).status_code == 200
+
+
+async def test_guesses_drive_no_session_out_of_memory(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(lambda: api.server.app.database, 60.0)
+    monkeypatch.setattr(session_cache, "MAX_SESSIONS", 2)
+    await _token(api)
+    begun = await sessions.begin(await _token_id(api), "/")
+    assert begun is not None
+    for number in range(5):
+        assert await sessions.find(f"hs_{number:043d}", "/") is None
+    assert sessions.knows(begun[0], "/")
+    assert len(sessions._missing) == 2
 
 
 async def test_failed_attempts_are_forgotten_and_their_addresses_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(attempts, "BURST", 2)
+    monkeypatch.setattr(attempts, "ROUND", 0.001)
     monkeypatch.setattr(attempts, "MAX_ADDRESSES", 2)
-    counted = Attempts(lambda: now)
+    counted = Attempts(Clients(()), lambda: now)
     first, same, other = ({"client": (address, 1)} for address in ("2001:db8::1", "2001:db8::2", "192.0.2.1"))
-    for _ in range(2):
-        counted.check(first)
-        counted.failed(first)
-    with pytest.raises(Problem):
-        counted.check(same)
-    counted.check(other)
+
+    async def fails(scope: Any) -> bool:
+        """Return whether a failure is answered as one, and not as one too many."""
+        try:
+            async with counted.attempt(scope):
+                raise Unauthorized("It is wrong.")
+        except Problem:
+            return False
+        except Unauthorized:
+            return True
+
+    assert [await fails(first), await fails(first)] == [True, True]
+    assert not await fails(same)
+    assert await fails(other)
     now = 1.0
-    counted.check(first)
-    counted.failed(first)
+    assert await fails(first)
     for number in range(2):
-        counted.failed({"client": (f"192.0.2.{number}", 1)})
-    counted.check(first)
+        assert await fails({"client": (f"192.0.2.{number}", 1)})
+    assert await fails(first)
 
 
 async def test_only_whole_cookies_count() -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -16,7 +17,7 @@ from headrace.server.asgi import Server
 from headrace.server.errors import error_response
 from headrace.server.http import Response
 from headrace.server.options import Options
-from tests.server.raw import Client, connected, limits, listening
+from tests.server.raw import Client, connected, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
 
@@ -194,3 +195,22 @@ async def test_a_server_reads_no_tokens_for_a_smuggler(dsn: str) -> None:
         text = await client.end()
     assert text.startswith(b"HTTP/1.1 400 ")
     assert text.count(b"HTTP/1.1 ") == 1
+
+
+async def test_two_authorization_headers_are_refused(dsn: str) -> None:
+    """A proxy may have checked the other one."""
+    app = App(dsn, streams=["orders"])
+    server = Server(app, Options(allowed_hosts=("headrace",)))
+    async with app.running(), listening(server, server.limits) as port:
+        good = (await app.admin.create_token("shop", ["publish:orders"])).token.encode()
+        for first, second in ((good, b"hr_x"), (b"hr_x", good), (good, good)):
+            headers = [b"authorization: Bearer " + first, b"Authorization: Bearer " + second]
+            body = b'{"key":"k","data":1}'
+            async with connected(port) as client:
+                answer = await client.ask(request(body, *headers, path=b"/v1/streams/orders/messages"))
+            assert (answer.status, answer.code) == (400, "malformed"), (first, second)
+        # Under another web server, which accepts two.
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=server), base_url="http://headrace") as mounted:
+            twice = [("authorization", f"Bearer {good.decode()}")] * 2
+            for path in ("/v1/me", "/v1/streams/orders", "/metrics"):
+                assert (await mounted.get(path, headers=twice)).status_code == 400, path

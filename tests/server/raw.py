@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 
+from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.server.transport.limits import Application, Limits
 from headrace.server.transport.listener import Address, Listener
@@ -89,8 +90,11 @@ async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterat
 
 @asynccontextmanager
 async def listening(application: Application, limits: Limits, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Run an application behind limits, and yield its port."""
-    listener = Listener(limits.around(application), limits, tls)
+    """Run an application behind limits, or a server with its own, and yield its port."""
+    if isinstance(application, Server):
+        listener = Listener(application, limits, tls, application.find_endpoint)
+    else:
+        listener = Listener(limits.around(application), limits, tls)
     bound = Address("127.0.0.1", 0).bind()
     port = bound.getsockname()[1]
     await listener.open([bound])

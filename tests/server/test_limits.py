@@ -12,7 +12,8 @@ import pytest
 from headrace.server.errors import Problem
 from headrace.server.http import Response
 from headrace.server.options import Options
-from headrace.server.transport.limits import Limits, _IncomingBody, replay
+from headrace.server.transport.incoming_bodies import IncomingBody
+from headrace.server.transport.limits import Limits, replay
 from tests.server.raw import connected, echo, limits, listening, request
 
 pytestmark = pytest.mark.asyncio
@@ -72,7 +73,7 @@ async def _late_after(pieces: list[tuple[float, int]], timeout: float = 10.0) ->
     clock = _Clock()
 
     async def read() -> float | None:
-        incoming = _IncomingBody(clock, timeout, Options().min_body_rate)  # type: ignore[arg-type]
+        incoming = IncomingBody(clock, timeout, Options().min_body_rate)  # type: ignore[arg-type]
         for pause, size in pieces:
             for _ in range(round(pause * 2)):
                 clock.now += 0.5

@@ -18,8 +18,10 @@ from headrace.cli.options.server import ServerBehavior, ServerLimits, server_opt
 from headrace.cli.tree import build
 from headrace.model.errors import ConfigurationError
 from headrace.model.settings import amount, settings_of
+from headrace.server.asgi import _SIGN_IN_BODY
+from headrace.server.decoding.decoding import LARGE, LARGE_DELIVERY
 from headrace.server.options import Options
-from headrace.server.transport.limits import Limits
+from headrace.server.transport.limits import MAX_SETTLING_BODY, MAX_SIGN_INS, Limits
 from tests.cli.processes import Commands
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -176,6 +178,26 @@ def test_the_tables_in_the_documentation_are_those_of_the_code() -> None:
     page = (DOCS / "server.md").read_text(encoding="utf-8")
     for options in (ServerBehavior, ServerLimits):
         assert options.table() in page, f"write {options.__name__}.table() into docs/server.md"
+    limits = Options()
+    for limit, *shares in (
+        ("max_requests", f"{limits.requests_per_token}, see", limits.requests_of_strangers, limits.requests_per_stranger),
+        ("max_held", *(f"{size // 1_000_000} MB" for size in
+                       (limits.held_per_token, limits.held_for_strangers, limits.held_per_stranger))),
+        ("max_managed", limits.max_managed // 2, "1 of their own, for sign-ins", f"1, and {MAX_SIGN_INS} wait"),
+        ("max_connections", "", "", f"{limits.connections_per_address:,}, without loopback"),
+    ):  # fmt: skip
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{limit}` | ") and "`--" not in line)
+        for cell, share in zip(row.split(" |")[1:], shares, strict=False):
+            assert cell.strip().startswith(str(share)), (limit, cell, share)
+    for size, text in (
+        (_SIGN_IN_BODY.size, "`/v1/session` takes 4 kB"),
+        (MAX_SETTLING_BODY, "receives or settles takes 2 MB"),
+        (LARGE, "of more than 256 kB"),
+        (LARGE_DELIVERY, "of more than 64 kB"),
+    ):
+        unit = 1_000_000 if text.endswith("MB") else 1024
+        assert f"{size // unit} {text[-2:]}" in text
+        assert text in page.replace("\n", " ")
     page = " ".join((DOCS / "http.md").read_text(encoding="utf-8").split())
     assert f"| {Options().requests_per_token}, see [`--max-requests-per-token`]" in page
     assert f"| {amount(Options().max_managed_body, 'bytes')}, see [`--max-managed-body`]" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -44,9 +45,53 @@ async def test_a_turn_that_is_far_away_is_refused(clock: Clock, monkeypatch: pyt
     monkeypatch.setattr(pacing, "LONGEST", 0.0)
     pace = Pace(clock)
     for _ in range(3):
-        await pace.turn()
+        await pace.turn("ops")
     with pytest.raises(Problem, match="Too many screens"):
-        await pace.turn()
+        await pace.turn("ops")
+
+
+async def test_turns_go_round_the_users_that_wait_for_them(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace, served = Pace(clock), []
+    gates: list[asyncio.Event] = []
+
+    async def sleep(seconds: float) -> None:
+        gates.append(gate := asyncio.Event())
+        await gate.wait()
+        clock.now += seconds
+
+    monkeypatch.setattr(pacing.anyio, "sleep", sleep)
+
+    async def poll(user: str) -> None:
+        with suppress(Problem):
+            await pace.turn(user)
+            served.append(user)
+
+    tasks = [asyncio.ensure_future(poll("busy")) for _ in range(20)]
+    await asyncio.sleep(0)
+    tasks += [asyncio.ensure_future(poll(user)) for user in ("calm", "other")]
+    for _ in range(200):
+        await asyncio.sleep(0)
+        if gates:
+            gates.pop().set()
+    await asyncio.gather(*tasks)
+    assert served.count("busy") < 20, "a user has a few turns to wait for"
+    assert {"calm", "other"} <= set(served)
+    after = served.index("calm")
+    assert "busy" in served[after:], "before the last of the busy user"
+
+
+async def test_a_value_is_read_again_at_last_though_no_turn_is_free(clock: Clock) -> None:
+    pace = Pace(clock)
+    kept, answers = KeptReads(pace, clock), ["old", "new"]
+
+    async def read() -> str:
+        return answers.pop(0)
+
+    assert await kept.get("a", read) == "old"
+    clock.now += pacing.OLDEST
+    while pace.take() is not None:
+        pass
+    assert await kept.get("a", read) == "new"
 
 
 async def test_a_value_is_read_once_for_all_and_again_when_it_is_old_or_forgotten(clock: Clock) -> None:
@@ -115,6 +160,23 @@ async def test_only_what_screens_ask_again_beside_the_snapshot_takes_turns() -> 
     assert not is_poll(poll, "/v1/live/streams")
     assert not is_poll([(b"x-headrace-console", b"1")], "/v1/jobs")
     assert not is_poll([], "/v1/jobs")
+
+
+async def test_the_screens_of_one_token_leave_turns_to_the_others(api: Api) -> None:
+    await api.stream()
+    admin, poll = api.server.app.admin, {"x-headrace-console": "poll"}
+    made = [await admin.create_token(name, ["admin:orders"]) for name in ("busy", "calm")]
+    busy, calm = (one.token for one in made)
+    api.server.access.changed(made[0].id)
+
+    async def ask(token: str) -> int:
+        headers = {**poll, "authorization": f"Bearer {token}"}
+        return (await api.client.get("/v1/streams/orders", headers=headers)).status_code
+
+    flood = [asyncio.ensure_future(ask(busy)) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    assert await ask(calm) == 200
+    assert 429 in await asyncio.gather(*flood)
 
 
 async def test_polls_are_refused_when_too_many_come_and_other_requests_are_not(

@@ -23,6 +23,7 @@ from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Request
 from headrace.server.options import Options
+from headrace.server.transport.limits import Limits
 from headrace.sources.webhook import WebhookSpec
 from tests.conftest import Connect
 from tests.server.calling import Api
@@ -296,13 +297,19 @@ class Hooks:
         self.date = NOW
         self.engine = engine
         self.webhooks = Webhooks(
-            engine, Access(lambda: engine.app.database), clock=lambda: self.now, date=lambda: self.date
+            engine,
+            Access(lambda: engine.app.database),
+            Limits(Options()),
+            clock=lambda: self.now,
+            date=lambda: self.date,
         )
 
     async def deliver(self, body: bytes, headers: Mapping[str, str] | None = None, name: str = "hook") -> int:
         raw = [(b"host", b"localhost"), *((key.encode(), value.encode()) for key, value in (headers or {}).items())]
-        call = Request({"headers": raw, "query_string": b""}, _nothing, (name,), body, UNCHECKED)
+        raw.append((b"content-length", b"%d" % len(body)))
+        call = Request({"method": "POST", "headers": raw, "query_string": b""}, _nothing, (name,), body, UNCHECKED)
         try:
+            await self.webhooks.expect(call)
             return (await self.webhooks.deliver(call)).status
         except Problem as problem:
             return problem.status

@@ -326,6 +326,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "invalid_data": ErrorCode(422, "Data or headers are not JSON that Postgres can store.", InvalidData),
     "filter_too_slow": ErrorCode(422, "Evaluating a condition took too long.", FilterTooSlow),
     "too_many_requests_of_token": ErrorCode(429, "The token has as many requests under way as it may have."),
+    "too_much_of_token": ErrorCode(
+        429, "The bodies of the token's requests under way have as many bytes as they may have."
+    ),
     "too_many_attempts": ErrorCode(429, "Too many attempts to sign in from the caller's address have failed."),
     "too_many_screens": ErrorCode(429, "Too many screens of the console are open. This one is refreshed later."),
     "max_waiting": ErrorCode(429, "As many requests wait for messages as the consumer's `max_waiting` allows."),

@@ -50,7 +50,6 @@ _SECONDS = re.compile(r"[0-9]{1,10}([.][0-9]{1,9})?")
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_model)
-_NUL = re.compile(r"(?:^|[^\\])(?:\\\\)*\\u0000")
 
 
 def encode(data: Any) -> str:
@@ -63,7 +62,8 @@ def encode(data: Any) -> str:
         text = str(data, "utf-8") if isinstance(data, msgspec.Raw) else _encoder.encode(data).decode()
     except (TypeError, ValueError, RecursionError, UnicodeError) as error:
         raise InvalidData(f"The data can't be written as JSON: {error}.") from error
-    if "\\" in text and "\\u0000" in text and _NUL.search(text):
+    # Pairs of backslashes are escaped ones. Without them, a backslash before the digits begins the escape of a NUL.
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
         raise InvalidData(
             "The data has a string with a NUL character, which Postgres can't hand out as text: leave it out."
         )

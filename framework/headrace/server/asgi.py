@@ -14,7 +14,7 @@ from headrace.model.errors import NotConnected, StoreUnavailable
 from headrace.server.access.effects import check_effect, effect_of
 from headrace.server.access.identification import IDENTIFICATION, Identification
 from headrace.server.access.origins import OriginPolicy
-from headrace.server.access.scopes import Access
+from headrace.server.access.scopes import SIGN_IN, Access, needs_token
 from headrace.server.callers import CALLER, OPEN, UNCHECKED, Caller
 from headrace.server.console.console import console_page, is_console
 from headrace.server.databases.data_databases import DataDatabases
@@ -26,7 +26,7 @@ from headrace.server.direct import DirectAnswers
 from headrace.server.errors import SERVING, Problem, error_response
 from headrace.server.framework_errors import BODY
 from headrace.server.http import (
-    NO_STORE,
+    PROTECTION,
     SEND_RESPONSE,
     Endpoint,
     Receive,
@@ -45,7 +45,7 @@ from headrace.server.routes.context import PARTS
 from headrace.server.slashes import read_path
 from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
 from headrace.server.transport.exchange import Exchange
-from headrace.server.transport.limits import Limits, replay
+from headrace.server.transport.limits import BodyLimit, Limits, replay
 
 MAX_PATHS = 1000
 """The most paths of the data plane whose endpoints are remembered. Each has at most `MAX_TARGET` bytes."""
@@ -84,7 +84,7 @@ class Server:
         self.engine, self.data_plane = self._home.engine, self._home.data_plane
         self.push_consumers, self._webhooks = self._home.push_consumers, self._home.webhooks
         self._management = management()
-        self._limited = self.limits.around(self._respond)
+        self._limited = self.limits.around(self._respond, lambda scope: self.identification.knows(scope, scope[PATH]))
         self._direct = DirectAnswers(
             self.engine,
             self.data_plane,
@@ -103,6 +103,7 @@ class Server:
         self.databases.on_changed = self._router.clear
         self.engine.on_clear_caches(self._router.clear)
         app.attach(self.databases)
+        app.attach(self.limits.decoding)
         self.live = LiveState(self.engine)
         self._home.parts.live = self.live
         self.monitoring = Monitoring(self.engine, self.access, self.limits, self.databases)
@@ -179,12 +180,17 @@ class Server:
             self.monitoring.requests.add(route, method, status, perf_counter() - began)
             return
         endpoint, names = found
+        response: Response | None
         try:
-            caller = UNCHECKED if plane is None else await self.identification.caller(scope, path)
-            self.limits.admit(scope, caller.name)
-            body = await self.limits.read_body(scope, receive)
-            request = Request(scope, receive, names, body, caller)
-            response = await self._answer(endpoint, request, path, webhook=plane is None)
+            if plane is None:
+                self.limits.admit(scope, None, everyone=self.access.open)
+                response = await self._deliver(names, path, scope, receive)
+            else:
+                caller = await self._admit(scope, path)
+                publishes = endpoint == self.data_plane.streams.publish
+                limit = self.limits.body if publishes else self.limits.settling_body
+                body = await self.limits.read_body(scope, receive, limit)
+                response = await self._answer(endpoint, Request(scope, receive, names, body, caller), path)
         except Exception as error:
             response = error_response(error)
         if response is not None:
@@ -193,15 +199,31 @@ class Server:
                 await response.send(send)
         self._count(endpoint, method, response, began)
 
-    async def _answer(self, endpoint: Endpoint, request: Request, path: str, *, webhook: bool) -> Response | None:
-        """Answer a request of the data plane or a webhook. Raises errors that `error_response` converts."""
+    async def _admit(self, scope: Scope, path: str) -> Caller:
+        """Identify the caller of a request from its head alone, and count the request for it."""
+        caller = await self.identification.caller(scope, path)
+        self.limits.admit(scope, caller.name, everyone=self.access.open)
+        return caller
+
+    async def _answer(self, endpoint: Endpoint, request: Request, path: str) -> Response | None:
+        """Answer a request of the data plane. Raises errors that `error_response` converts."""
         check_effect(effect_of(endpoint), request.caller)
         await self.limits.take_turn(request.scope)
-        if self._router.exist:
-            endpoint = await self._endpoint_elsewhere(request, path, webhook) or endpoint
-        if not webhook:  # webhooks are sent with any parameters
-            self.data_plane.check_query(endpoint, request)
+        plane = await self._plane_of(request.scope["method"], path, b"", request.caller)
+        if plane is not self._home:
+            found = plane.data_plane.find(request.scope["method"], path)
+            endpoint = endpoint if found is None else found[0]
+        self.data_plane.check_query(endpoint, request)
         return await endpoint(request)
+
+    async def _deliver(self, names: tuple[str, ...], path: str, scope: Scope, receive: Receive) -> Response:
+        """Answer the delivery of a webhook. One to an unknown source is refused before its body is read. Raises errors that
+        `error_response` converts."""
+        plane = await self._plane_of(scope["method"], path, b"", UNCHECKED, webhook=True)
+        limit = await plane.webhooks.expect(Request(scope, receive, names, b"", UNCHECKED))
+        request = Request(scope, receive, names, await self.limits.read_body(scope, receive, limit), UNCHECKED)
+        await self.limits.take_turn(scope)
+        return await plane.webhooks.deliver(request)
 
     def _count(self, endpoint: Endpoint, method: str, response: Response | None, began: float) -> None:
         status = CLIENT_DISCONNECTED if response is None else response.status
@@ -222,8 +244,11 @@ class Server:
         scope = exchange.scope
         try:
             await self._check_origin(scope, path)
+            if not self.identification.knows(scope, path):
+                await self.limits.enter_as_stranger(scope)
             self.limits.begin()
         except Exception as error:
+            self.limits.leave(scope)
             await exchange.respond(error_response(error))
             return
         try:
@@ -239,35 +264,36 @@ class Server:
     ) -> Response | None:
         scope = exchange.scope
         try:
-            caller = OPEN if self.access.open else await self.identification.caller(scope, path)
-            self.limits.admit(scope, caller.name)
+            caller = OPEN if self.access.open else await self._admit(scope, path)
             self.limits.hold_body(scope, exchange.body)
-            request = Request(scope, exchange.receive, names, exchange.body, caller)
-            return await self._answer(endpoint, request, path, webhook=False)
+            return await self._answer(endpoint, Request(scope, exchange.receive, names, exchange.body, caller), path)
         except Exception as error:
             return error_response(error)
 
     # --- elsewhere
 
-    async def _endpoint_elsewhere(self, request: Request, path: str, webhook: bool) -> Endpoint | None:
-        """Return the endpoint of a further database. None if the server's own database answers the request."""
-        SERVING.set(None)
-        plane = await self._router.plane_of(target_of(path), request.caller, webhook=webhook)
-        SERVING.set(plane.name)
-        if plane is self._home:
-            return None
-        found = (plane.webhooks if webhook else plane.data_plane).find(request.scope["method"], path)
-        return None if found is None else found[0]
+    async def _plane_of(self, method: str, path: str, body: bytes, caller: Caller, *, webhook: bool = False) -> Plane:
+        """Return the plane that answers a request.
 
-    async def _plane_of(self, method: str, path: str, body: bytes, caller: Caller) -> Plane:
-        """Return the plane that answers a request of the management API."""
+        Args:
+            body: the body, if it is a request of the management API.
+            webhook: whether it delivers a webhook.
+        """
         if not self._router.exist:
             return self._home
         SERVING.set(None)
         target = stream_in(body) if names_stream(method, path) else target_of(path)
-        plane = await self._router.plane_of(target, caller)
+        plane = await self._router.plane_of(target, caller, webhook=webhook)
         SERVING.set(plane.name)
         return plane
+
+    def _limit_of(self, path: str) -> BodyLimit | None:
+        """Return the largest body of a request that Litestar answers. None if it has no use for one."""
+        if path in SIGN_IN:
+            return _SIGN_IN_BODY
+        if not needs_token(path):  # a page, or none
+            return None
+        return self.limits.managed_body
 
     async def _manage(self, scope: Scope, path: str, receive: Receive, send: Send) -> tuple[str, int]:
         """Answer through Litestar. Returns the route's template and the status."""
@@ -278,13 +304,13 @@ class Server:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = message.get("headers", ())
-                message = {**message, "headers": [*(one for one in headers if one != NO_STORE), NO_STORE]}
+                message = {**message, "headers": [*(one for one in headers if one not in PROTECTION), *PROTECTION]}
             await send(message)
 
         try:
-            caller = await self.identification.caller(scope, path)
-            self.limits.admit(scope, caller.name)
-            body = await self.limits.read_body(scope, receive, managed=True)
+            caller = await self._admit(scope, path)
+            limit = self._limit_of(path)
+            body = b"" if limit is None else await self.limits.read_body(scope, receive, limit)
             plane = await self._plane_of(scope["method"], path, body, caller)
         except Exception as error:
             await error_response(error).send(observe)
@@ -301,7 +327,7 @@ class Server:
         reads = scope["method"] == "GET"  # a change goes on without its client
         try:
             if reads and is_poll(scope["headers"], path):
-                await self.live.pace.turn()
+                await self.live.pace.turn(self.limits.name_of(scope))
             async with while_connected(receive) if reads else nullcontext(), self.limits.managing(scope):
                 await self._management(inner, replay(body, receive), observe)  # type: ignore[arg-type]
         except Problem as problem:  # there is no place, while errors of the management are answered there
@@ -311,6 +337,8 @@ class Server:
             self.live.changed()
         return inner.get("path_template") or "unknown", status
 
+
+_SIGN_IN_BODY = BodyLimit(4096, "Send a token only.")
 
 _SCOPE_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "raw_path", "query_string", "headers", "client", "server", "extensions",

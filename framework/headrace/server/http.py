@@ -32,7 +32,10 @@ SEND_RESPONSE = "headrace.send_response"
 needs two, and each wakes the client."""
 
 NO_STORE = (b"cache-control", b"no-store")
-"""Header of every response. Responses are for one caller and one moment."""
+
+PROTECTION = (NO_STORE, (b"x-content-type-options", b"nosniff"))
+"""Headers of every response of the API. Responses are for one caller and one moment, and contain texts of clients, which
+a browser must not take for a page."""
 
 _JSON = (b"content-type", b"application/json")
 
@@ -48,7 +51,11 @@ class Response(msgspec.Struct, frozen=True):
         """Send the response."""
         length = (b"content-length", b"%d" % len(self.body))
         await send(
-            {"type": "http.response.start", "status": self.status, "headers": [_JSON, length, NO_STORE, *self.headers]}
+            {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [_JSON, length, *PROTECTION, *self.headers],
+            }
         )
         await send({"type": "http.response.body", "body": self.body})
 

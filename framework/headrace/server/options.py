@@ -72,7 +72,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         " X-Forwarded-User.", otherwise="none",
     )] = None  # fmt: skip
     proxy_from: Annotated[tuple[str, ...], Setting(
-        "An address or a network of the proxies whose `proxy_user_header` is believed, such as 127.0.0.1 or 10.0.0.0/8.",
+        "An address or a network of the proxies in front of the server, such as 127.0.0.1 or 10.0.0.0/8. Their `proxy_user_header`"
+        " and the last address in their `X-Forwarded-For` are believed.",
         otherwise="none",
     )] = ()  # fmt: skip
     proxy_token: Annotated[str | None, Setting(
@@ -207,11 +208,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _check_proxies(self) -> None:
-        given = [name for name in ("proxy_user_header", "proxy_from", "proxy_token") if getattr(self, name)]
-        if given and len(given) < 3:
+        given = [name for name in ("proxy_user_header", "proxy_token") if getattr(self, name)]
+        if len(given) == 1 or (given and not self.proxy_from):
             raise ConfigurationError(
-                f"{_OWNER.capitalize()} has `{given[0]}`, but `proxy_user_header`, `proxy_from` and `proxy_token` belong together. Give"
-                " all three, or none.",
+                f"{_OWNER.capitalize()} has `{given[0]}`, but `proxy_user_header`, `proxy_token` and `proxy_from` belong together. Give"
+                " all three, or `proxy_from` alone.",
                 field=given[0],
             )
         if self.proxy_user_header is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.proxy_user_header):
@@ -243,3 +244,34 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def requests_per_token(self) -> int:
         """The most concurrent requests of one access token."""
         return max(self.max_requests // 4, 1) if self.max_requests_per_token is None else self.max_requests_per_token
+
+    @property
+    def connections_per_address(self) -> int:
+        """The most concurrent connections from one address that is neither loopback nor a proxy's."""
+        return max(self.max_connections // 2, 1)
+
+    @property
+    def requests_of_strangers(self) -> int:
+        """The most concurrent requests of all callers that the server doesn't know: those of webhooks and sign-ins, and those
+        whose token is being looked up."""
+        return max(self.max_requests // 4, 1)
+
+    @property
+    def requests_per_stranger(self) -> int:
+        """The most of them from one address."""
+        return max(self.requests_of_strangers // 4, 1)
+
+    @property
+    def held_per_token(self) -> int:
+        """The largest total size of the bodies of one access token's concurrent requests, in bytes."""
+        return max(self.max_held // 4, self.max_body)
+
+    @property
+    def held_for_strangers(self) -> int:
+        """The largest total size of the bodies of all callers that the server doesn't know, in bytes."""
+        return self.held_per_token
+
+    @property
+    def held_per_stranger(self) -> int:
+        """The largest total size of those from one address, in bytes."""
+        return max(self.held_for_strangers // 4, self.max_body)

@@ -3,8 +3,8 @@
 The body becomes the message's data:
 
 - JSON stays as it was sent, whatever its content type says, since many senders get that wrong.
-- A form (`application/x-www-form-urlencoded`) becomes an object. A name that occurs several times
-  has a list.
+- A form (`application/x-www-form-urlencoded`) of up to 1 MB becomes an object. A name that occurs several
+  times has a list.
 - Any other text in UTF-8 becomes a string. That includes JSON that can't be stored, such as JSON
   with a NUL in a string.
 - Anything else becomes `{"base64": "…"}`.
@@ -27,6 +27,7 @@ from headrace.sources.templates import KeyTemplate, sha256
 from headrace.sources.webhook import WebhookSpec
 
 _FORM = "application/x-www-form-urlencoded"
+_MAX_FORM = 1_000_000  # bytes. Decoding takes 100 ms per MB
 _MAX_FORM_FIELDS = 10_000
 _MAX_ID_BYTES = 150  # with the source's name it stays below the store's limit for message ids
 _KEPT_HEADERS = ("content-type", "content-encoding")
@@ -163,6 +164,8 @@ def _json(body: bytes) -> tuple[msgspec.Raw, Any] | None:
 
 def _form(body: bytes) -> tuple[msgspec.Raw, Any] | None:
     document: dict[str, Any] = {}
+    if len(body) > _MAX_FORM:
+        return None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FORM_FIELDS)
         for name, value in fields:

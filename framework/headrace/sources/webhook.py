@@ -50,7 +50,7 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
         length=(0, MOST_KEPT_HEADERS), otherwise="none", example="x-github-event",
     )] = ()  # fmt: skip
     max_body: Annotated[int | None, Setting(
-        "The largest body.", "bytes", (1, LARGEST_BODY), otherwise="the server's limit", example="1MB",
+        "The largest body.", "bytes", (1, LARGEST_BODY), otherwise="the server's limit, and 1 MB without a signature", example="1MB",
     )] = None  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -6,8 +6,8 @@ console itself: a change needs a header that other sites can't send, and the bro
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import monotonic
 
 import anyio
@@ -15,10 +15,11 @@ import anyio
 from headrace import store
 from headrace.model.errors import Unauthorized
 from headrace.server.access.attempts import Attempts
-from headrace.server.access.scopes import Access, authorization_of
+from headrace.server.access.scopes import API, SIGN_IN, Access, authorization_of, needs_token
 from headrace.server.access.sessions import Sessions, cookie, secret_of
 from headrace.server.access.token_cache import REFRESH_AFTER
 from headrace.server.callers import UNCHECKED, Caller
+from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 from headrace.server.options import Options
@@ -31,8 +32,6 @@ CONSOLE_HEADER = b"x-headrace-console"
 it."""
 
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-_API = ("/v1/", "/api/")
-_SIGN_IN = ("/v1/session", "/api/session")
 _LONGEST_USER = 200
 _Headers = Sequence[tuple[bytes, bytes]]
 
@@ -50,12 +49,28 @@ class Identification:
         self._access = access
         self._database = database
         self._header = (options.proxy_user_header or "").lower().encode()
-        self._proxies = tuple(ipaddress.ip_network(one) for one in options.proxy_from)
+        self.clients = Clients(options.proxy_from)
         self._proxy_token = options.proxy_token
         self._proxy_token_id: str | None = None
         self._proxy_token_missed_at = float("-inf")  # it did not exist then
         self.sessions = Sessions(database, options.session_lifetime)
-        self.attempts = Attempts()
+        self.attempts = Attempts(self.clients)
+
+    def knows(self, scope: Scope, path: str) -> bool:
+        """Return whether a request needs no place for strangers: no request needs a credential, or it comes with one that
+        was valid when it was last read."""
+        if self._access.open:
+            return True
+        if not needs_token(path):
+            return False
+        headers: _Headers = scope["headers"]
+        authorization = next((value for name, value in headers if name == b"authorization"), None)
+        if authorization is not None:
+            return self._access.knows(str(authorization, "latin-1"))
+        if self._header and self.clients.come_through_proxy(scope):
+            return any(name == self._header for name, _ in headers)
+        secret = secret_of(headers)
+        return secret is not None and self.sessions.knows(secret, mount_of(scope))
 
     async def caller(self, scope: Scope, path: str) -> Caller:
         """Return the caller of a request, before its body is read or a name in it is looked up.
@@ -74,7 +89,7 @@ class Identification:
             Unauthorized: the token, the session or the proxy's token is missing or not valid.
             StoreUnavailable: that is unknown.
         """
-        if not path.startswith(_API) or path in _SIGN_IN:
+        if not path.startswith(API) or path in SIGN_IN:
             return UNCHECKED
         headers: _Headers = scope["headers"]
         authorization = authorization_of(headers)
@@ -88,14 +103,14 @@ class Identification:
         return await self._access.caller(authorization)
 
     async def _of_session(self, scope: Scope, secret: str, mount: str) -> Caller:
-        new = not self.sessions.has_read(secret, mount)  # the page of a session that has ended asks with it again
-        if new:
-            self.attempts.check(scope)
-        session = await self.sessions.find(secret, mount)
-        if session is None or session.token_id is None:
-            if new:
-                self.attempts.failed(scope)
-            raise Unauthorized("The session has ended, because it or its token expired or was revoked. Sign in again.")
+        # The page of a session that has ended asks with it again.
+        new = not self.sessions.has_read(secret, mount)
+        async with self.attempts.attempt(scope) if new else nullcontext():
+            session = await self.sessions.find(secret, mount)
+            if session is None or session.token_id is None:
+                raise Unauthorized(
+                    "The session has ended, because it or its token expired or was revoked. Sign in again."
+                )
         return await self._access.ambient_caller("session", session.token_id, expires_at=session.expires_at)
 
     def _proxy_user(self, scope: Scope) -> str | None:
@@ -103,7 +118,7 @@ class Identification:
         if not self._header:
             return None
         given = [value for name, value in scope["headers"] if name == self._header]
-        if not given or not self._is_proxy(scope.get("client")):
+        if not given or not self.clients.come_through_proxy(scope):
             return None
         if len(given) > 1:
             raise _ambiguous(self._header, f"{len(given)} times")
@@ -113,14 +128,6 @@ class Identification:
         if len(user) > _LONGEST_USER or not user.isprintable():
             raise _ambiguous(self._header, "with a value that is no name")
         return user
-
-    def _is_proxy(self, client: tuple[str, int] | None) -> bool:
-        try:
-            address = ipaddress.ip_address((client or ("",))[0].partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self._proxies)
 
     async def _id_of_proxy_token(self) -> str:
         """Return the id of the proxies' token. A name is never given to another token, unless all are deleted."""

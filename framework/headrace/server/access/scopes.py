@@ -34,16 +34,32 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, digest
 from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, TokenCache
 from headrace.server.callers import OPEN, Caller, Via
+from headrace.server.errors import Problem
 
 __all__ = ["Access", "Forbidden", "Need", "Unauthorized"]
 
 _BEARER = re.compile(r"bearer +(hr_([0-9a-z]{12})_[0-9a-z]{32,64})", re.ASCII | re.IGNORECASE)
 _NO_DIGEST = bytes(32)  # the digest of no known text
+
+
+API = ("/v1/", "/api/")
+"""The prefixes of the paths of the API."""
+
+SIGN_IN = ("/v1/session", "/api/session")
+"""The paths at which a caller signs in and out. They check their callers themselves."""
+
+_WEBHOOKS = ("/v1/webhook/", "/api/webhook/")
+
+
+def needs_token(path: str) -> bool:
+    """Return whether requests for a path, below the mount point, need a token once there are any."""
+    return path.startswith(API) and not path.startswith(_WEBHOOKS) and path not in SIGN_IN
 
 
 class Access:
@@ -86,6 +102,19 @@ class Access:
         that is unknown."""
         return not self._always_closed and await self._cache.empty()
 
+    def knows(self, authorization: str | None) -> bool:
+        """Return whether a request comes with a token that was valid when it was last read. It asks no database, and takes
+        the place of no other check."""
+        sent = _sent_token(authorization or "")
+        token = None if sent is None else self._cache.last_read(sent[0])
+        return (
+            sent is not None
+            and token is not None
+            and hmac.compare_digest(sent[1], token.digest)
+            and not token.revoked
+            and token.expires_at > self._date()
+        )
+
     async def check(self, authorization: str | None, need: Need, stream: str | None) -> None:
         """Check that a call's token has a scope, see `Caller.check`. Raises as `caller`, and `Forbidden`."""
         (await self.caller(authorization)).check(need, stream)
@@ -99,18 +128,18 @@ class Access:
         """
         if self.open:
             return OPEN
-        match = _BEARER.fullmatch(authorization or "")
-        if match is None:
+        sent = _sent_token(authorization or "")
+        if sent is None:
             if await self.is_open():
                 return OPEN
             raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
-        text, token_id = match.groups()
+        token_id, token_digest = sent
         token = await self._cache.find(token_id)
         if token is None and await self.is_open():
             return OPEN
         # Compare even if the token is unknown, so that the comparison takes equally long. The
         # look-up may not, but an id is no secret.
-        same = hmac.compare_digest(digest(text), _NO_DIGEST if token is None else token.digest)
+        same = hmac.compare_digest(token_digest, _NO_DIGEST if token is None else token.digest)
         if token is None or not same or token.revoked:
             raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
         if token.expires_at <= self._date():
@@ -153,6 +182,21 @@ class Access:
         self._cache.changed(token_id)
 
 
+@lru_cache(maxsize=1000)
+def _sent_token(authorization: str) -> tuple[str, bytes] | None:
+    """Return the id and the digest of the token in an `Authorization` header. None if it has none. Clients send the same one
+    again and again."""
+    match = _BEARER.fullmatch(authorization)
+    return None if match is None else (match[2], digest(match[1]))
+
+
 def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the `Authorization` header of ASGI headers."""
-    return next((str(value, "latin-1") for name, value in headers if name == b"authorization"), None)
+    """Return the `Authorization` header of ASGI headers.
+
+    Raises:
+        Problem: there are several (400). A proxy may have checked another one than the server would.
+    """
+    found = [value for name, value in headers if name == b"authorization"]
+    if len(found) > 1:
+        raise Problem(400, "malformed", f"The request has {len(found)} Authorization headers. Send exactly one.")
+    return str(found[0], "latin-1") if found else None

@@ -20,12 +20,13 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.tokens import digest
 from headrace.server.access.token_cache import MAX_AGE, MAX_AGE_IN_OUTAGE, REFRESH_AFTER, TIMEOUT
+from headrace.store.catalog.sessions import Session
 
 COOKIE = "headrace_session"
 """The name of the cookie."""
 
 MAX_SESSIONS = 10_000
-"""The largest number of sessions that a process remembers."""
+"""The largest number of sessions that a process remembers, and of secrets that belong to none."""
 
 MAX_TOGETHER = 500
 """The most sessions that one statement reads."""
@@ -61,7 +62,9 @@ class Sessions:
         self._lifetime = lifetime
         self._clock = clock
         self._found: dict[_Key, CachedSession] = {}  # in the order of their reads
+        self._missing: dict[_Key, CachedSession] = {}  # apart, since anyone can fill it
         self._used: dict[_Key, None] = {}  # since the last read
+        self._waiting: dict[_Key, None] = {}  # for the next read
         self._lock = anyio.Lock()
         self._failed_at = -math.inf
 
@@ -84,13 +87,18 @@ class Sessions:
 
     def has_read(self, secret: str, mount: str) -> bool:
         """Return whether a secret was looked up before, and with whatever result."""
+        key = (digest(secret), mount)
+        return key in self._found or key in self._missing
+
+    def knows(self, secret: str, mount: str) -> bool:
+        """Return whether a session was valid when it was last read."""
         return (digest(secret), mount) in self._found
 
     async def find(self, secret: str, mount: str) -> CachedSession | None:
         """Return the session of a secret. None if there is none at this mount point. Raises `StoreUnavailable` if it was
         last read over a minute ago."""
         key = (digest(secret), mount)
-        session = self._found.get(key)
+        session = self._known(key)
         if session is not None and session.token_id is not None:
             self._used[key] = None
         if session is None or self._clock() - session.read_at >= REFRESH_AFTER:
@@ -103,10 +111,13 @@ class Sessions:
             return old
         if self._clock() - self._failed_at < REFRESH_AFTER:
             return _still_known(old, age)
+        self._waiting[key] = None
         async with self._lock:
-            current = self._found.get(key)
+            current = self._known(key)
             if current is not None and self._clock() - current.read_at < REFRESH_AFTER:
                 return current
+            if self._clock() - self._failed_at < REFRESH_AFTER:  # while this request waited
+                return _still_known(old, age)
             try:
                 return await self._read(key)
             except StoreUnavailable:
@@ -114,10 +125,11 @@ class Sessions:
         return _still_known(old, age)
 
     async def _read(self, key: _Key) -> CachedSession:
-        """Read a session, together with the others that were used since the last read."""
+        """Read a session, together with those that other requests wait for, and that were used since the last read."""
         read_at = self._clock()
         used, self._used = self._used, {}
-        wanted = [key, *(one for one in used if one != key)][:MAX_TOGETHER]
+        waiting, self._waiting = self._waiting, {}
+        wanted = list({key: None, **waiting, **used})[:MAX_TOGETHER]
         try:
             with anyio.fail_after(TIMEOUT):
                 rows = await store.sessions(self._database(), wanted)
@@ -125,18 +137,27 @@ class Sessions:
             raise StoreUnavailable("The database did not return the session in time. Try again.") from error
         for one in wanted:
             row = rows.get(one)
-            if one != key and one not in self._found:
+            if one != key and one not in waiting and one not in self._found:
                 continue  # it has ended meanwhile
-            self._found.pop(one, None)
-            self._found[one] = CachedSession(
-                token_id=None if row is None else row.token_id,
-                expires_at=0.0 if row is None else row.expires_at.timestamp(),
-                read_at=read_at,
-            )
-        session = self._found[key]
-        while len(self._found) > MAX_SESSIONS:
-            del self._found[next(iter(self._found))]
+            self._keep(one, row, read_at)
+        session = self._known(key)
+        assert session is not None
         return session
+
+    def _known(self, key: _Key) -> CachedSession | None:
+        return self._found.get(key) or self._missing.get(key)
+
+    def _keep(self, key: _Key, row: Session | None, read_at: float) -> None:
+        self._found.pop(key, None)
+        self._missing.pop(key, None)
+        kept = self._missing if row is None else self._found
+        kept[key] = CachedSession(
+            token_id=None if row is None else row.token_id,
+            expires_at=0.0 if row is None else row.expires_at.timestamp(),
+            read_at=read_at,
+        )
+        if len(kept) > MAX_SESSIONS:
+            del kept[next(iter(kept))]
 
 
 def _still_known(old: CachedSession | None, age: float) -> CachedSession:

@@ -117,6 +117,10 @@ class TokenCache:
             self._used.add(token_id)
         return token
 
+    def last_read(self, token_id: str) -> CachedToken | None:
+        """Return a token as it was last read, however long ago. None if it isn't cached."""
+        return self._tokens.get(token_id)
+
     def changed(self, token_id: str) -> None:
         """Drop a token that this process has created or revoked, and the result of any running read."""
         self._changes += 1

@@ -13,7 +13,7 @@ from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.payloads import MAX_EXPIRES_IN, MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
-from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import Problem
@@ -24,6 +24,9 @@ RECEIVE_PARAMETERS = ("batch_size", "wait_for")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _BATCH_SIZES = f"Give a whole number that is at least 1 and at most {MAX_RECEIVED:,}."
+
+_OTHER_MARKS = 100
+"""More quotation marks than a settle request has besides those of its ids."""
 
 _NULL = msgspec.Raw(b"null")
 _MISSING = msgspec.Raw()
@@ -118,8 +121,8 @@ _ONE = {one.name: one.default for one in msgspec.structs.fields(Publish) if one.
 
 _decode_publish = msgspec.json.Decoder(Publish).decode
 _decode_receive = msgspec.json.Decoder(Receive).decode
-decode_settle = msgspec.json.Decoder(Settle).decode
-decode_nack = msgspec.json.Decoder(Nack).decode
+_decode_settle = msgspec.json.Decoder(Settle).decode
+_decode_nack = msgspec.json.Decoder(Nack).decode
 
 
 def encode_deliveries(share: Share) -> bytes:
@@ -136,8 +139,11 @@ def encode_deliveries(share: Share) -> bytes:
 def read_messages(body: bytes) -> Incoming:
     """Decode and check a publish request. Raises errors that `error_response` converts."""
     publish = _decode_publish(body)
+    messages = _messages(publish)
+    if len(messages) > MAX_PUBLISHED:
+        raise too_many_messages(len(messages))
     incoming = Incoming()
-    for number, message in enumerate(_messages(publish)):
+    for number, message in enumerate(messages):
         field = "data"
         try:
             data = payloads.encode(message.data)
@@ -180,6 +186,11 @@ def _check_together(publish: Publish, incoming: Incoming) -> None:
             field="messages",
         )
     incoming.unique_while = found.pop()
+
+
+def too_many_messages(count: int) -> InvalidInput:
+    """Return the error for a publish request with none, or more than a request may have."""
+    return InvalidInput(f"A request has {count:,} messages. Send 1 to {MAX_PUBLISHED:,}.", field="messages")
 
 
 def invalid_field(messages: Incoming) -> str:
@@ -306,6 +317,25 @@ def _batch_size(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise _invalid("batch_size", f"batch_size={text[:40]!r} is not a whole number", _BATCH_SIZES)
     return int(text)
+
+
+def decode_settle(body: bytes) -> Settle:
+    """Decode an ack or extend request. Raises errors that `error_response` converts."""
+    _check_count(body)
+    return _decode_settle(body)
+
+
+def decode_nack(body: bytes) -> Nack:
+    """Decode a nack request. Raises errors that `error_response` converts."""
+    _check_count(body)
+    return _decode_nack(body)
+
+
+def _check_count(body: bytes) -> None:
+    """Refuse a body with too many ids before it is decoded. Each id has two quotation marks, and those in other texts are
+    escaped."""
+    if len(body) > MAX_SETTLED and (found := body.count(b'"') - body.count(b'\\"')) > 2 * MAX_SETTLED + _OTHER_MARKS:
+        raise _invalid("ack_ids", f"There are about {found // 2:,} ack_ids", f"Give at most {MAX_SETTLED:,}.")
 
 
 def ack_ids_field(body: Settle) -> str:

@@ -23,6 +23,7 @@ from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsume
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.data_plane.background_tasks import BackgroundTasks
+from headrace.server.data_plane.bodies import too_many_messages
 from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_WAIT
 from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.given_leases import GivenLeases
@@ -108,7 +109,7 @@ class MessageEngine:
     def begin_publish(self, stream: CachedStream, messages: Incoming) -> asyncio.Future[int]:
         """Begin what `publish` does. Call `end_publish` with the future once it is done. Raises as `publish` does."""
         if not 1 <= len(messages) <= MAX_PUBLISHED:
-            raise InvalidInput(f"A request has {len(messages):,} messages. Send 1 to {MAX_PUBLISHED:,}.")
+            raise too_many_messages(len(messages))
         publishes = self._publishes.get(stream.name)
         if publishes is None:
             publishes = self._publishes[stream.name] = PublishBatcher(

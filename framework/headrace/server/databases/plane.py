@@ -42,7 +42,7 @@ class Plane:
         self.engine = Engine(app, refusal=lambda address: allowed.refusal(address, "connect"), options=options)
         self.data_plane = DataPlane(self.engine, limits)
         self.recent_events = RecentEvents()
-        self.webhooks = Webhooks(self.engine, access, origins, self.recent_events)
+        self.webhooks = Webhooks(self.engine, access, limits, origins, self.recent_events)
         self.parts = Parts(self.engine, access, self.data_plane, self.webhooks, options)
         app.attach(self.engine)
         self.jobs = JobRunner()

@@ -23,6 +23,7 @@ from headrace.server.data_plane.bodies import (
     decode_settle,
     delay_in_seconds,
 )
+from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
@@ -67,6 +68,10 @@ class Operations:
         """Return the consumer that a request names without its stream. Raises unless the caller may
         receive from it."""
         return await self._lookups.consumer_anywhere(request.caller, request.names[0], "consume")
+
+    async def messages(self, request: Request) -> Incoming:
+        """Decode and check a publish request. Raises errors that `error_response` converts."""
+        return await self._limits.decoding.decode(self._limits.name_of(request.scope), request.body)
 
     async def receive(
         self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float

@@ -7,7 +7,6 @@ from headrace.server.access.effects import effect
 from headrace.server.data_plane.bodies import (
     encode_deliveries,
     invalid_field,
-    read_messages,
     read_receive,
 )
 from headrace.server.dialects.operations import Operations
@@ -49,7 +48,7 @@ class Streams:
     async def publish(self, request: Request) -> Response:
         """`POST …/streams/{s}/messages`."""
         stream = await self._operations.stream(request, "publish")
-        messages = read_messages(request.body)
+        messages = await self._operations.messages(request)
         try:
             count = await self._engine.publish(stream, messages)
         except InvalidInput as error:

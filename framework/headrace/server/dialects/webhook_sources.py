@@ -16,7 +16,6 @@ from headrace import store
 from headrace.model.errors import HeadraceError, UnknownSource
 from headrace.model.sources import NAME, SourceInfo
 from headrace.server.data_plane.lookup_cache import CACHE_TTL, MAX_ENTRIES
-from headrace.sources.templates import KeyTemplate
 from headrace.sources.webhook import WebhookSpec
 
 T = TypeVar("T")
@@ -36,7 +35,6 @@ class CachedWebhook(msgspec.Struct, frozen=True):
 
     id: UUID
     spec: WebhookSpec
-    template: KeyTemplate
     until: float
 
 
@@ -126,7 +124,7 @@ class WebhookSources:
         if info is not None:
             try:
                 spec = WebhookSpec.stored(info.name, info.stream, info.settings)
-                look_up.source = CachedWebhook(UUID(info.id), spec, KeyTemplate(spec.key), now + CACHE_TTL)
+                look_up.source = CachedWebhook(UUID(info.id), spec, now + CACHE_TTL)
             except HeadraceError as error:
                 look_up.error = error
         if is_current and look_up.source is not None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
-from headrace.model import payloads
 from headrace.model.errors import ERROR_CODES, HeadraceError, UnknownSource, UnknownStream, code_of, public_text
 from headrace.model.text.error_text import storable
 from headrace.server.access.effects import effect
@@ -19,14 +18,20 @@ from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.background.recent_events import RecentEvents
 from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.decoding.jobs import DeliveryHead
 from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSources
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.slashes import unmarked
-from headrace.sources.deliveries import Delivery, WebhookMessage, webhook_message
-from headrace.sources.signatures import InvalidSignature
+from headrace.server.transport import refusals
+from headrace.server.transport.incoming_bodies import declared_size
+from headrace.server.transport.limits import BodyLimit, Limits
+from headrace.sources.webhook import WebhookSpec
 from headrace.store import DeliveryToRecord
+
+MAX_UNSIGNED = 1_000_000
+"""Largest size in bytes of a delivery that is not signed, unless the source has a `max_body` of its own."""
 
 MAX_REASON = 300
 """Largest number of characters of a recorded reason."""
@@ -41,6 +46,7 @@ class Webhooks:
     Args:
         engine: publishes.
         access: knows whether the server is open.
+        limits: the limits of bodies.
         origins: finds the requests of web pages.
         events: records deliveries.
         clock: monotonic time in seconds.
@@ -48,11 +54,12 @@ class Webhooks:
     """
 
     def __init__(
-        self, engine: Engine, access: Access, origins: OriginPolicy | None = None, events: RecentEvents | None = None, *,
-        clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time,
+        self, engine: Engine, access: Access, limits: Limits, origins: OriginPolicy | None = None,
+        events: RecentEvents | None = None, *, clock: Callable[[], float] = time.monotonic, date: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._access = access
+        self._limits = limits
         self._origins = origins or OriginPolicy()
         self._events = events or RecentEvents()
         self._date = date
@@ -66,14 +73,50 @@ class Webhooks:
             return None
         return (self.deliver if method == "POST" else not_by_post), (unmarked(parts[3]),)
 
-    @effect("unchecked")
-    async def deliver(self, request: Request) -> Response:
-        """Publish a delivery. Returns after the commit. A repeated delivery gets the same answer."""
+    async def expect(self, request: Request) -> BodyLimit:
+        """Check the head of a delivery before its body is read. Returns how large the body may be.
+
+        Args:
+            request: has no body yet.
+
+        Raises:
+            Problem: a web page of another site may have caused it, it is too large, or it is no `POST`.
+            UnknownSource, StoreUnavailable.
+        """
+        if request.scope["method"] != "POST":
+            await not_by_post(request)
+        source = await self._source_of(request)
+        limit = self._limit_of(source.spec)
+        record = _Record(self._events, source.id, request, self._date())
+        record.bytes = declared_size(request.scope) or 0
         try:
-            source = await self._sources.find(request.names[0])
+            if source.spec.signature is None:
+                await self._check_origin(request)
+            if record.bytes > limit.size:
+                raise self._limits.refuse(refusals.body_too_large(*limit))
+        except Exception as error:
+            record.refused(error)
+            raise
+        return limit
+
+    async def _source_of(self, request: Request) -> CachedWebhook:
+        try:
+            return await self._sources.find(request.names[0])
         except UnknownSource:
             await self._check_origin(request)  # a page doesn't learn which sources exist
             raise
+
+    def _limit_of(self, spec: WebhookSpec) -> BodyLimit:
+        limit = self._limits.body
+        size = spec.max_body or (MAX_UNSIGNED if spec.signature is None else limit.size)
+        if size >= limit.size:
+            return limit
+        return BodyLimit(size, f"It is the limit of the source {spec.name!r}, which its `max_body` sets.")
+
+    @effect("unchecked")
+    async def deliver(self, request: Request) -> Response:
+        """Publish a delivery that was expected. Returns after the commit. A repeated delivery gets the same answer."""
+        source = await self._source_of(request)
         record = _Record(self._events, source.id, request, self._date())
         try:
             response = await self._publish(source, request, record)
@@ -85,23 +128,12 @@ class Webhooks:
 
     async def _publish(self, source: CachedWebhook, request: Request, record: _Record) -> Response:
         spec = source.spec
-        if spec.signature is None:
-            await self._check_origin(request)
-        if spec.max_body is not None and len(request.body) > spec.max_body:
-            raise Problem(
-                413,
-                "too_large",
-                f"The body has {len(request.body):,} bytes. The source {spec.name!r} accepts at most {spec.max_body:,}.",
-            )
-        delivery = Delivery(spec.name, request.headers, request.query_string, request.body)
-        try:
-            message = webhook_message(spec, source.template, delivery, self._date())
-        except InvalidSignature as error:
-            raise Problem(401, "invalid_signature", public_text(error)) from error
+        head = DeliveryHead(spec, list(request.headers), request.query_string, self._date())
+        messages = await self._limits.decoding.decode(self._limits.name_of(request.scope), request.body, head)
         try:
             stream = await self._engine.stream(spec.stream)
-            record.message = message
-            record.published = await self._engine.publish(stream, _incoming(message))
+            record.messages = messages
+            record.published = await self._engine.publish(stream, messages)
         except UnknownStream:
             self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
@@ -119,27 +151,27 @@ class _Record:
     """What is recorded of a delivery, without what it contains.
 
     Attributes:
-        message: the message that it was made into.
+        bytes: the size of the body.
+        messages: the message that it was made into.
         published: how many messages were published, none of a delivery that was repeated.
     """
 
     def __init__(self, events: RecentEvents, source: UUID, request: Request, now: float) -> None:
         self._events = events
         self._source = source
-        self._bytes = len(request.body)
+        self.bytes = len(request.body)
         client = request.scope.get("client")
         self._remote = None if not client else str(client[0])
         self._at = datetime.fromtimestamp(now, UTC)
-        self.message: WebhookMessage | None = None
+        self.messages = Incoming()
         self.published = 0
 
     def accepted(self) -> None:
         """Record that it was accepted."""
-        message = self.message
+        messages = self.messages
         self._add(
-            200, None if self.published else "It was published before.", None if message is None else message.key,
-            None if message is None else message.message_id,
-        )  # fmt: skip
+            200, None if self.published else "It was published before.", messages.keys[0], messages.message_ids[0]
+        )
 
     def refused(self, error: Exception) -> None:
         """Record why it was refused, in the words of the answer."""
@@ -153,7 +185,7 @@ class _Record:
     def _add(self, status: int, reason: str | None, key: str | None, message_id: str | None) -> None:
         self._events.delivered(
             DeliveryToRecord(
-                source=self._source, at=self._at, status=status, reason=reason, bytes=self._bytes, key=key,
+                source=self._source, at=self._at, status=status, reason=reason, bytes=self.bytes, key=key,
                 message_id=message_id, remote=self._remote,
             )
         )  # fmt: skip
@@ -168,11 +200,3 @@ async def not_by_post(request: Request) -> Response:
         f"The webhook {request.names[0][:_MAX_NAME]!r} accepts deliveries by POST only. It answers no challenges.",
         headers={"allow": "POST"},
     )
-
-
-def _incoming(message: WebhookMessage) -> Incoming:
-    incoming = Incoming()
-    incoming.add(
-        message.key, payloads.encode(message.data), payloads.encode_headers(message.headers), message.message_id
-    )
-    return incoming

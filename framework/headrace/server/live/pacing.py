@@ -1,7 +1,8 @@
-"""Bounds what screens cost the database, however many there are."""
+"""Bounds what screens cost the database, however many there are, and shares it among their users."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,6 +12,7 @@ import anyio
 import msgspec
 
 from headrace.server.errors import Problem
+from headrace.store.connections.fair_shares import FairShares, NoPlace
 
 T = TypeVar("T")
 
@@ -26,8 +28,14 @@ LONGEST = 5.0
 FRESH = 5.0
 """Seconds for which a value that was read is returned again, unless somebody changes something."""
 
+OLDEST = 60.0
+"""Seconds after which a value is read again also while no turn is free."""
+
 MAX_KEPT = 1_000
 """The most values that are kept."""
+
+MAX_WAITING = 5
+"""The most polls of one user that wait for a turn. More would not get one in time."""
 
 
 _POLL = (b"x-headrace-console", b"poll")
@@ -46,7 +54,7 @@ def is_first(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 class Pace:
-    """Turns of reads, `RATE` a second.
+    """Turns of reads, `RATE` a second. They go round the users that wait for one.
 
     Args:
         clock: monotonic time in seconds.
@@ -55,6 +63,7 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next = float("-inf")
+        self._users = FairShares(1, 1, MAX_WAITING)
 
     def take(self, longest: float = 0.0) -> float | None:
         """Take the next turn. Returns the seconds until it comes. None if it would take longer than `longest`."""
@@ -65,18 +74,22 @@ class Pace:
         self._next = turn + 1 / RATE
         return max(turn - now, 0.0)
 
-    async def turn(self) -> None:
-        """Wait for a turn. Raises a `Problem` with 429 if it doesn't come soon."""
-        seconds = self.take(LONGEST)
-        if seconds is None:
+    async def turn(self, user: str) -> None:
+        """Wait for a turn of a user. Raises a `Problem` with 429 if it doesn't come soon."""
+        try:
+            async with self._users.place(user, LONGEST):
+                seconds = self.take(LONGEST)
+                if seconds is None:
+                    raise NoPlace
+                if seconds:
+                    await anyio.sleep(seconds)
+        except NoPlace:
             raise Problem(
                 429,
                 "too_many_screens",
                 "Too many screens are open. This one is refreshed later.",
                 headers={"retry-after": "5"},
-            )
-        if seconds:
-            await anyio.sleep(seconds)
+            ) from None
 
 
 class _Kept(msgspec.Struct):
@@ -87,7 +100,7 @@ class _Kept(msgspec.Struct):
 class KeptReads:
     """Values that screens show beside the snapshot, such as the settings of a consumer, each read once for all.
 
-    A value is read again when it is five seconds old and a turn is free, or at once after `forget`.
+    A value is read again when it is five seconds old and a turn is free, when it is a minute old, and after `forget`.
 
     Args:
         pace: of the reads.
@@ -109,7 +122,8 @@ class KeptReads:
     async def get(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
         """Return the value of a key. Raises what `read` raises."""
         kept = self._kept.get(key)
-        if kept is not None and (self._clock() - kept.read_at < FRESH or self._pace.take() is None):
+        age = math.inf if kept is None else self._clock() - kept.read_at
+        if kept is not None and (age < FRESH or (age < OLDEST and self._pace.take() is None)):
             return kept.value  # type: ignore[no-any-return]
         lock = self._locks.setdefault(key, anyio.Lock())
         asked = self._clock()

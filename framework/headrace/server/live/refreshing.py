@@ -92,7 +92,7 @@ class LiveState:
         self.clock_offset: float | None = None
         self.away: list[str] = []
         self.pace = Pace(clock)
-        self.kept = KeptReads(self.pace, clock)
+        self.kept = KeptReads(Pace(clock), clock)  # polls leave these turns alone
 
     @property
     def uptime(self) -> float:

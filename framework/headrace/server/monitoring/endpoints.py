@@ -22,7 +22,7 @@ from headrace.server.databases.data_databases import DataDatabases
 from headrace.server.databases.plane import Plane
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, error_response
-from headrace.server.http import NO_STORE, Scope, Send
+from headrace.server.http import PROTECTION, Scope, Send
 from headrace.server.merging import reachable
 from headrace.server.monitoring.health import DatabaseReadiness, Health
 from headrace.server.monitoring.prometheus import Labels, MetricsText, RequestMetrics, consumer_metrics, message_metrics
@@ -111,7 +111,7 @@ class Monitoring:
         except Exception as error:
             await error_response(error).send(send)
             return True
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), NO_STORE]
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *PROTECTION]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
         return True

@@ -15,7 +15,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headrace.server.http import NO_STORE, Response, Scope
+from headrace.server.http import PROTECTION, Response, Scope
 from headrace.server.transport.heads import Head
 
 COMMON_HEADERS = frozenset((
@@ -31,7 +31,9 @@ MAX_TARGET = 512
 LARGE = 16_384
 """Size of a body in bytes from which it is not copied to send it together with its head."""
 
-_JSON_NO_STORE = b"%b: %b\r\ncontent-type: application/json\r\ncontent-length: " % NO_STORE
+_JSON = b"".join(
+    (*(b"%b: %b\r\n" % header for header in PROTECTION), b"content-type: application/json\r\ncontent-length: ")
+)
 _DISCONNECT = {"type": "http.disconnect"}
 
 
@@ -194,7 +196,7 @@ Endpoint = Callable[[Exchange], Coroutine[Any, Any, None] | None]
 @lru_cache(maxsize=1)
 def _usual_head(date: tuple[tuple[bytes, bytes], ...], status: int) -> bytes:
     """The head of the usual response up to its length. It changes once a second, with the date."""
-    return b"".join((STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in date), _JSON_NO_STORE))
+    return b"".join((STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in date), _JSON))
 
 
 def _head(default_headers: list[tuple[bytes, bytes]], status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
@@ -202,5 +204,5 @@ def _head(default_headers: list[tuple[bytes, bytes]], status: int, headers: tupl
     if status == 200 and not headers:
         return _usual_head(tuple(default_headers), status)
     return b"".join((
-        STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in (*default_headers, *headers)), _JSON_NO_STORE,
+        STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in (*default_headers, *headers)), _JSON,
     ))  # fmt: skip

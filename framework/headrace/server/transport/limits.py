@@ -1,28 +1,63 @@
 """Limits on a server's concurrent requests. Requests above them get 503, so that memory use stays
 bounded.
 
+Each token has a share of the places and bytes. Callers that the server doesn't know have a small share together, of which
+each address has a part. So no caller can use up what the others need.
+
 Every request passes here, thousands a second, so a request costs two additions, and its body one
 entry in a set. Bodies have no timers of their own. All of them are checked at an interval.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace.server.errors import RETRY_AFTER, Problem, error_response
+from headrace.server.clients import Clients
+from headrace.server.decoding.decoding import Decoding
+from headrace.server.errors import Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
+from headrace.server.transport import refusals
+from headrace.server.transport.incoming_bodies import IncomingBodies, declared_size
 from headrace.server.transport.turns import Turns
 from headrace.store.connections.fair_shares import FairShares, NoPlace
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+STRANGER_TIMEOUT = 5.0
+"""Seconds for which a request of a caller that the server doesn't know waits for a place."""
+
+MAX_SETTLING_BODY = 2_000_000
+"""Largest size in bytes of a request that receives or settles messages. As many ids as one may have need a third of it."""
+
+MAX_SIGN_INS = 10
+"""The most requests of one address that wait for the place at which callers without a token are answered by the management
+API, such as to sign in."""
+
 _HELD = "headrace.held"
 _CALLER = "headrace.caller"
 _TURN = "headrace.turn"
+_STRANGERS = ""
+"""The name under which all strangers together take turns. No token has it."""
+
+
+class Stranger(NamedTuple):
+    """A caller that the server doesn't know, by its address, see `Clients.address_of`."""
+
+    address: str
+
+
+Caller = str | Stranger
+"""The name of a token, or a stranger."""
+
+
+class BodyLimit(NamedTuple):
+    """The largest size of a body in bytes, and what the client can do about it."""
+
+    size: int
+    remedy: str
 
 
 class Limits:
@@ -39,6 +74,7 @@ class Limits:
             `max_waiting` limits them.
         held: bytes of the bodies of both.
         refused: refused requests since the start, by HTTP status.
+        decoding: decodes bodies.
     """
 
     def __init__(self, options: Options, overloaded: Callable[[], bool] = lambda: False) -> None:
@@ -49,20 +85,42 @@ class Limits:
         self.waiting = 0
         self.held = 0
         self.refused: dict[int, int] = {}
+        self.clients = Clients(options.proxy_from)
+        self.body = BodyLimit(options.max_body, "Send less at a time, or raise the server's --max-body.")
+        self.settling_body = min(self.body, BodyLimit(MAX_SETTLING_BODY, "Send fewer ids at a time."))
+        self.managed_body = min(
+            self.body,
+            BodyLimit(options.max_managed_body, "Send less at a time, or raise the server's --max-managed-body."),
+        )
+        self.decoding = Decoding()
         self._callers: dict[str, int] = {}
+        self._held: dict[Caller, int] = {}
+        self._held_for_strangers = 0
         self._managing = FairShares(options.max_managed, max(options.max_managed // 2, 1), options.max_managed_waiting)
-        self._bodies: set[_IncomingBody] = set()
-        self._checking = False
+        self._signing_in = FairShares(1, 1, MAX_SIGN_INS)
+        places = options.requests_of_strangers
+        self._strangers = FairShares(places, options.requests_per_stranger, places)
+        self._strangers_waiting = 0
+        self._bodies = IncomingBodies(options)
+        self._connections: dict[str, int] = {}
 
-    def around(self, application: Application) -> Application:
-        """Wrap an application in the limit of concurrent requests."""
+    def around(self, application: Application, knows: Callable[[Scope], bool] = lambda scope: True) -> Application:
+        """Wrap an application in the limit of concurrent requests.
+
+        Args:
+            knows: returns whether a request comes with a credential that was valid when it was last checked. Others take
+                one of the places for strangers.
+        """
 
         async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 return await application(scope, receive, send)
             try:
+                if not knows(scope):
+                    await self.enter_as_stranger(scope)
                 self.begin()
             except Problem as problem:
+                self.leave(scope)
                 return await error_response(problem).send(send)
             try:
                 return await application(scope, receive, send)
@@ -71,6 +129,16 @@ class Limits:
 
         return bounded
 
+    def connected(self, client: tuple[str, int] | None, by: int) -> bool:
+        """Count a connection (1), or count it no more (-1). Returns whether its address has no more of them than its share."""
+        address = self.clients.connected_from(client)
+        if address is None:
+            return True
+        count = self._connections.pop(address, 0) + by
+        if count > 0:
+            self._connections[address] = count
+        return count <= self.options.connections_per_address
+
     def begin(self) -> None:
         """Count a request. Call `end` at its end.
 
@@ -78,13 +146,31 @@ class Limits:
             Problem: too many requests are under way (503).
         """
         if self.under_way >= self.options.max_requests:
-            raise self.refuse(_too_many_requests(self.options.max_requests))
+            raise self.refuse(refusals.too_many_requests(self.options.max_requests))
         self.under_way += 1
+
+    async def enter_as_stranger(self, scope: Scope) -> None:
+        """Wait for a place for a request of a caller that isn't known yet. Call `leave` at its end.
+
+        Raises:
+            Problem: no place became free in time, or too many requests wait for one (503).
+        """
+        caller, waiting = Stranger(self.clients.address_of(scope)), self._strangers_waiting
+        if waiting >= self.options.max_requests:
+            raise self.refuse(refusals.too_many_strangers(self.options.requests_of_strangers))
+        self._strangers_waiting += 1
+        try:
+            await self._strangers.take(caller, STRANGER_TIMEOUT)
+        except NoPlace:
+            raise self.refuse(refusals.too_many_strangers(self.options.requests_of_strangers)) from None
+        finally:
+            self._strangers_waiting -= 1
+        scope[_CALLER] = caller
 
     def end(self, scope: Scope) -> None:
         """Count a request no more, nor its body."""
         self.under_way -= 1
-        self.held -= scope.get(_HELD, 0)
+        self._release_body(scope)
         self.leave(scope)
 
     def begin_whole(self, size: int, *, waits: bool = False) -> bool:
@@ -116,43 +202,55 @@ class Limits:
         """Count the bytes of a body that has arrived in one piece, until the request ends.
 
         Raises:
-            Problem: the body is too large (413), or the server holds too many bytes (503).
+            Problem: the body is too large (413), its caller has too many bytes (429), or the server holds too many (503).
         """
-        if len(body) > self.options.max_body:
-            raise self.refuse(_too_large(self.options.max_body, "--max-body"))
+        if len(body) > self.body.size:
+            raise self.refuse(refusals.body_too_large(self.body.size, self.body.remedy))
         self._hold(scope, len(body))
 
-    def admit(self, scope: Scope, caller: str | None) -> None:
-        """Count a request for its token. Call `leave` at its end.
+    def admit(self, scope: Scope, caller: str | None, *, everyone: bool = False) -> None:
+        """Count a request for its token instead of as a stranger's. Call `leave` at its end.
 
         Args:
-            caller: the name of the token. None if the request needs none. It is not counted then.
+            caller: the name of the token. None if the request needs none.
+            everyone: whether no request needs one, so that there are no strangers.
 
         Raises:
             Problem: the token has too many requests under way (429).
         """
         if caller is None:
+            if everyone:
+                self.leave(scope)
             return
         if self._callers.get(caller, 0) >= self._per_token:
-            raise self.refuse(_too_many_of_token(caller, self._per_token))
+            raise self.refuse(refusals.too_many_of_token(caller, self._per_token))
+        self.leave(scope)
         scope[_CALLER] = caller
         self._callers[caller] = self._callers.get(caller, 0) + 1
 
+    def name_of(self, scope: Scope) -> str:
+        """Return under which name a request shares what the server has: its token, or its address."""
+        caller: Caller | None = scope.get(_CALLER)
+        return caller if isinstance(caller, str) else self.clients.address_of(scope)
+
     async def take_turn(self, scope: Scope) -> None:
-        """Wait for the turn of a request, while several tokens are active. See `Turns`."""
-        caller = scope.get(_CALLER)
+        """Wait for the turn of a request, while several tokens are active. Strangers together count as one. See `Turns`."""
+        caller: Caller | None = scope.get(_CALLER)
         if caller is not None:
-            await self.turns.take(caller)
-            scope[_TURN] = caller
+            turn = caller if isinstance(caller, str) else _STRANGERS
+            await self.turns.take(turn)
+            scope[_TURN] = turn
 
     def leave(self, scope: Scope) -> None:
-        """End what `admit` and `take_turn` have begun."""
+        """End what `enter_as_stranger`, `admit` and `take_turn` have begun."""
         turn = scope.pop(_TURN, None)
         if turn is not None:
             self.turns.give_back(turn)
-        caller = scope.pop(_CALLER, None)
-        if caller is not None:
+        caller: Caller | None = scope.pop(_CALLER, None)
+        if isinstance(caller, str):
             self._count_caller(caller, -1)
+        elif caller is not None:
+            self._strangers.release(caller)
 
     def _count_caller(self, caller: str, by: int) -> None:
         count = self._callers.get(caller, 0) + by
@@ -170,20 +268,23 @@ class Limits:
         Raises:
             Problem: no place became free in time (503).
         """
+        caller: Caller | None = scope.get(_CALLER)
+        # Strangers have one place of their own, which goes round their addresses.
+        places = self._signing_in if isinstance(caller, Stranger) else self._managing
         try:
-            async with self._managing.place(scope.get(_CALLER), self.options.managed_timeout):
+            async with places.place(caller, self.options.managed_timeout):
                 yield
         except NoPlace:
-            raise self.refuse(_too_many_managed(self.options.max_managed)) from None
+            raise self.refuse(refusals.too_many_managed(places.places)) from None
 
     @contextmanager
     def wait(self, scope: Scope | None = None) -> Iterator[None]:
         """Count a request as waiting for messages in this context, not as one under way, nor as one of its token."""
-        caller = None if scope is None else scope.get(_CALLER)
+        caller: Caller | None = None if scope is None else scope.get(_CALLER)
         turn = None if scope is None else scope.get(_TURN)
         self.under_way -= 1
         self.waiting += 1
-        if caller is not None:
+        if isinstance(caller, str):  # a stranger receives nothing
             self._count_caller(caller, -1)
         if turn is not None:
             self.turns.give_back(turn)
@@ -192,7 +293,7 @@ class Limits:
         finally:
             self.under_way += 1
             self.waiting -= 1
-            if caller is not None:
+            if isinstance(caller, str):
                 self._count_caller(caller, 1)
             if turn is not None:
                 self.turns.resume(turn)
@@ -202,109 +303,79 @@ class Limits:
         self.refused[problem.status] = self.refused.get(problem.status, 0) + 1
         return problem
 
-    async def read_body(self, scope: Scope, receive: Receive, *, managed: bool = False) -> bytes:
+    async def read_body(self, scope: Scope, receive: Receive, limit: BodyLimit | None = None) -> bytes:
         """Read the body of a request. After that, `receive` reports only that the client has
         disconnected.
 
         The bytes count as held until the request ends.
 
         Args:
-            managed: whether it is a request of the management API, whose bodies are small.
+            limit: the largest body, `body` by default.
 
         Raises:
-            Problem: the body is too large (413) or too slow (408), the server holds too many bytes
-                (503), or the client has disconnected before the end of the body (400).
+            Problem: the body is too large (413) or too slow (408), its caller has too many bytes under way (429), the server
+                holds too many (503), or the client has disconnected before the end of the body (400).
         """
-        limit, option = self.options.max_body, "--max-body"
-        if managed and self.options.max_managed_body < limit:
-            limit, option = self.options.max_managed_body, "--max-managed-body"
-        declared = _declared(scope)
+        limit = limit or self.body
+        declared = declared_size(scope)
         if (
             declared is None and SEND_RESPONSE in scope
         ):  # Headrace's own HTTP/1.1 parser, and no header announces a body
             return b""
-        if declared is not None and declared > limit:
-            raise self.refuse(_too_large(limit, option))
+        if declared is not None and declared > limit.size:
+            raise self.refuse(refusals.body_too_large(*limit))
         pieces: list[bytes] = []
         size = 0
-        incoming = self._begin()
-        try:
+        async with self._bodies.reading() as incoming:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Problem(400, "incomplete", "The client disconnected before the end of the body.")
                 piece = message.get("body", b"")
                 size += len(piece)
-                if size > limit:
-                    raise self.refuse(_too_large(limit, option))
+                if size > limit.size:
+                    raise self.refuse(refusals.body_too_large(*limit))
                 self._hold(scope, len(piece))
                 if not message.get("more_body", False):
                     return piece if not pieces else b"".join((*pieces, piece))
                 pieces.append(piece)
                 incoming.add(len(piece))
-        except asyncio.CancelledError:
-            if not incoming.was_late():
-                raise
-        finally:
-            self._bodies.discard(incoming)
-        raise self.refuse(_too_slow(self.options.body_timeout))
+        raise self.refuse(refusals.body_too_slow(self.options.body_timeout))
 
     def _hold(self, scope: Scope, size: int) -> None:
-        if size and self.held + size > self.options.max_held:
-            raise self.refuse(_too_many_bytes())
+        if not size:
+            return
+        if self.held + size > self.options.max_held:
+            raise self.refuse(refusals.too_many_bytes())
+        caller: Caller | None = scope.get(_CALLER)
+        if caller is not None:
+            self._hold_for(caller, size)
         self.held += size
-        scope[_HELD] = scope.get(_HELD, 0) + size
+        scope[_HELD] = caller, scope.get(_HELD, (None, 0))[1] + size
 
-    def _begin(self) -> _IncomingBody:
-        loop = asyncio.get_running_loop()
-        incoming = _IncomingBody(loop, self.options.body_timeout, self.options.min_body_rate)
-        self._bodies.add(incoming)
-        if not self._checking:
-            self._checking = True
-            loop.call_later(self.options.body_check_interval, self._check, loop)
-        return incoming
+    def _hold_for(self, caller: Caller, size: int) -> None:
+        """Count bytes for their caller. Raises a `Problem` if it has too many."""
+        held = self._held.get(caller, 0) + size
+        if isinstance(caller, str):
+            if held > self.options.held_per_token:
+                raise self.refuse(refusals.too_many_bytes_of_token(caller, self.options.held_per_token))
+        else:
+            together = self._held_for_strangers + size
+            if held > self.options.held_per_stranger or together > self.options.held_for_strangers:
+                raise self.refuse(refusals.too_many_bytes())
+            self._held_for_strangers = together
+        self._held[caller] = held
 
-    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Check all incoming bodies, and schedule the next check while there are any."""
-        now = loop.time()
-        for incoming in self._bodies:
-            incoming.check(now)
-        self._checking = bool(self._bodies)
-        if self._checking:
-            loop.call_later(self.options.body_check_interval, self._check, loop)
-
-
-class _IncomingBody:
-    """An incoming body, and the task that waits for it."""
-
-    __slots__ = ("_began", "_cancelling", "_late", "_loop", "_min_rate", "_progress_at", "_size", "_task", "_timeout")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float, min_rate: float) -> None:
-        self._loop = loop
-        self._task: asyncio.Task[Any] | None = asyncio.current_task()
-        self._cancelling = self._task.cancelling() if self._task else 0
-        self._timeout = timeout
-        self._min_rate = min_rate
-        self._began = self._progress_at = loop.time()
-        self._size = 0
-        self._late = False
-
-    def add(self, size: int) -> None:
-        """Record a piece of the body. An empty one is no progress."""
-        if size:
-            self._progress_at = self._loop.time()
-            self._size += size
-
-    def check(self, now: float) -> None:
-        """Cancel the task if the next piece is late, or if the body as a whole is too slow."""
-        due = min(self._progress_at + self._timeout, self._began + 2 * self._timeout + self._size / self._min_rate)
-        if now > due and not self._late and self._task is not None:
-            self._late = True
-            self._task.cancel()
-
-    def was_late(self) -> bool:
-        """Return whether `check` caused the cancellation, and nothing else did."""
-        return self._late and self._task is not None and self._task.uncancel() <= self._cancelling
+    def _release_body(self, scope: Scope) -> None:
+        caller, size = scope.pop(_HELD, (None, 0))
+        self.held -= size
+        if caller is None:
+            return
+        if isinstance(caller, Stranger):
+            self._held_for_strangers -= size
+        held = self._held.pop(caller) - size
+        if held:
+            self._held[caller] = held
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
@@ -319,61 +390,3 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
-
-
-def _declared(scope: Scope) -> int | None:
-    """Return the content-length, 0 for a body of unknown length, and None if no header announces a
-    body.
-
-    Headrace's own parser only accepts digits. Under another web server the bytes are counted as
-    they arrive.
-    """
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) if value.isdigit() and len(value) < 20 else 0
-        if name == b"transfer-encoding":
-            return 0
-    return None
-
-
-def _too_large(limit: int, option: str) -> Problem:
-    return Problem(
-        413,
-        "too_large",
-        f"The body is larger than {limit:,} bytes. Send less at a time, or raise the server's {option}.",
-    )
-
-
-def _too_slow(timeout: float) -> Problem:
-    return Problem(408, "too_slow", f"The body arrived too slowly. Each piece of it may take {timeout:g} seconds.")
-
-
-def _too_many_requests(limit: int) -> Problem:
-    return Problem(
-        503, "too_many_requests_under_way", f"The server is processing {limit:,} requests, which is its limit. Try again in a moment.",
-        headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip
-
-
-def _too_many_of_token(name: str, limit: int) -> Problem:
-    return Problem(
-        429, "too_many_requests_of_token",
-        f"{limit:,} requests with the token {name!r} are under way, which is the limit of one token. Wait for some of the answers.",
-        headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip
-
-
-def _too_many_managed(limit: int) -> Problem:
-    return Problem(
-        503, "too_many_requests_under_way",
-        f"The server processes {limit} requests of the management API at the same time, and too many wait. Try again in a moment,"
-        " with fewer of them at a time.",
-        headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip
-
-
-def _too_many_bytes() -> Problem:
-    return Problem(
-        503, "too_much_under_way", "The request bodies in progress have reached the server's limit of memory. Try again in a moment.",
-        headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip

@@ -65,7 +65,10 @@ class Connection(HttpToolsProtocol):
         """Accept a client's connection, or refuse it above the limit."""
         super().connection_made(transport)
         count, limit = len(self.connections), self._options.max_connections
-        if count <= limit:
+        of_address = self.limits.connected(self.client, 1)
+        if count <= limit and not of_address:
+            self._refuse(refusals.too_many_connections_of_address(self._options.connections_per_address))
+        elif count <= limit:
             self._wait_for_head()
         elif count <= limit + REFUSED_CONNECTIONS:
             self._refuse(refusals.too_many_connections(limit))
@@ -77,6 +80,7 @@ class Connection(HttpToolsProtocol):
         """Clean up after the connection has ended."""
         self._cancel_deadline()
         self._write_deadline.stop()
+        self.limits.connected(self.client, -1)
         super().connection_lost(exc)  # it notifies the last request, which may be one that was sent ahead
         answering = self._answering
         if answering is not None and answering is not self.cycle and not answering.response_complete:

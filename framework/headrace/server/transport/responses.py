@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from headrace.server.http import NO_STORE, Response
+from headrace.server.http import PROTECTION, Response
 
 
 def send_at_once(cycle: RequestResponseCycle, response: Response) -> bool:
@@ -17,7 +17,7 @@ def send_at_once(cycle: RequestResponseCycle, response: Response) -> bool:
         return True
     if cycle.flow.write_paused:
         return False
-    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, NO_STORE, *response.headers)]
+    headers = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *PROTECTION, *response.headers)]
     end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
     length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(response.body)
     cycle.response_started = cycle.response_complete = True

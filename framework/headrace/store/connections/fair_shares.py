@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+from itertools import islice
 
 
 class NoPlace(Exception):
@@ -52,13 +53,14 @@ class FairShares:
         Raises:
             NoPlace.
         """
-        await self._take(owner, timeout, bounded)
+        await self.take(owner, timeout, bounded=bounded)
         try:
             yield
         finally:
-            self._release(owner)
+            self.release(owner)
 
-    async def _take(self, owner: Hashable, timeout: float | None, bounded: bool) -> None:
+    async def take(self, owner: Hashable, timeout: float | None = None, *, bounded: bool = True) -> None:
+        """Take a place, as `place` does. Call `release` when it is no longer needed."""
         if owner not in self._waiting and self._has_room(owner):
             self._give(owner)
             return
@@ -72,7 +74,7 @@ class FairShares:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # the place was given just as the wait ended
-                self._release(owner)
+                self.release(owner)
             else:
                 self._leave(owner, turn)
             if isinstance(error, TimeoutError):
@@ -94,14 +96,15 @@ class FairShares:
         self.in_use += 1
         self._of[owner] = self._of.get(owner, 0) + 1
 
-    def _release(self, owner: Hashable) -> None:
+    def release(self, owner: Hashable) -> None:
+        """Release a place."""
         self.in_use -= 1
         if self._of[owner] == 1:
             del self._of[owner]
         else:
             self._of[owner] -= 1
-        while owners := [one for one in self._waiting if self._has_room(one)]:
-            self._serve(owners[0])
+        while following := [*islice(filter(self._has_room, self._waiting), 1)]:
+            self._serve(following[0])
 
     def _serve(self, owner: Hashable) -> None:
         """Give a place to the first call of an owner, and put the owner behind all others."""

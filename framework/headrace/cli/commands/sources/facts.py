@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -45,8 +46,14 @@ def _webhook_settings(source: SourceInfo) -> list[tuple[str, str]]:
         ("key", settings["key"]),
         ("signature", f"{settings['signature']}, with {secrets}" if settings["signature"] else "not checked"),
         ("kept headers", ", ".join(("content-type", "content-encoding", *settings["keep_headers"]))),
-        ("maximum body", "the server's limit" if settings["max_body"] is None else format_size(settings["max_body"])),
+        ("maximum body", _largest_body(settings)),
     ]
+
+
+def _largest_body(settings: Mapping[str, Any]) -> str:
+    if settings["max_body"] is not None:
+        return format_size(settings["max_body"])
+    return "the server's limit" if settings["signature"] else "1 MB, since signatures are not checked"
 
 
 def _capture_settings(source: SourceInfo) -> list[tuple[str, str]]:

@@ -48,14 +48,9 @@ async def sign_in(request: AnyRequest, context: Context, data: JSONBody[SignIn])
     token with each call. 401 if the token is not valid, 422 while the server needs none."""
     require_own_page(request.scope)  # type: ignore[arg-type]
     identification = _identification(request)
-    sessions, attempts = identification.sessions, identification.attempts
-    authorization = f"Bearer {data.token.strip()}"
-    attempts.check(request.scope)  # type: ignore[arg-type]
-    try:
-        caller = await context.access.caller(authorization)
-    except Unauthorized:
-        attempts.failed(request.scope)  # type: ignore[arg-type]
-        raise
+    sessions = identification.sessions
+    async with identification.attempts.attempt(request.scope):  # type: ignore[arg-type]
+        caller = await context.access.caller(f"Bearer {data.token.strip()}")
     if caller.via == "open":
         raise InvalidInput("No token exists, so the server needs no session. Use it as it is.")
     if (old := secret_of(request.scope["headers"])) is not None:
