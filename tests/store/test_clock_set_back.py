@@ -12,6 +12,8 @@ import pytest
 from headrace import store
 from headrace.model.errors import InUse
 from headrace.model.specs import StreamSpec
+from headrace.runtime.leasing.timings import LEASE_TIMINGS
+from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from headrace.store import DeadLetterSelection
 from tests.conftest import Declare
 from tests.support.readers import Clock, publish
@@ -179,13 +181,12 @@ async def test_a_consumer_is_no_longer_in_use_after_ack_wait(database: store.Dat
     reader = await declare(ack_wait=30)
     await publish(database, *"abc")
     await reader.lease()
+    await lead(database, reader.clock)
     reader.clock.advance(-BACK)
-    for _ in range(2):
-        with pytest.raises(InUse):
-            await store.delete_consumer(database, reader.id, force=False, now=reader.clock.now)
-        # What was refused is rolled back, so the time that is left is that of the next lease call.
-        await reader.lease("bob")
-        reader.clock.advance(15.5)
+    await lead(database, reader.clock)
+    with pytest.raises(InUse):
+        await store.delete_consumer(database, reader.id, force=False, now=reader.clock.now)
+    reader.clock.advance(31)
     await store.delete_consumer(database, reader.id, force=False, now=reader.clock.now)
 
 
@@ -318,3 +319,31 @@ async def test_messages_from_a_clock_that_was_ahead_are_kept_as_long_as_those_be
     assert len(await stream.seqs()) == 105
     await stream.sweep(2 * HOUR)
     assert len(await stream.seqs()) < 105
+
+
+@pytest.mark.asyncio
+async def test_old_messages_at_the_end_do_not_age_those_before_them(stream: Stream) -> None:
+    """A user may insert messages with times of their own."""
+    await stream.create(retain_up_to=HOUR)
+    await stream.fill(8)
+    await stream.database.fetch("update headrace_streams.orders set created_at = '2020-01-01' where seq > 6")
+    await stream.sweep()
+    assert len(await stream.seqs()) == 8
+
+
+@pytest.mark.asyncio
+async def test_the_longest_terms_are_those_of_the_processes(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await store.create_source(database, "shop", "postgres", "orders", {"tables": ["public.orders"]})
+    (todo,) = await store.captures_to_do(database)
+    now = datetime.now(UTC)
+    await store.wait(database, reader.id, LEASE_TIMINGS.longest_term)
+    assert await store.take_capture(database, todo.number, uuid4(), LEASE_DURATION, now=now) is not None
+    reading = "select until from headrace_internal.waiting union all select held_until from headrace_internal.captures"
+    before = await database.fetch(reading)
+    await store.lead(database, uuid4(), 4.0, now=now)
+    assert await database.fetch(reading) == before
+    await store.lead(database, uuid4(), 4.0, now=now - timedelta(days=1))
+    assert [row[0] - now + timedelta(days=1) for row in await database.fetch(reading)] == [
+        timedelta(seconds=LEASE_TIMINGS.longest_term), timedelta(seconds=LEASE_DURATION),
+    ]  # fmt: skip

@@ -95,9 +95,7 @@ class Periodic:
         self._polled_at: datetime | None = None
         self._busy: set[str] = set()
         self._not_before: dict[str, datetime] = {}  # when those that failed are tried again
-        self._examined: dict[
-            str, datetime
-        ] = {}  # the next due times of which it is known that the clock made none later
+        self._examined: dict[str, datetime] = {}  # next due times that no clock was ahead for
         self._publishing = anyio.Semaphore(AT_ONCE)
         self._threads = anyio.CapacityLimiter(THREADS)
         self._scope = anyio.CancelScope()

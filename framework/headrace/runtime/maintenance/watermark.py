@@ -55,5 +55,7 @@ class Watermark:
             return False
         self._holders &= holders
         if not self._holders:
-            self.at, self._next, self._holders = self._next, now, holders
+            # Since the last time, the clock may have been set back by less than what has passed. That is not seen.
+            self.at = None if self._next is None else self._next - (now - self._next)
+            self._next, self._holders = now, holders
         return True

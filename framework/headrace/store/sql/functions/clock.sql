@@ -14,7 +14,8 @@ language sql stable as $$
     select p_time > p_now + interval '1 second'
 $$;
 
--- Bound what the processes of a database have remembered. `longest`: no such time is later than that from now.
+-- Bound what the processes of a database have remembered. `longest`: no such time is later than that from now. These are
+-- CLAIM of jobs, LEASE_DURATION of captures, and longest_term of subscriptions.
 create or replace function headrace_internal.follow_clock(p_now timestamptz) returns void
 language plpgsql set enable_seqscan = off as $$
 declare
@@ -39,4 +40,6 @@ begin
         from headrace_internal.streams as s
         where m.stream_id = s.id and m.published_at > p_now
           and headrace_internal.is_ahead(m.published_at - headrace_internal.replayable_time(m.message_id, s.dedupe_window), p_now);
+    -- Of consumers that no lease call is made for any more. Last, since other statements may wait for locks.
+    perform headrace_internal.bound_leases(c.id, c.ack_wait, 0, p_now) from headrace_internal.consumers as c;
 end $$;

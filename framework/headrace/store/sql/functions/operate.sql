@@ -88,7 +88,6 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists.';
     end if;
-    perform headrace_internal.bound_leases(p_consumer, c.ack_wait, 0, p_now) from headrace_internal.consumers as c where c.id = p_consumer;
     select * into v_users from headrace_internal.consumer_use(p_consumer, p_now);
     if not p_force and (v_users.workers > 0 or v_users.waiting) then
         raise exception using errcode = 'HR006', message = format(

@@ -133,15 +133,17 @@ begin
         with oldest as (
             select seq, row_number() over (order by seq) <= $3 or coalesce(created_at < $4, false) as old,
                    coalesce(created_at > $5, false) or coalesce(seq >= $6, false) as kept
-            -- A time in the future was remembered before the clock was set back. A message is older than those behind it.
-            from (select seq, min(created_at) over (order by seq rows between current row and unbounded following) as created_at
+            -- A time in the future was given before the clock was set back. Such a message is older than those behind it.
+            from (select seq, case when headrace_internal.is_ahead(created_at, $7)
+                                   then min(created_at) over (order by seq rows between current row and unbounded following)
+                                   else created_at end as created_at
                   from (select seq, created_at from %s order by seq limit $1) as m) as m
         )
         select array_agg(seq order by seq), max(seq) + 1 from oldest
         where seq < coalesce((select min(seq) from oldest where kept or not old), $2)
         $sql$, v_table)
         into v_seqs, v_upper
-        using c_limit, 9223372036854775807, v_large, p_now - v_stream.retain_up_to, p_now - v_stream.retain_at_least, v_floor;
+        using c_limit, 9223372036854775807, v_large, p_now - v_stream.retain_up_to, p_now - v_stream.retain_at_least, v_floor, p_now;
     if v_seqs is null then
         return;
     end if;
