@@ -271,9 +271,14 @@ class Service:
             for delivery, at in pipeline.actors.in_work():
                 message = delivery.messages[0]
                 log.error(
-                    "handler did not stop", consumer=message.consumer, stream=message.stream, key=message.key, seq=message.seq,
-                    at=at, hint="the process ends, and the message is delivered again after ack_wait",
-                )  # fmt: skip
+                    "handler did not stop",
+                    consumer=message.consumer,
+                    stream=message.stream,
+                    key=message.key,
+                    seq=message.seq,
+                    at=at,
+                    hint="the process ends, and the message is delivered again after ack_wait",
+                )
 
     async def idle(self) -> None:
         """Wait until no consumer has anything to lease, handle, settle or retry.

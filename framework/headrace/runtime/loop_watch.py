@@ -87,6 +87,7 @@ class LoopWatch:
         self._blocked_before = 0.0
         self._silent_since: float | None = None
         self._answered = True
+        self._answered_at = 0.0
         self._stop = threading.Event()
 
     def __enter__(self) -> LoopWatch:
@@ -115,6 +116,7 @@ class LoopWatch:
     # --- in the loop
 
     def _answer(self) -> None:
+        self._answered_at = time.monotonic()
         self._answered = True
 
     # --- in the thread
@@ -140,7 +142,8 @@ class LoopWatch:
                 await duties.perform(time.monotonic() - since)
                 await asyncio.sleep(self._tick)
         finally:
-            seconds = time.monotonic() - since
+            # The answer may have come while this thread waited for its database.
+            seconds = (self._answered_at if self._answered else time.monotonic()) - since
             self._blocked_before, self._silent_since = self._blocked_before + seconds, None
             if duties.warned and self._answered:
                 log.info("event loop answers again", seconds=round(seconds, 3))
@@ -210,9 +213,11 @@ class _Duties:
             else "run code that blocks in a thread, such as with anyio.to_thread.run_sync"
         )
         log.warning(
-            "event loop blocked", seconds=round(blocked, 3), **blocker,
+            "event loop blocked",
+            seconds=round(blocked, 3),
+            **blocker,
             hint=f"nothing else in this process runs meanwhile: {hint}",
-        )  # fmt: skip
+        )
 
 
 def _text(blocker: dict[str, Any]) -> str:

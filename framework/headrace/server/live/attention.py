@@ -92,6 +92,9 @@ def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:
             )
         elif one.blocked is not None:
             yield Attention(
-                kind="process", stream=None, name=f"{one.host}:{one.pid}", state="blocked",
+                kind="process",
+                stream=None,
+                name=f"{one.host}:{one.pid}",
+                state="blocked",
                 reason=f"Nothing in it runs, since its event loop is blocked by {one.blocked}.",
-            )  # fmt: skip
+            )
