@@ -176,7 +176,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
     assert before.json()["data"]["database"]["reachable"] is True
 
     async def away(_: Reading, __: store.Database) -> None:
-        raise StoreUnavailable("The database is away.")
+        raise StoreUnavailable("The database is not available now. Try again in a moment.")
 
     with monkeypatch.context() as patch:
         patch.setattr(Reading, "read", away)
@@ -184,7 +184,10 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
         during = await api.client.get("/v1/live", headers={"if-none-match": before.headers["etag"]})
         assert during.status_code == 200
         data = during.json()["data"]
-        assert (data["database"]["reachable"], data["database"]["error"]) == (False, "The database is away.")
+        assert (data["database"]["reachable"], data["database"]["error"]) == (
+            False,
+            "The database is not available now. Try again in a moment.",
+        )
         assert data["totals"]["streams"] == 1
         assert [one["name"] for one in await rows(api, "streams")] == ["orders"]
     hands.now += 60
@@ -193,7 +196,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
 
 async def test_without_any_snapshot_an_outage_is_an_error(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reading, "read", _away)
-    with pytest.raises(StoreUnavailable, match="The database is away"):
+    with pytest.raises(StoreUnavailable, match="not available now"):
         await LiveState(engine).snapshot()
 
 
@@ -235,7 +238,7 @@ async def test_a_page_that_is_opened_gets_no_snapshot_that_says_what_is_known_to
 
 
 async def _away(_: Reading, __: store.Database) -> None:
-    raise StoreUnavailable("The database is away.")
+    raise StoreUnavailable("The database is not available now. Try again in a moment.")
 
 
 async def test_a_caller_sees_its_own_streams_only(api: Api) -> None:
