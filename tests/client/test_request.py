@@ -30,7 +30,7 @@ def test_names_and_parameters_arrive_as_they_are(names: list[str], query: dict[s
 def test_a_name_that_would_name_another_object_is_refused() -> None:
     """Nothing names all objects. A proxy resolves dots, so that `…/consumers/..` would be the stream."""
     for name in ("", ".", ".."):
-        with pytest.raises(InvalidInput, match="The name is .* another object"):
+        with pytest.raises(InvalidInput, match=r"The name is .* another object"):
             Call("DELETE", "/v1/streams/orders/consumers/{name}").request(name)
     assert Call("DELETE", "/v1/streams/{name}").request("...").path == "/v1/streams/..."
 

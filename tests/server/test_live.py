@@ -176,7 +176,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
     assert before.json()["data"]["database"]["reachable"] is True
 
     async def away(_: Reading, __: store.Database) -> None:
-        raise StoreUnavailable("The database is not available now. Try again in a moment.")
+        raise StoreUnavailable("The database is away.")
 
     with monkeypatch.context() as patch:
         patch.setattr(Reading, "read", away)
@@ -238,7 +238,7 @@ async def test_a_page_that_is_opened_gets_no_snapshot_that_says_what_is_known_to
 
 
 async def _away(_: Reading, __: store.Database) -> None:
-    raise StoreUnavailable("The database is not available now. Try again in a moment.")
+    raise StoreUnavailable("The database is away.")
 
 
 async def test_a_caller_sees_its_own_streams_only(api: Api) -> None:
