@@ -186,7 +186,10 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
         during = await api.client.get("/v1/live", headers={"if-none-match": before.headers["etag"]})
         assert during.status_code == 200
         data = during.json()["data"]
-        assert (data["database"]["reachable"], data["database"]["error"]) == (False, "The database is away.")
+        assert (data["database"]["reachable"], data["database"]["error"]) == (
+            False,
+            "The database is not available now. Try again in a moment.",
+        )
         assert data["totals"]["streams"] == 1
         assert [one["name"] for one in await rows(api, "streams")] == ["orders"]
     hands.now += 60
@@ -195,7 +198,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
 
 async def test_without_any_snapshot_an_outage_is_an_error(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reading, "read", _away)
-    with pytest.raises(StoreUnavailable, match="The database is away"):
+    with pytest.raises(StoreUnavailable, match="not available now"):
         await LiveState(engine).snapshot()
 
 
