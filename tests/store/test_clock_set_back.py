@@ -41,6 +41,7 @@ LEFT_AS_IT_IS = {
     "leases.since": "no decision but due_floor",
     "commits.at": "a witness is kept longer",
     "history.since": "features are switched on later",
+    "owners.since": "an owner that has died is removed later",
     "capture_failures.failed_at": "compared with times of messages",
     "schedules.next_at": "the processes begin again, see tests/app/test_periodic.py",
     "schedules.requested_at": "only whether",
