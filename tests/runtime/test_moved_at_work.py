@@ -92,6 +92,11 @@ async def test_keys_end_with_their_latest_message_when_they_are_put_back_at_work
         async with two_at_work(dsn, stream, handled, work) as app:
             await app.publish_many(stream, [(key, 1) for _ in range(3) for key in KEYS])
             await gate.until(30)
+
+            async def others_are_settled(stream: str = stream) -> bool:
+                return (await consumer(app, "ship", stream)).in_flight == 30
+
+            await eventually(others_are_settled)
             if operation == "replay":
                 assert await app.admin.replay(stream, "ship") == 90
                 expected = [0, 30, 60, 0, 30, 60]

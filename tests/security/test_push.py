@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -115,13 +117,17 @@ async def test_to_wait_for_a_connection_is_no_attempt(endpoint: Endpoint) -> Non
     push = Push(url=endpoint.url, timeout=0.1)
     bodies = RequestBodies(1, "7b6c5a52-0000-4000-8000-000000000000", AckIds(b"k" * 32))
     handler = PushHandler(push, bodies, RequestSigner("c", None), client, "test", lambda: datetime.now(UTC))
+    lease = SimpleNamespace(deadline=float("inf"))
+    message: Any = SimpleNamespace(
+        seq=1, settled=False, lease=lease, _acknowledger=SimpleNamespace(clock=time.monotonic)
+    )
     taken = object()
     await client.share.acquire_on_behalf_of(taken)
     with pytest.raises(Unsent, match=r"None of the consumer's connections became free within 0\.1 s") as unsent:
-        await handler._send((1,), b"{}")
+        await handler._send((message,), b"{}")
     assert failure_of(unsent.value, 1, Backoff()) == RELEASE
     client.share.release_on_behalf_of(taken)
-    assert await handler._send((1,), b"{}") is None
+    assert await handler._send((message,), b"{}") is None
     assert len(endpoint.requests) == 1
     clients.close(client)
 

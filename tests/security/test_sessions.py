@@ -22,9 +22,9 @@ from headrace.server.access import sessions as session_cache
 from headrace.server.access.attempts import Attempts
 from headrace.server.access.sessions import COOKIE, Sessions, secret_of
 from headrace.server.asgi import Server
-from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.options import Options
+from headrace.server.transport.clients import Clients
 from tests.server.calling import Api
 
 pytestmark = pytest.mark.asyncio

@@ -12,10 +12,10 @@ import pytest_asyncio
 
 from headrace import App
 from headrace.server.asgi import Server
-from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.options import Options
 from headrace.server.transport import limits as transport_limits
+from headrace.server.transport.clients import Clients
 from headrace.server.transport.limits import Limits
 from headrace.sources.webhook import WebhookSpec
 from tests.runtime.running import eventually

@@ -93,7 +93,7 @@ async def test_messages_that_lost_their_lease_are_counted(app: App, recorded: Re
     async with running(app):
         await app.publish("orders", "a", 1)
         await gate.until(1)
-        await seek(app, "ship", 1)  # this takes the lease away
+        await seek(app, "ship", 0)  # this takes the lease away
         gate.open()
         await app.idle()
         assert recorded.value("headrace.consumer.lost") == 1

@@ -22,6 +22,7 @@ from headrace.model.errors import (
     ConfigurationError,
     HeadraceError,
     InvalidInput,
+    NotConnected,
     StoreError,
     StoreUnavailable,
     code_of,
@@ -157,7 +158,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _problem_of_ours(error: HeadraceError) -> Problem:
-    code = code_of(error)
+    code = "store_unavailable" if isinstance(error, NotConnected) else code_of(error)
     status = ERROR_CODES[code].status
     if code == "internal":
         return _unexpected(error)

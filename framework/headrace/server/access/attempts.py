@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from headrace.model.errors import Unauthorized
-from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
+from headrace.server.transport.clients import Clients
 
 BURST = 100
 """Failures of one address that may come at once."""

@@ -19,10 +19,10 @@ from headrace.server.access.scopes import API, SIGN_IN, Access, authorization_of
 from headrace.server.access.sessions import Sessions, cookie, secret_of
 from headrace.server.access.token_cache import REFRESH_AFTER
 from headrace.server.callers import UNCHECKED, Caller
-from headrace.server.clients import Clients
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
 from headrace.server.options import Options
+from headrace.server.transport.clients import Clients
 
 IDENTIFICATION = "headrace_identification"
 """Key of the `Identification` in the state of a request's scope."""

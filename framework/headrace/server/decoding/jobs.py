@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from headrace.model import payloads
+from headrace.model.errors import public_text
 from headrace.server.data_plane.bodies import read_messages
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.errors import Problem
@@ -50,7 +51,7 @@ def decoded(body: bytes, head: DeliveryHead | None = None) -> Incoming:
     try:
         message = webhook_message(spec, _template(spec.key), delivery, head.now)
     except InvalidSignature as error:
-        raise Problem(401, "invalid_signature", str(error)) from error
+        raise Problem(401, "invalid_signature", public_text(error)) from error
     incoming = Incoming()
     incoming.add(
         message.key, payloads.encode(message.data), payloads.encode_headers(message.headers), message.message_id

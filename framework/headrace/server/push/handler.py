@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.model.errors import LeaseLost, public_text
+from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import Release, Retry
 from headrace.model.push import Push
 from headrace.runtime.messages.batch import Batch
@@ -145,7 +145,7 @@ class PushHandler:
     def _unconnected(self, error: OSError | ValueError) -> DeliveryFailure:
         """Return why the target can't be connected to, if trying again doesn't change it. Raises `Unsent` otherwise."""
         if isinstance(error, AddressNotAllowed):
-            return DeliveryFailure(public_text(error))
+            return DeliveryFailure(str(error))  # public: of the endpoint
         reason = responses.one_line(getattr(error, "strerror", None) or str(error))  # public: of the endpoint
         if isinstance(error, ValueError):
             return DeliveryFailure(f"The request failed: {reason}")

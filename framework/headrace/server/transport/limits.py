@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
-from headrace.server.clients import Clients
 from headrace.server.decoding.decoding import Decoding
 from headrace.server.errors import Problem, error_response
 from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
 from headrace.server.transport import refusals
+from headrace.server.transport.clients import Clients
 from headrace.server.transport.incoming_bodies import IncomingBodies, declared_size
 from headrace.server.transport.turns import Turns
 from headrace.store.connections.fair_shares import FairShares, NoPlace
