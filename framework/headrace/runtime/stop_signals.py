@@ -58,8 +58,10 @@ async def on_stop_signals(
             async for number in received:
                 count += 1
                 act(number, count)
+                if count >= last:
+                    end(number)
 
-        _end_at(last, report)
+        end = _end_at(last, report)
         receiving = asyncio.create_task(receive(), name="headrace stop signals")
         try:
             yield
@@ -91,24 +93,32 @@ def log_stop(number: signal.Signals, count: int, *, starting: bool = False, proc
         log.info("killing processes" if processes else "ending the process", signal=name, processes=processes)
 
 
-def _end_at(last: int, report: Callable[[], None]) -> None:
+def _end_at(last: int, report: Callable[[], None]) -> Callable[[int], None]:
     """End the process at this signal, also if the event loop is blocked. The handlers replace those of the event loop, which
-    gets the signals through its file descriptor all the same."""
-    count = 0
+    still gets the signals through its file descriptor. Returns the function that ends the process, for a loop that has
+    counted as many: of signals that follow each other closely, Python may handle two as one."""
+    count, ending = 0, False
 
-    def count_signal(number: int, _: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        if count >= last:
+    def end(number: int) -> None:
+        nonlocal ending
+        if not ending:
+            ending = True
             threading.Thread(target=_end_soon, args=(number,), daemon=True).start()
             with suppress(Exception):
                 log.error("process ended by a signal before it had stopped", signal=signal.Signals(number).name)
                 report()
             end_by(signal.Signals(number))
 
+    def count_signal(number: int, _: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if count >= last:
+            end(number)
+
     for number in STOP_SIGNALS:
         signal.signal(number, count_signal)
         signal.siginterrupt(number, False)
+    return end
 
 
 def _end_soon(number: int) -> NoReturn:
