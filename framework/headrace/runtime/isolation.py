@@ -14,6 +14,7 @@ import asyncio
 import types
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -99,9 +100,22 @@ async def joined(task: asyncio.Task[R], whole: anyio.CancelScope) -> R:
     return task.result()
 
 
-def awaited_line(task: asyncio.Task[Any]) -> str | None:
-    """Return the line of your code at which a task waits. None if it waits in none."""
-    awaited: Any = task.get_coro()
+def line_in_work(task: asyncio.Task[Any], frame: FrameType | None) -> str | None:
+    """Return the line of your code at which a handler is, such as `service.py:14 in ship`. None if it is at none.
+
+    Args:
+        task: the one that has called it.
+        frame: the innermost one of the thread in which it runs. None if it waits.
+    """
+    here = frame
+    while here is not None and not is_yours(here):
+        if here.f_code is in_context.__code__:  # its task runs, but between two steps of the handler
+            return _awaited_line(here.f_locals.get("coroutine"))
+        here = here.f_back
+    return line_of(frame) or _awaited_line(task.get_coro())
+
+
+def _awaited_line(awaited: Any) -> str | None:
     found = None
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)

@@ -14,11 +14,10 @@ import anyio.abc
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
-from headrace.runtime.isolation import awaited_line, joined, left_open, undisturbed
+from headrace.runtime.isolation import joined, left_open, line_in_work, undisturbed
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, ActorSlot, current_slot
-from headrace.runtime.user_code import line_of
 
 
 class Crew(Protocol):
@@ -132,7 +131,7 @@ class Actors:
             if slot.delivery is not None and not slot.delivery.messages[0].settled:
                 is_blocking = slot.task is asyncio.current_task(slot.task.get_loop())
                 thread = threading.main_thread().ident if is_blocking else slot.thread
-                yield slot.delivery, line_of(frames.get(thread or 0)) or awaited_line(slot.task)
+                yield slot.delivery, line_in_work(slot.task, frames.get(thread or 0))
 
     @property
     def held(self) -> bool:
