@@ -25,7 +25,6 @@ from headrace.model.specs import StreamSpec
 from headrace.model.text.masking import HIDDEN
 from headrace.model.watching.operations import WebhookDelivery
 from headrace.sources.postgres import table_names
-from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 
 
@@ -173,15 +172,12 @@ class Sources(Captures):
 
     async def _drop_slot_and_publication(self, source: SourceInfo, spec: PostgresSpec, *, force: bool) -> str | None:
         """Drop the slot and the publication that Headrace created. Returns what `force` left behind."""
-        from headrace.sources.postgres.database.slots import slot_name
-
-        name = slot_name(source.name, source.id)
         paused = source.capture is not None and source.capture.paused_at is not None
         await store.pause_capture(self._database, source.id, paused=True)
         try:
-            await _drop(self._dsn(spec), spec, name, source.id)
+            await self._drop(source, spec)
         except HeadraceError as error:
-            statements = _statements(spec, name)
+            statements = await self._statements(source, spec)
             if force:
                 return (
                     f"The slot and publication of the source {source.name!r} may still exist, and the slot keeps WAL. {error}"
@@ -194,6 +190,27 @@ class Sources(Captures):
                 f" with: {statements} Then delete the source with --force."
             ) from error
         return None
+
+    async def _drop(self, source: SourceInfo, spec: PostgresSpec) -> None:
+        from headrace.sources.postgres.capture.preparation import drop_slot_and_publication
+        from headrace.sources.postgres.connection.source_connection import SourceConnection
+
+        async with await SourceConnection.connect(self._dsn(spec), application_name="headrace admin") as connection:
+            await drop_slot_and_publication(self._database, connection, spec, source.name, source.id)
+
+    async def _statements(self, source: SourceInfo, spec: PostgresSpec) -> str:
+        """Return the SQL statements that drop the slot and the publication."""
+        from headrace.sources.postgres.capture.preparation import shares_slot
+        from headrace.sources.postgres.database.slots import slot_name
+
+        name = slot_name(source.name, source.id)
+        shared_slot = spec.shared_slot
+        if shared_slot is not None and await shares_slot(self._database, shared_slot, source.id):
+            slot = ""
+        else:
+            slot = f"select pg_drop_replication_slot('{shared_slot or name}');" if spec.slot is None else ""
+        publication = f'drop publication if exists "{name}";' if spec.publication is None else ""
+        return " ".join(part for part in (slot, publication) if part)
 
 
 async def make_stream(executor: store.Executor, spec: PostgresSpec) -> None:
@@ -246,23 +263,3 @@ async def _known(executor: store.Executor, name: str) -> SourceInfo | None:
         return await store.source_with_secrets(executor, name)
     except UnknownSource:
         return None
-
-
-async def _drop(dsn: SourceDatabase, spec: PostgresSpec, name: str, source_id: str) -> None:
-    from headrace.sources.postgres.capture.preparation import application_name
-    from headrace.sources.postgres.connection.source_connection import SourceConnection
-    from headrace.sources.postgres.database.publications import drop_publication
-    from headrace.sources.postgres.database.slots import drop_slot
-
-    async with await SourceConnection.connect(dsn, application_name="headrace admin") as connection:
-        if spec.slot is None:
-            await drop_slot(connection, name, application_name(source_id))
-        if spec.publication is None:
-            await drop_publication(connection, name)
-
-
-def _statements(spec: PostgresSpec, name: str) -> str:
-    """Return the SQL statements that drop the slot and the publication."""
-    slot = f"select pg_drop_replication_slot('{name}');" if spec.slot is None else ""
-    publication = f'drop publication if exists "{name}";' if spec.publication is None else ""
-    return " ".join(part for part in (slot, publication) if part)

@@ -18,7 +18,7 @@ from headrace.sources.postgres.spec import PostgresSpec
 
 log = Log("headrace")
 
-_FIXED = ("kind", "stream", "mode", "slot", "publication")
+_FIXED = ("kind", "stream", "mode", "slot", "shared_slot", "publication")
 """Settings that can't be changed for an existing source."""
 
 Where = str | Mapping[str, Any] | Condition | None

@@ -162,6 +162,7 @@ class Declarations:
         backfill: bool = True,
         rate: int | None = None,
         slot: str | None = None,
+        shared_slot: str | None = None,
         publication: str | None = None,
         heartbeat: Duration | None = None,
         alarm: int = 1_000_000_000,
@@ -200,6 +201,9 @@ class Declarations:
                 first time.
             rate: the maximum number of rows that a backfill reads.
             slot: an existing replication slot to use. By default Headrace creates its own.
+            shared_slot: the name of a replication slot that all sources with this name share. Headrace
+                creates it, and drops it with the last of them. By default Headrace creates the
+                source's own slot.
             publication: an existing publication to use. By default Headrace creates its own.
             heartbeat: the time without changes after which a heartbeat is written to the captured
                 database, so that the slot advances. Never by default.

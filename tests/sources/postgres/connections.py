@@ -60,7 +60,7 @@ async def replicating(
     replication = await ReplicationStream.start(
         dsn,
         slot=slot,
-        publication=publication,
+        publications=[publication],
         position=position,
         application_name=APPLICATION,
         **{"confirm_interval": 0.01, **options},

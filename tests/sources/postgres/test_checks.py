@@ -298,4 +298,4 @@ async def test_transactions_that_the_slot_would_wait_for_are_reported(
 async def start_reading(dsn: str, slot: str) -> Any:
     from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 
-    return await ReplicationStream.start(dsn, slot=slot, publication="any", position=1, application_name="debezium")
+    return await ReplicationStream.start(dsn, slot=slot, publications=["any"], position=1, application_name="debezium")

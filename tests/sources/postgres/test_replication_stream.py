@@ -224,7 +224,7 @@ async def test_reading_answers_a_server_that_asks_for_a_reply(connection: Source
 async def test_a_slot_that_is_gone_is_lost(connection: SourceConnection, empty_dsn: str) -> None:
     with pytest.raises(SlotLost, match="the_slot no longer exists"):
         await ReplicationStream.start(
-            empty_dsn, slot="the_slot", publication="all_of_it", position=1, application_name=APPLICATION
+            empty_dsn, slot="the_slot", publications=["all_of_it"], position=1, application_name=APPLICATION
         )
 
 
@@ -235,7 +235,7 @@ async def test_a_slot_in_use_by_another_connection_is_reported(connection: Sourc
             SourceStopped, match=r"in use by another client \(replication slot .* is active for PID \d+\)"
         ):
             await ReplicationStream.start(
-                empty_dsn, slot=slot, publication="all_of_it", position=1, application_name="other"
+                empty_dsn, slot=slot, publications=["all_of_it"], position=1, application_name="other"
             )
 
 
@@ -286,7 +286,7 @@ async def test_a_change_while_the_publication_was_missing_is_reported_and_not_sk
     assert kinds(received).count("I") == 1
 
     again = await ReplicationStream.start(
-        empty_dsn, slot=slot, publication="all_of_it", position=received.end, application_name=APPLICATION
+        empty_dsn, slot=slot, publications=["all_of_it"], position=received.end, application_name=APPLICATION
     )
     try:
         received, error = await _to_the_end(again)  # if the end were behind the change, nothing more would arrive

@@ -75,6 +75,6 @@ class CaptureOptions(Options):
         return found
 
 
-@from_settings(PostgresSettings, only=("mode", "slot", "publication"))
+@from_settings(PostgresSettings, only=("mode", "slot", "shared_slot", "publication"))
 class CaptureBeginning(Options):
     """The capture settings given as options that can't be changed later."""

@@ -57,7 +57,7 @@ class PostgresSource(Struct, kw_only=True):
         from headrace.sources.postgres.database.slots import slot_name
 
         capture = info.capture or CaptureInfo(state="new")
-        slot = info.settings.get("slot") or slot_name(info.name, info.id)
+        slot = info.settings.get("slot") or info.settings.get("shared_slot") or slot_name(info.name, info.id)
         return cls(
             id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id, replication_slot=slot,
             state=capture.state, reason=capture.reason, mend=capture.mend,

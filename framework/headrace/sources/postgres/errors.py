@@ -57,3 +57,15 @@ class SlotLost(SourceStopped):
     """The replication slot is gone, or the WAL that it needs is. Changes are missing, and only a fresh
     backfill makes up for them.
     """
+
+
+class PublicationMissing(SlotLost):
+    """A publication was missing while its tables changed. `publication` is its name."""
+
+    def __init__(self, publication: str, reason: str) -> None:
+        super().__init__(reason)
+        self.publication = publication
+
+
+class NoFreeSlot(SourceStopped):
+    """The captured server has no free replication slot."""

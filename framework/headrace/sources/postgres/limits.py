@@ -36,6 +36,13 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     table_check_interval: float = 10.0
     """Seconds between two checks that the tables are still the same."""
 
+    gather_interval: float = 0.3
+    """Seconds to wait for further sources of a shared slot before it is read, since they start at the same time."""
+    catch_up_bytes: int = 1024 * 1024
+    """Size of WAL that a source may be behind the other sources of its shared slot to be read with them."""
+    hold_up_timeout: float = 10.0
+    """Seconds that a source may hold up the other sources of its shared slot. After that it is read by itself."""
+
     outbox_messages: int = 5_000
     """Number of messages that may wait in the outbox before the capturer stops reading."""
     outbox_bytes: int = 8 * 1024 * 1024

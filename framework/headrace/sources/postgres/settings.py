@@ -86,6 +86,10 @@ class PostgresSettings(SourceSpec, frozen=True, kw_only=True):
     slot: Annotated[str | None, Setting(
         "An existing replication slot to use.", length=(1, LONGEST_NAME), otherwise="the source creates its own", fixed=True,
     )] = None  # fmt: skip
+    shared_slot: Annotated[str | None, Setting(
+        "The name of a replication slot that all sources with this name share. Headrace creates it, and drops it with the"
+        " last of them.", length=(1, LONGEST_NAME), otherwise="the source creates its own", example="shop", fixed=True,
+    )] = None  # fmt: skip
     publication: Annotated[str | None, Setting(
         "An existing publication to use.", length=(1, LONGEST_NAME), otherwise="the source creates its own", fixed=True,
     )] = None  # fmt: skip

@@ -156,9 +156,16 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"transform={self.transform!r:.80} of {self.owner} must name a function as module:name, such as shop.capture:clean."
             )
-        if self.slot is not None and not (isinstance(self.slot, str) and _SLOT.fullmatch(self.slot)):
+        for setting, name in (("slot", self.slot), ("shared_slot", self.shared_slot)):
+            if name is not None and not (isinstance(name, str) and _SLOT.fullmatch(name)):
+                raise ConfigurationError(
+                    f"{setting}={name!r:.80} of {self.owner} is no replication slot's name: it has 1 to 63 lower-case letters, digits and '_'."
+                )
+        if self.shared_slot is not None and (self.slot is not None or self.publication is not None):
+            setting = "publication" if self.slot is None else "slot"
             raise ConfigurationError(
-                f"slot={self.slot!r:.80} of {self.owner} is no replication slot's name: it has 1 to 63 lower-case letters, digits and '_'."
+                f"shared_slot of {self.owner} can't be with {setting}: Headrace creates a shared slot and the publications of its"
+                f" sources. Leave {setting} out."
             )
         if self.publication is not None and not (
             isinstance(self.publication, str)

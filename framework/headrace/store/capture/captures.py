@@ -195,6 +195,14 @@ async def capture_position(executor: Executor, number: int) -> CapturePosition |
     return None if row is None else CapturePosition(**dict(row))
 
 
+async def shared_slot_positions(executor: Executor, slot: str) -> list[tuple[str, str]]:
+    """The sources of a shared slot that have a position, by name, with their positions as text."""
+    rows = await executor.fetch(
+        "select name, position::text as position from headrace_internal.shared_slot_positions($1)", slot
+    )
+    return [(row["name"], row["position"]) for row in rows]
+
+
 async def begin_capture(
     executor: Executor, number: int, epoch: int, position: str, system_id: str, timeline: int
 ) -> None:

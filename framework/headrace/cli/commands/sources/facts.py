@@ -74,6 +74,7 @@ def _capture_settings(source: SourceInfo) -> list[tuple[str, str]]:
         ("transform", settings["transform"] or ""),
         ("backfill", _backfill(settings["backfill"], settings["rate"])),
         ("slot", settings["slot"] or ""),
+        ("shared slot", settings["shared_slot"] or ""),
         ("publication", settings["publication"] or ""),
         ("heartbeat", "" if settings["heartbeat"] is None else f"every {lasting(settings['heartbeat'])}"),
         ("alarm", f"at {format_size(settings['alarm'])} of WAL"),

@@ -126,6 +126,10 @@ class Backfiller:
         """Note that a captured transaction changed a row. The key () means that it truncated the table."""
         self._changed_rows.row_changed(table, key, xid)
 
+    def expects(self, content: bytes) -> bool:
+        """Whether a WAL message with Headrace's prefix is the watermark of one of the chunks."""
+        return content in self._pending
+
     def watermark_reached(self, content: bytes) -> Chunk | None:
         """Return the chunk to append at a WAL message with Headrace's prefix. None if there is no such
         chunk, or it was discarded.

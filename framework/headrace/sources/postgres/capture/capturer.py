@@ -2,17 +2,18 @@
 lease.
 
     run ── server, publication, slot, position                            see `preparation`
-        ├─ replication ── decoder ── (spool) ── shaper ── outbox          as fast as they come
+        ├─ replication ── change reader ── shaper ── outbox               as fast as they come
         ├─ outbox ── stream and position ── replication.confirm           see `appender`
         └─ backfill, slot monitor, table checks, failure retries          at the same time
 
-Everything runs in one event loop, so changes are handled in the order of the WAL.
+Everything runs in one event loop, so changes are handled in the order of the WAL. With a shared slot, the replication
+stream and the change reader belong to the slot, see `shared_slot`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,41 +26,22 @@ from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.capture.appender import Appender
+from headrace.sources.postgres.capture.change_reader import ChangeReader
 from headrace.sources.postgres.capture.failure_retries import FailureRetries
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.capture.preparation import CapturePreparation, StartingPoint, application_name
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.shared_slot import SharedSlot, refuse_root
 from headrace.sources.postgres.capture.slot_monitor import SlotMonitor
-from headrace.sources.postgres.capture.spool import Spool
 from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.errors import NoFreeSlot, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.pgoutput.decoder import Decoder
-from headrace.sources.postgres.pgoutput.messages import (
-    AnyMessage,
-    Begin,
-    BeginPrepare,
-    Change,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    Type,
-    Update,
-)
+from headrace.sources.postgres.pgoutput.messages import Change, LogicalMessage, Relation
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.transform_watchdog import TransformWatchdog
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
@@ -72,8 +54,8 @@ log = Log("headrace")
 STARTUP_SILENCE = 1.0
 """Seconds of silence after which the server is assumed to have nothing to send."""
 
-REPLAY_PAUSE_EVERY = 500
-"""Changes of a streamed transaction to replay before other tasks may run."""
+CATCH_UP_INTERVAL = 0.2
+"""Seconds between two checks whether a capturer has caught up with its shared slot."""
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -97,13 +79,18 @@ class Capturer:
         captured_database: the captured database, if its URL needs checks. None for that of the
             settings.
         watchdog: watches the transforms of this event loop. None for a new one.
+        shared_slot: the slot that it shares with other sources. None for a slot of its own.
+
+    Attributes:
+        handled: the position up to which every change was handed to it, and is in the outbox or appended.
+        transaction: the transaction that is being shaped.
     """
 
     def __init__(
         self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int,
         committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic, *, streaming: bool = True,
         limits: CaptureLimits = DEFAULTS, captured_database: SourceDatabase | None = None,
-        watchdog: TransformWatchdog | None = None,
+        watchdog: TransformWatchdog | None = None, shared_slot: SharedSlot | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
@@ -114,17 +101,17 @@ class Capturer:
         self._streaming = streaming
         self._limits = limits
         self._watchdog = watchdog or TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
-        self._dsn: SourceDatabase = captured_database or spec.database or database.dsn
+        self._shared_slot = shared_slot
+        self.dsn: SourceDatabase = captured_database or spec.database or database.dsn
         self._connection_lock = anyio.Lock()
-        self._decoder = Decoder()
-        self._spool = Spool()
-        self._open_block: int | None = None  # xid of the streamed transaction that is arriving
-        self._transaction: Transaction | None = None  # the transaction that is being shaped
+        self._replication: ReplicationStream | None = None
+        self.handled = 0
+        self.transaction: Transaction | None = None
         self._already_captured = False  # whether that transaction was captured before
         self._idx = 0
-        self._is_empty = True  # whether the open transaction has neither changes nor messages so far
         self._committed_at: datetime | None = None
         self._appended_at = clock()
+        self._reading = anyio.Event()
         self._first_received = anyio.Event()
         self._captured = self._captured_before = 0
         self._slot_monitor: SlotMonitor | None = None
@@ -164,10 +151,11 @@ class Capturer:
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
-                self._database, self._todo, self._spec, self._epoch, self._dsn, self._schema_cache
+                self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache, self._shared_slot
             )
             start = await preparation.run(self._connection)
-            self._start_position = self._appended_position = start.position
+            self.publication = start.publication
+            self.handled = self._appended_position = start.position
             self._outbox = Outbox(start.captured, start.position, self._limits)
             self._captured = self._captured_before = start.captured
             await self._run_tasks(start)
@@ -209,26 +197,74 @@ class Capturer:
         failure_retries = FailureRetries(
             database, number, self._epoch, self._spec, self._shaper, appender.append_lock, self._notify_committed
         )
-        self._replication = replication = await ReplicationStream.start(
-            self._dsn, slot=start.slot, publication=start.publication, position=start.position,
-            application_name=application_name(self._todo.id), streaming=self._streaming,
+        async with anyio.create_task_group() as group:
+            background = (self._backfiller.run, failure_retries.run, self._check_tables)
+            for task in (appender.run, *background):
+                group.start_soon(task)
+            group.start_soon(self._report_running, slot_monitor, start.position)
+            await self._capture(start.slot)
+
+    # --- changes, in the order of the WAL
+
+    async def _capture(self, slot: str) -> None:
+        shared_slot = self._shared_slot
+        if shared_slot is None:
+            await self._read(await self._start(slot))
+            return
+        # Reading from its own position can't hold up the others. The copy of the slot has it, since a shared slot is
+        # confirmed only as far as all of its sources are.
+        while shared_slot.is_past(self.handled):
+            try:
+                replication = await self._start(slots.copy_name(slot), copy_of=slot)
+            except (NoFreeSlot, SourceUnavailable) as error:
+                log.warning(
+                    "no slot to catch up with", source=self._todo.name, error=error,
+                    hint="the other sources of its slot wait until it has caught up",
+                )  # fmt: skip
+                break
+            await self._read(replication, shared_slot)
+        self._reading.set()
+        await shared_slot.feed(self)
+
+    async def _start(self, slot: str, copy_of: str | None = None) -> ReplicationStream:
+        return await ReplicationStream.start(
+            self.dsn, slot=slot, publications=[self.publication], position=self.handled, copy_of=copy_of,
+            streaming=self._streaming, application_name=application_name(self._todo.id),
         )  # fmt: skip
+
+    async def _read(self, replication: ReplicationStream, shared_slot: SharedSlot | None = None) -> None:
+        """Read a slot for ever, or until this capturer has caught up with the other sources of a shared slot."""
+        self._replication = replication
+        reader = ChangeReader([self])
+        self._reading.set()
         try:
             async with anyio.create_task_group() as group:
-                background = (self._backfiller.run, failure_retries.run, self._check_tables)
-                for task in (replication.send_statuses, appender.run, *background):
-                    group.start_soon(task)
-                group.start_soon(self._report_running, slot_monitor, start.position)
-                await self._capture()
+                group.start_soon(replication.send_statuses)
+                while shared_slot is None or not self._has_caught_up(shared_slot, reader):
+                    received = None
+                    with anyio.move_on_after(None if shared_slot is None else CATCH_UP_INTERVAL):
+                        received = await replication.read()
+                    if received is not None:
+                        await reader.handle(received)
+                group.cancel_scope.cancel()
         finally:
+            self._replication = None
+            reader.close()
             with anyio.CancelScope(shield=True):
                 await replication.close()
-            self._spool.close()
+
+    def _has_caught_up(self, shared_slot: SharedSlot, reader: ChangeReader) -> bool:
+        """Whether a reader of its own is no longer needed. Everything is appended, so that a source that can't append is
+        not handed to the others."""
+        if not (reader.between_transactions and self._outbox.idle):
+            return False
+        self.handled = max(self.handled, reader.position)
+        return not shared_slot.is_past(self.handled + self._limits.catch_up_bytes)
 
     # --- connections
 
     async def _connect(self) -> SourceConnection:
-        return await SourceConnection.connect(self._dsn, application_name=f"headrace {self._todo.name}"[:63])
+        return await SourceConnection.connect(self.dsn, application_name=f"headrace {self._todo.name}"[:63])
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[SourceConnection]:
@@ -244,96 +280,60 @@ class Capturer:
         async with self._connection_lock:
             return await self._connection.rows(sql, *params)
 
-    # --- changes, in the order of the WAL
+    # --- called by the reader, in the order of the WAL
 
-    async def _capture(self) -> None:
-        read, handle, outbox = self._replication.read, self._handle, self._outbox
-        while True:
-            received = await read()
-            self._first_received.set()
-            await handle(received.payloads)
-            if outbox.idle:
-                self._store_idle_position(received.end)
-            await outbox.offer()
+    @property
+    def full(self) -> bool:
+        """Whether `offer` must be awaited before the next change."""
+        return self._outbox.full
 
-    def _store_idle_position(self, end: int) -> None:
+    @property
+    def slow(self) -> bool:
+        """Whether a change may take long, so that renewing the lease gets a turn."""
+        return self._spec.transform is not None
+
+    async def offer(self) -> None:
+        """Offer the appender what there is. Waits while there is no room."""
+        await self._outbox.offer()
+
+    def idle(self, end: int) -> None:
         """Store the position now and then while nothing is pending. It is stored before it is
         confirmed to the server. A slot that is ahead of the stored position was therefore advanced by another client.
         """
-        if end > self._appended_position and self._clock() >= self._appended_at + self._limits.idle_position_interval:
+        self._first_received.set()
+        if (
+            end > self._appended_position
+            and self._clock() >= self._appended_at + self._limits.idle_position_interval
+            and self._outbox.idle
+        ):
             self._outbox.end(end)
 
-    async def _handle(self, payloads: Iterable[bytes]) -> None:
-        decode, outbox, transforms_ = self._decoder.decode, self._outbox, self._spec.transform is not None
-        for payload in payloads:
-            if self._open_block is not None and payload[0] != _STREAM_STOP:
-                if payload[0] != _ORIGIN:  # it has no xid, unlike the others in a block, and is not needed
-                    self._spool.add(self._open_block, payload)
-                continue
-            message = decode(payload)
-            if isinstance(message, (Insert, Update, Delete, Truncate)):
-                self._change(message, len(payload))
-            elif type(message) is Begin:
-                self._begin_transaction(Transaction(message.lsn, message.at, message.xid))
-            elif type(message) is Commit:
-                self._commit_transaction(message.end)
-            else:
-                await self._handle_other(message)
-            if outbox.full:
-                await outbox.offer()
-            elif transforms_:  # a transform may take long, so renewing the lease gets a turn
-                await anyio.lowlevel.checkpoint()
+    async def relation(self, relation: Relation) -> bool:
+        """Note the current definition of a relation. Returns whether its changes are captured."""
+        async with self._connection_lock:
+            table = await self._schema_cache.table_of(self._connection, relation)
+            if table is None and self._shared_slot is not None:
+                await refuse_root(self._connection, relation, self._schema_cache.tables.values())
+        self._shaper.set_relation(relation, table, self._schema_cache.types)
+        return table is not None
 
-    async def _handle_other(self, message: AnyMessage) -> None:
-        match message:
-            case Relation():
-                await self._handle_relation(message)
-            case Type():
-                self._schema_cache.types.pop(
-                    message.oid, None
-                )  # the type may have changed, and its relation comes next
-            case LogicalMessage():
-                self._handle_logical_message(message)
-            case StreamStart():
-                self._open_block = message.xid
-            case StreamStop():
-                self._open_block = None
-            case StreamAbort():
-                self._spool.abort(message.xid, message.subxid)
-            case StreamCommit():
-                await self._replay(message)
-            case BeginPrepare() | Prepare() | CommitPrepared() | RollbackPrepared():
-                raise SourceStopped(
-                    "The replication slot has two_phase on. It sends transactions before they are committed. Use a slot without two_phase."
-                )
+    def type_changed(self, oid: int) -> None:
+        """Note that a type may have changed. Its relation comes next."""
+        self._schema_cache.types.pop(oid, None)
 
-    async def _replay(self, commit: StreamCommit) -> None:
-        """Handle a streamed transaction that has committed."""
-        self._begin_transaction(Transaction(commit.lsn, commit.at, commit.xid))
-        for count, payload in enumerate(self._spool.replay(commit.xid)):
-            message = self._decoder.decode(payload)
-            if isinstance(message, (Insert, Update, Delete, Truncate)):
-                self._change(message, len(payload))
-            else:
-                await self._handle_other(message)
-            if self._outbox.full:
-                await self._outbox.offer()
-            elif self._spec.transform is not None or count % REPLAY_PAUSE_EVERY == 0:
-                await anyio.lowlevel.checkpoint()
-        self._commit_transaction(commit.end)
-
-    def _begin_transaction(self, transaction: Transaction) -> None:
-        self._already_captured = transaction.lsn < self._start_position
-        self._transaction = transaction
-        self._idx, self._is_empty = 0, True
+    def begin(self, transaction: Transaction) -> None:
+        """Begin a transaction, which has something for this capturer."""
+        self._already_captured = transaction.lsn < self.handled
+        self.transaction = transaction
+        self._idx = 0
         if not self._already_captured:
             self._outbox.begin()
 
-    def _change(self, change: Change, size: int) -> None:
-        if self._already_captured or self._transaction is None:
+    def change(self, change: Change, size: int) -> None:
+        """Shape a change."""
+        transaction, backfiller = self.transaction, self._backfiller
+        if self._already_captured or transaction is None:
             return
-        self._is_empty = False
-        transaction, backfiller = self._transaction, self._backfiller
         if backfiller.tracking:
             for table, key in self._shaper.touched_keys(change):
                 backfiller.row_changed(table, key, transaction.xid)
@@ -341,27 +341,17 @@ class Capturer:
         self._idx += count
         self._outbox.changed(count, size)
 
-    def _commit_transaction(self, end: int) -> None:
-        transaction, self._transaction = self._transaction, None
-        if self._already_captured or transaction is None:
-            self._already_captured = False
-            return
-        self._backfiller.transaction_captured(transaction.xid)
-        if self._is_empty:
-            # PostgreSQL 14 also sends transactions that changed no captured table. In Headrace's own database each
-            # append is one, so appending its position immediately would never end. See `_store_idle_position`.
-            self._outbox.skip()
-            return
-        self._outbox.end(end)
-        if self._idx:
-            self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
-
-    def _handle_logical_message(self, message: LogicalMessage) -> None:
-        """Handle a message that was written into the WAL. A message with the prefix `headrace` may
-        be the watermark of a backfill chunk.
+    def takes_message(self, message: LogicalMessage) -> bool:
+        """Whether a message in the WAL is for this capturer. The watermarks of other sources' backfills are not. The
+        commit of any other message advances the position.
         """
-        self._is_empty = False
-        if message.prefix != "headrace" or self._transaction is None or self._already_captured:
+        return message.prefix != "headrace" or self._backfiller.expects(message.content)
+
+    def message(self, message: LogicalMessage) -> None:
+        """Handle a message that was written into the WAL. One with the prefix `headrace` is the watermark of a
+        backfill chunk.
+        """
+        if message.prefix != "headrace" or self.transaction is None or self._already_captured:
             return
         chunk = self._backfiller.watermark_reached(message.content)
         if chunk is None:
@@ -369,16 +359,22 @@ class Capturer:
         shaped_changes = self._outbox.shaped_changes
         before = len(shaped_changes.keys)
         count = self._shaper.add_rows(
-            chunk.table, self._schema_cache.types, chunk.rows, chunk.columns, self._transaction, shaped_changes
+            chunk.table, self._schema_cache.types, chunk.rows, chunk.columns, self.transaction, shaped_changes
         )
         shaped_changes.chunks.append(store.ChunkDone(**{**_as_dict(chunk.done), "published": count}))
         self._idx += count
         self._outbox.changed(count, sum(map(len, shaped_changes.data[before:])))
 
-    async def _handle_relation(self, relation: Relation) -> None:
-        async with self._connection_lock:
-            table = await self._schema_cache.table_of(self._connection, relation)
-        self._shaper.set_relation(relation, table, self._schema_cache.types)
+    def commit(self, end: int) -> None:
+        """End the transaction, whose commit ends at this position."""
+        transaction, self.transaction = self.transaction, None
+        if self._already_captured or transaction is None:
+            return
+        self._backfiller.transaction_captured(transaction.xid)
+        self.handled = end
+        self._outbox.end(end)
+        if self._idx:
+            self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
 
     # --- progress
 
@@ -386,6 +382,7 @@ class Capturer:
         """Report the state `running` once the server sends something, or has been silent for a second,
         as an idle server may. A server that refuses to stream does so immediately.
         """
+        await self._reading.wait()
         with anyio.move_on_after(STARTUP_SILENCE):
             await self._first_received.wait()
         await store.report_capture(self._database, self._todo.number, self._epoch, "running", *self._problem())
@@ -397,7 +394,8 @@ class Capturer:
         self._appended_position = position
         self._captured = shaped_changes.captured
         self._appended_at = self._clock()
-        self._replication.confirm(position)
+        if self._replication is not None:  # a shared slot is confirmed as far as all of its sources are
+            self._replication.confirm(position)
         for chunk in shaped_changes.chunks:
             self._backfiller.appended(chunk.id)
         if shaped_changes.keys or shaped_changes.truncated:
@@ -441,9 +439,6 @@ class Capturer:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
             if new or before.keys() - now.keys():
                 raise TablesChanged(f"The tables have changed: {', '.join(new) or 'one was dropped'}.")
-
-
-_STREAM_STOP, _ORIGIN = ord("E"), ord("O")
 
 
 def _as_dict(done: store.ChunkDone) -> dict[str, Any]:

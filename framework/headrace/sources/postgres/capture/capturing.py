@@ -23,6 +23,7 @@ from headrace.model.text.error_text import text_of
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.capture.capture_lease import CaptureLease
 from headrace.sources.postgres.capture.capturer import Capturer, TablesChanged
+from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
@@ -67,6 +68,7 @@ class Capturing:
         self._holder = uuid4()
         self._running: dict[int, _Running] = {}
         self._retry_at: dict[int, float] = {}
+        self._shared_slots: dict[str, SharedSlot] = {}
         # State and reason of the sources that this process can't capture, so that they are logged
         # once.
         self._not_capturable_here: dict[int, tuple[str, str | None]] = {}
@@ -82,14 +84,17 @@ class Capturing:
         """
         self._shared = shared
         try:
-            async with anyio.create_task_group() as group:
-                with anyio.CancelScope() as self._poll_scope:
-                    if not self._draining:  # `drain` may have been called before `run`
-                        await run_with_retry(
-                            "finding sources", lambda database_retry: self._poll(database_retry, group)
-                        )
-                self._cancel_all()
+            async with anyio.create_task_group() as self._readers:
+                async with anyio.create_task_group() as group:
+                    with anyio.CancelScope() as self._poll_scope:
+                        if not self._draining:  # `drain` may have been called before `run`
+                            await run_with_retry(
+                                "finding sources", lambda database_retry: self._poll(database_retry, group)
+                            )
+                    self._cancel_all()
+                self._readers.cancel_scope.cancel()
         finally:
+            self._shared_slots.clear()
             self._poll_scope = None
             self._draining = False  # the app may run again
 
@@ -188,7 +193,7 @@ class Capturing:
                 capturer = Capturer(
                     self._shared.database, todo, spec, capture_lease.epoch, self._published, self._shared.time.clock,
                     streaming=streaming, limits=self._limits, captured_database=self._database_of(spec),
-                    watchdog=self._watchdog,
+                    watchdog=self._watchdog, shared_slot=self._shared_slot(spec),
                 )  # fmt: skip
                 await self._capture(running, capturer)
             except (Exception, ExceptionGroup) as error:
@@ -213,6 +218,16 @@ class Capturing:
         finally:
             running.capturer = None
             self._counts[running.todo.name] += capturer.captured_count
+
+    def _shared_slot(self, spec: PostgresSpec) -> SharedSlot | None:
+        """Return the slot that a source shares with others, and start its reader with the first of them."""
+        name = spec.shared_slot
+        if name is None:
+            return None
+        if name not in self._shared_slots:
+            self._shared_slots[name] = shared_slot = SharedSlot(self._shared.database, name, self._limits)
+            self._readers.start_soon(shared_slot.run)
+        return self._shared_slots[name]
 
     def _spec_of(self, todo: CaptureToDo) -> PostgresSpec:
         try:

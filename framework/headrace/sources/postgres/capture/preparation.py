@@ -12,6 +12,7 @@ from headrace.model.log import Log
 from headrace.sources.postgres.backfill.backfiller import request_backfills
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import publications, slots
@@ -45,6 +46,30 @@ def application_name(source_id: str) -> str:
     return f"headrace capture {source_id}"
 
 
+async def drop_slot_and_publication(
+    database: store.Database, connection: SourceConnection, spec: PostgresSpec, name: str, source_id: str
+) -> None:
+    """Drop what Headrace has created for a source that is removed: its publication, and its slot unless other sources
+    share that. Raises `SourceStopped`, `SourceRefused`, `SourceUnavailable`.
+    """
+    own_name = slots.slot_name(name, source_id)
+    if spec.shared_slot is not None:
+        if not await shares_slot(database, spec.shared_slot, source_id):
+            await slots.drop_slot(connection, spec.shared_slot, slots.shared_application_name(spec.shared_slot))
+    elif spec.slot is None:
+        await slots.drop_slot(connection, own_name, application_name(source_id))
+    if spec.publication is None:
+        await publications.drop_publication(connection, own_name)
+
+
+async def shares_slot(database: store.Executor, shared_slot: str, source_id: str) -> bool:
+    """Whether another source than this one has the shared slot."""
+    return any(
+        one.id != source_id and one.settings.get("shared_slot") == shared_slot
+        for one in await store.captures_to_do(database)
+    )
+
+
 class CapturePreparation:
     """Prepares one source, under one capture lease.
 
@@ -55,10 +80,12 @@ class CapturePreparation:
         epoch: the capture lease's epoch.
         dsn: the captured database.
         schema_cache: the cache of its tables, which is filled here.
+        shared_slot: the slot that it shares with other sources. None for a slot of its own.
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: SourceDatabase, schema_cache: SchemaCache
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: SourceDatabase, schema_cache: SchemaCache,
+        shared_slot: SharedSlot | None = None,
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
@@ -67,7 +94,8 @@ class CapturePreparation:
         self._dsn = dsn
         self._schema_cache = schema_cache
         self._own_name = slots.slot_name(todo.name, todo.id)
-        self._slot = spec.slot or self._own_name
+        self._shared_slot = shared_slot
+        self._slot = spec.slot or spec.shared_slot or self._own_name
         self._publication = spec.publication or self._own_name
 
     async def run(self, connection: SourceConnection) -> StartingPoint:
@@ -90,10 +118,7 @@ class CapturePreparation:
             return await self._prepare(connection)
         except HeadraceError:
             if all(one.number != self._todo.number for one in await store.captures_to_do(self._database)):
-                if self._spec.slot is None:
-                    await slots.drop_slot(connection, self._own_name, application_name(self._todo.id))
-                if self._spec.publication is None:
-                    await publications.drop_publication(connection, self._own_name)
+                await drop_slot_and_publication(self._database, connection, self._spec, self._todo.name, self._todo.id)
             raise
 
     async def _prepare(self, connection: SourceConnection) -> StartingPoint:
@@ -105,13 +130,7 @@ class CapturePreparation:
         if stored is not None and spec.backfill and spec.publication is None:
             await self._backfill_new_tables(connection)
         await publications.ensure_publication(connection, spec, self._publication)
-        confirmed = await slots.ensure_slot(
-            connection,
-            self._slot,
-            owned=spec.slot is None,
-            expected=position,
-            application_name=application_name(todo.id),
-        )
+        confirmed = await self._ensure_slot(connection, position)
         if position is not None and stored is not None:
             return self._starting_point(position, stored.captured)
         if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
@@ -120,6 +139,19 @@ class CapturePreparation:
             self._database, todo.number, self._epoch, positions.as_text(confirmed), server.system_id, server.timeline
         )
         return self._starting_point(confirmed, 0)
+
+    async def _ensure_slot(self, connection: SourceConnection, position: int | None) -> int:
+        """Make sure that the slot can be read from `position`. Returns where a source without a position starts."""
+        if self._shared_slot is None:
+            return await slots.ensure_slot(
+                connection, self._slot, owned=self._spec.slot is None, expected=position,
+                application_name=application_name(self._todo.id),
+            )  # fmt: skip
+        async with self._shared_slot.preparing:
+            confirmed = await slots.ensure_slot(
+                connection, self._slot, owned=True, expected=position, application_name=None
+            )
+        return confirmed if position is not None else await slots.position_for_publication(connection)
 
     def _starting_point(self, position: int, captured: int) -> StartingPoint:
         return StartingPoint(slot=self._slot, publication=self._publication, position=position, captured=captured)

@@ -1,4 +1,4 @@
-"""A replication stream reads a replication slot: the changes of a publication as pgoutput's messages, and the
+"""A replication stream reads a replication slot: the changes of publications as pgoutput's messages, and the
 server's position.
 
 One task calls `read`, and another one runs `send_statuses` at the same time. The server learns a position
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,15 @@ from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection, is_error, server_message
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.errors import SlotLost, SourceRefused, SourceStopped, SourceUnavailable, StreamingFailed
+from headrace.sources.postgres.errors import (
+    NoFreeSlot,
+    PublicationMissing,
+    SlotLost,
+    SourceRefused,
+    SourceStopped,
+    SourceUnavailable,
+    StreamingFailed,
+)
 from headrace.sources.postgres.pgoutput import positions
 
 if TYPE_CHECKING:
@@ -69,8 +78,9 @@ class ReplicationStream:
         connection: SourceConnection,
         *,
         slot: str,
-        publication: str,
+        publications: Sequence[str],
         position: int,
+        confirmed: int | None = None,
         confirm_interval: float = CONFIRM_INTERVAL,
         status_interval: float = STATUS_INTERVAL,
         max_bytes: int = MAX_BYTES,
@@ -78,11 +88,12 @@ class ReplicationStream:
     ) -> None:
         self._connection = connection
         self._slot = slot
-        self._publication = publication
+        self._publications = publications
         self._confirm_interval = confirm_interval
         self._status_interval = status_interval
         self._max_bytes = max_bytes
-        self._confirmed = self._reported = self._end = position
+        self._end = position
+        self._confirmed = self._reported = position if confirmed is None else confirmed
         self._reported_at = time.monotonic()
         self._reply_requested = False  # the server wants a status
         self._copy_ended = False  # the server has ended the copy
@@ -93,19 +104,21 @@ class ReplicationStream:
 
     @classmethod
     async def start(
-        cls, database: SourceDatabase, *, slot: str, publication: str, position: int, application_name: str, streaming: bool = True,
-        confirm_interval: float = CONFIRM_INTERVAL, status_interval: float = STATUS_INTERVAL, max_bytes: int = MAX_BYTES,
+        cls, database: SourceDatabase, *, slot: str, publications: Sequence[str], position: int, application_name: str, streaming: bool = True,
+        confirmed: int | None = None, copy_of: str | None = None, confirm_interval: float = CONFIRM_INTERVAL, status_interval: float = STATUS_INTERVAL, max_bytes: int = MAX_BYTES,
     ) -> ReplicationStream:  # fmt: skip
         """Start streaming what was committed after `position`.
 
         Args:
             database: the captured database.
             slot: a slot of pgoutput in that database, which no other client uses.
-            publication: which changes to send.
+            publications: which changes to send.
             position: everything up to here is known. If the slot's confirmed position is higher,
                 the server silently begins there.
             application_name: the connection's name in `pg_stat_replication`.
             streaming: whether the server may stream large transactions while they are still open.
+            confirmed: the position that the server may be told at first, if it is lower than `position`.
+            copy_of: another slot. `slot` is created as a temporary copy of it, and ends with the connection.
             confirm_interval: seconds after which a confirmed position is sent to the server.
             status_interval: longest time in seconds between two status messages. It is shorter if
                 the server's timeout requires that.
@@ -122,7 +135,11 @@ class ReplicationStream:
                 "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
             )
             await connection.query("set client_min_messages = 'warning'")  # see `_on_notice`
-            await connection.query(_statement(slot, publication, position, connection.version, streaming))
+            if copy_of is not None:
+                await connection.query(
+                    f"select pg_catalog.pg_copy_logical_replication_slot('{_literal(copy_of)}', '{_literal(slot)}', true)"
+                )
+            await connection.query(_statement(slot, publications, position, connection.version, streaming))
         except SourceRefused as error:
             await connection.close()
             raise _start_error(error, slot) from error
@@ -135,8 +152,9 @@ class ReplicationStream:
         return cls(
             connection,
             slot=slot,
-            publication=publication,
+            publications=publications,
             position=position,
+            confirmed=confirmed,
             confirm_interval=confirm_interval,
             status_interval=status_interval,
             max_bytes=max_bytes,
@@ -250,7 +268,7 @@ class ReplicationStream:
     async def _end_error(self) -> HeadraceError:
         """Return the error that explains why the copy is over."""
         if self._publication_warning:
-            return _publication_missing(self._publication, self._publication_warning)
+            return _publication_missing(self._publications, self._publication_warning)
         try:
             with self._connection.translating_errors():
                 while (result := await self._connection.result()) is not None:
@@ -260,7 +278,7 @@ class ReplicationStream:
                             return StreamingFailed(
                                 f"The captured server can't stream an open transaction: {error.server_message}."
                             )
-                        return _stream_error(error, self._slot, self._publication)
+                        return _stream_error(error, self._slot, self._publications)
         except SourceUnavailable as error:
             return error
         return SourceUnavailable(
@@ -297,14 +315,13 @@ class ReplicationStream:
                     await self._connection.wait_readable()
 
 
-def _statement(slot: str, publication: str, position: int, version: int, streaming: bool) -> str:
+def _statement(slot: str, publications: Sequence[str], position: int, version: int, streaming: bool) -> str:
     # 2 (PostgreSQL 14) has streamed transactions, 3 (15) prepared ones, 4 (16) streamed ones for
     # parallel apply.
     protocol = min(max(version // 10_000 - 12, 2), 4)
-    publication_names = '"' + publication.replace('"', '""') + '"'
     options = {
         "proto_version": str(protocol),
-        "publication_names": publication_names,
+        "publication_names": ", ".join(map(table_names.quoted, publications)),
         "messages": "true",
         "streaming": "on" if streaming else "off",
     }
@@ -318,6 +335,8 @@ def _literal(text: str) -> str:
 
 def _start_error(error: SourceRefused, slot: str) -> HeadraceError:
     """Return the error for a replication that did not start."""
+    if error.sqlstate == "53400":
+        return NoFreeSlot(server_errors.setup_error(error).reason)
     if error.sqlstate == "42704":
         return SlotLost(
             f"The replication slot {slot} no longer exists ({error.server_message}). Changes that were not captured are missing."
@@ -326,15 +345,15 @@ def _start_error(error: SourceRefused, slot: str) -> HeadraceError:
         return SourceStopped(
             f"The replication slot {slot} is in use by another client ({error.server_message}). Stop that client, or name another slot."
         )
-    return _stream_error(error, slot, None)
+    return _stream_error(error, slot, ())
 
 
-def _stream_error(error: HeadraceError, slot: str, publication: str | None) -> HeadraceError:
+def _stream_error(error: HeadraceError, slot: str, publications: Sequence[str]) -> HeadraceError:
     """Return the error for a replication that ended."""
     if not isinstance(error, SourceRefused):
         return error
-    if error.sqlstate == "42704" and publication is not None:
-        return _publication_missing(publication, error.server_message)
+    if error.sqlstate == "42704" and publications:
+        return _publication_missing(publications, error.server_message)
     lost = (
         error.sqlstate == _PREREQUISITE
         and not server_errors.is_about_wal_level(error)
@@ -348,9 +367,11 @@ def _stream_error(error: HeadraceError, slot: str, publication: str | None) -> H
     return server_errors.setup_error(error)
 
 
-def _publication_missing(publication: str, text: str) -> SlotLost:
+def _publication_missing(publications: Sequence[str], text: str) -> PublicationMissing:
     # The server looks the publication up as of the change. Recreating it does not help with changes
     # that were made without it.
-    return SlotLost(
-        f"The publication {publication} was missing while its tables changed ({text}). These changes can't be captured any more."
+    publication = next((name for name in publications if name in text), publications[0])
+    return PublicationMissing(
+        publication,
+        f"The publication {publication} was missing while its tables changed ({text}). These changes can't be captured any more.",
     )

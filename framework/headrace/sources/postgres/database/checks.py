@@ -100,7 +100,7 @@ class _Check:
         self.connection = connection
         self.dsn = dsn
         self.spec = spec
-        self.slot = spec.slot or slot
+        self.slot = spec.slot or spec.shared_slot or slot
         self.publication = spec.publication or slot
         self.long_transaction = long_transaction
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import time
+from uuid import uuid4
 
 import anyio
 import msgspec
@@ -127,6 +128,51 @@ def slot_name(source_name: str, source_id: str) -> str:
     return f"{start[: MAX_NAME_BYTES - 9]}_{source_id.replace('-', '')[:8].lower()}"
 
 
+def shared_application_name(slot: str) -> str:
+    """Return the name of the streaming connection of a shared slot in `pg_stat_activity`."""
+    return f"headrace capture {slot}"[:MAX_NAME_BYTES]
+
+
+def copy_name(slot: str) -> str:
+    """Return a new name for a temporary copy of a shared slot."""
+    return f"{slot[: MAX_NAME_BYTES - 9]}_{uuid4().hex[:8]}"
+
+
+async def position_for_publication(connection: SourceConnection, timeout: float = CREATE_TIMEOUT) -> int:
+    """Return a position from which a new source of a shared slot can start.
+
+    The server decodes a change with the publications that existed when the change was made. The transactions that are
+    open now may have begun before the source's publication existed. This waits for them, as the creation of a slot
+    does.
+
+    Raises:
+        SourceUnavailable: they are open for too long.
+    """
+    end = "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text"
+    ((open_before,),) = await connection.query(end)
+    deadline = time.monotonic() + timeout
+    while await connection.query(
+        "select where pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()) < $1::xid8", open_before
+    ):
+        if time.monotonic() > deadline:
+            raise SourceUnavailable(
+                f"The source can't start yet. It waits for transactions that were open before. {await oldest_open_transaction(connection)}."
+            )
+        await anyio.sleep(0.05)
+    # The commit of this message comes after its position, so the slot is sure to reach it.
+    ((position,),) = await connection.query("select pg_catalog.pg_logical_emit_message(true, 'headrace.heartbeat', '')")
+    return positions.parse(position or "0/0")
+
+
+async def free_slot(connection: SourceConnection, name: str, application_name: str) -> None:
+    """Terminate the connection with this application name that uses the slot, if there is one. Raises `SourceStopped`
+    if another client uses it.
+    """
+    slot = await find_slot(connection, name)
+    if slot is not None and slot.pid is not None:
+        await _terminate_own_reader(connection, name, slot, application_name)
+
+
 async def identify_server(connection: SourceConnection) -> Server:
     """Return the server's identity and position. Raises `SourceUnavailable`, `SourceRefused`."""
     ((system_id, in_recovery, position, timeline),) = await connection.query(_SERVER)
@@ -204,7 +250,7 @@ async def ensure_slot(
     *,
     owned: bool,
     expected: int | None,
-    application_name: str,
+    application_name: str | None,
     timeout: float = CREATE_TIMEOUT,
 ) -> int:
     """Make sure that there is a slot to read from, which no other client uses.
@@ -219,7 +265,8 @@ async def ensure_slot(
             nothing was captured.
         expected: the position up to which everything is captured. None if nothing was captured yet.
         application_name: the name of the source's own connections, by which a leftover one is
-            recognised.
+            recognised. None for a slot that other sources use as well. It is recreated only if it is lost, and
+            its readers are left alone.
         timeout: timeout in seconds for creating the slot.
 
     Returns:
@@ -233,9 +280,9 @@ async def ensure_slot(
     slot = await find_slot(connection, name)
     if slot is not None and (problem := slot.unusable(name)):
         raise SourceStopped(problem + " Name another slot, or none.")
-    if slot is not None and owned and expected is None:
+    if slot is not None and owned and expected is None and (application_name is not None or slot.lost):
         # It is left over from before, and may still send a change that made its capture fail.
-        await drop_slot(connection, name, application_name)
+        await drop_slot(connection, name, application_name or shared_application_name(name))
         slot = None
     if slot is None:
         _check_may_create(name, owned, expected)
@@ -245,7 +292,7 @@ async def ensure_slot(
         raise SlotLost(
             f"The replication slot {name} is lost{why}. The server has removed WAL that was not captured yet."
         )
-    if slot.pid is not None:
+    if slot.pid is not None and application_name is not None:
         slot = await _terminate_own_reader(connection, name, slot, application_name)
     confirmed = slot.confirmed or 0
     if expected is not None and confirmed > expected:

@@ -31,7 +31,7 @@ begin
                        schedule_page pause_schedule request_schedule delete_schedule
                        list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture
-                       retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures
+                       retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures shared_slot_positions
                        publish_truncation start_backfill backfill_page next_backfill begin_backfill
                        is_backfill_unfinished fail_backfill cancel_backfills
                        live_revision feature_is_on switch_on_features

@@ -16,8 +16,37 @@ language sql stable as $$
     order by o.name
 $$;
 
--- Take the capture lease. Returns its epoch, or null if another process holds it or is appending at the moment, or if
--- the capture is paused or gone.
+-- Whether another process holds the capture lease of a source with the same shared slot. One process reads a slot, so
+-- it holds the leases of all its sources. The slot's name stays locked until the end of the transaction: by those that
+-- take a lease against all others, by those that renew one against takers. Null if a taker can't lock it now.
+create or replace function headrace_internal.shared_slot_taken(p_source int, p_holder uuid, p_taking boolean, p_now timestamptz) returns boolean
+language plpgsql as $$
+declare
+    v_slot  text := (select settings ->> 'shared_slot' from headrace_internal.sources where id = p_source);
+begin
+    if v_slot is null then
+        return false;
+    end if;
+    if p_taking and not pg_try_advisory_xact_lock(1212498513, hashtext(v_slot)) then
+        return null;
+    elsif not p_taking then
+        perform pg_advisory_xact_lock_shared(1212498513, hashtext(v_slot));
+    end if;
+    return exists (select from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id
+                   where c.source_id <> p_source and o.settings ->> 'shared_slot' = v_slot and c.holder <> p_holder and c.held_until > p_now);
+end $$;
+
+-- Return the sources of a shared slot that have a position, and the positions.
+create or replace function headrace_internal.shared_slot_positions(p_slot text) returns table (name text, "position" pg_lsn)
+language sql as $$
+    select o.name, p.position
+    from headrace_internal.sources as o
+    join lateral (select p.position from headrace_internal.capture_positions as p where p.source_id = o.id order by p.id desc limit 1) as p on true
+    where o.kind = 'postgres' and o.settings ->> 'shared_slot' = p_slot
+$$;
+
+-- Take the capture lease. Returns its epoch, or null if another process holds it or that of a source with the same
+-- shared slot, or is appending at the moment, or if the capture is paused or gone.
 create or replace function headrace_internal.take_capture(
     p_source int, p_holder uuid, p_duration interval, p_now timestamptz default clock_timestamp()
 ) returns bigint
@@ -27,7 +56,7 @@ declare
 begin
     perform from headrace_internal.captures where source_id = p_source and paused_at is null and (held_until is null or held_until <= p_now)
         for update skip locked;
-    if not found then
+    if not found or headrace_internal.shared_slot_taken(p_source, p_holder, true, p_now) is not false then
         return null;
     end if;
     update headrace_internal.captures set holder = p_holder, held_until = p_now + p_duration, epoch = epoch + 1
@@ -40,9 +69,16 @@ create or replace function headrace_internal.renew_capture(
     p_source int, p_epoch bigint, p_duration interval, p_now timestamptz default clock_timestamp()
 ) returns boolean
 language plpgsql as $$
+declare
+    v_holder  uuid;
 begin
-    update headrace_internal.captures set held_until = p_now + p_duration where source_id = p_source and epoch = p_epoch and paused_at is null;
+    update headrace_internal.captures set held_until = p_now + p_duration where source_id = p_source and epoch = p_epoch and paused_at is null
+        returning holder into v_holder;
     if not found then
+        return false;
+    end if;
+    if headrace_internal.shared_slot_taken(p_source, v_holder, false, p_now) then       -- while this lease had expired
+        update headrace_internal.captures set held_until = null, holder = null where source_id = p_source;
         return false;
     end if;
     delete from headrace_internal.capture_positions where source_id = p_source

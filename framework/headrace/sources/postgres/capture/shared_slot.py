@@ -1,0 +1,327 @@
+"""A shared slot: several sources of one database read one replication slot, so the server decodes its WAL once.
+
+    source ── capture lease, publication, position ──┐
+    source ── capture lease, publication, position ──┤  one replication stream, which names the publications,
+    source ── …                                     ──┘  and one change reader ── shaper, outbox, appender of each source
+
+Each source keeps its own capture lease, position, publication and stream, and all of their promises. The leases of a
+shared slot are held by one process, see `take_capture` in `captures.sql`. The rules:
+
+1.  The server is told the smallest position that is stored for a source of the slot, whether it runs or not. A source
+    that is paused or stopped therefore loses nothing.
+2.  The stream starts at the smallest position of the sources that it is for. The others skip what they have.
+3.  A source that is behind doesn't join them. It reads a temporary copy of the slot until it has caught up, so it
+    holds up no other source. If the server has no slot left for that, they wait for it.
+4.  A source that fails or can't keep up leaves. The others continue.
+5.  A source starts at a position from which its publication exists for all transactions, see
+    `slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
+    source is left out until the others have reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+
+from headrace import store
+from headrace.model.errors import StoreUnavailable
+from headrace.model.log import Log
+from headrace.sources.postgres.capture.change_reader import ChangeReader, Taker
+from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, ReplicationStream
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
+from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.errors import PublicationMissing, SourceStopped, SourceUnavailable, StreamingFailed
+from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
+from headrace.sources.postgres.pgoutput import positions
+from headrace.sources.postgres.pgoutput.messages import Relation
+from headrace.sources.postgres.tables import Table
+
+log = Log("headrace")
+
+
+class Member(Taker, Protocol):
+    """A capturer of a shared slot.
+
+    Attributes:
+        handled: the position up to which every change was handed to it.
+        publication: its publication.
+        dsn: the captured database.
+    """
+
+    handled: int
+    publication: str
+    dsn: SourceDatabase
+
+
+class SharedSlot:
+    """A replication slot of several sources, in the process that captures them.
+
+    Args:
+        database: Headrace's database, open.
+        name: the slot's name.
+        limits: its timings and sizes.
+
+    Attributes:
+        preparing: a lock to hold while the slot is examined or created.
+        lowest: the source with the smallest stored position, and that position.
+    """
+
+    def __init__(self, database: store.Database, name: str, limits: CaptureLimits = DEFAULTS) -> None:
+        self.name = name
+        self.preparing = anyio.Lock()
+        self.lowest: tuple[str, int] | None = None
+        self._database = database
+        self._limits = limits
+        self._members: list[_Feeding] = []
+        self._reader: _SharedReader | None = None
+        self._read_scope: anyio.CancelScope | None = None
+        self._joined = anyio.Event()
+        self._left_out: dict[str, int] = {}  # publications that do not exist yet before these positions
+        self._streaming = True
+
+    # --- called by the capturers
+
+    def is_past(self, position: int) -> bool:
+        """Whether the slot is being read, and the other sources are beyond this position."""
+        return self._reader is not None and position < self._reader.position
+
+    async def feed(self, member: Member) -> None:
+        """Hand changes to a capturer until it fails. Raises the error of the capturer, or of the replication."""
+        feeding = _Feeding(member)
+        if self._reader is not None and member.handled > self._reader.position:
+            self._left_out[member.publication] = member.handled
+        self._members.append(feeding)
+        self._joined.set()
+        self._interrupt_read()
+        try:
+            await feeding.failed.wait()
+            assert feeding.error is not None
+            raise feeding.error
+        finally:
+            self._remove(feeding)
+
+    def _interrupt_read(self) -> None:
+        if self._read_scope is not None:
+            self._read_scope.cancel()
+
+    def _remove(self, feeding: _Feeding) -> None:
+        if feeding in self._members:
+            self._members.remove(feeding)
+        if feeding.waiting is not None:
+            feeding.waiting.cancel()
+        if self._reader is not None:
+            self._reader.remove(feeding.member)
+        if not self._members:
+            self._interrupt_read()
+
+    def fail(self, member: Taker, error: Exception) -> None:
+        """End the feeding of one capturer."""
+        for feeding in [one for one in self._members if one.member is member]:
+            self._remove(feeding)
+            feeding.fail(error)
+
+    def feeding_of(self, member: Taker) -> _Feeding | None:
+        """Return the feeding of a capturer, or None if it has left."""
+        return next((one for one in self._members if one.member is member), None)
+
+    # --- the reader
+
+    async def run(self) -> None:
+        """Read while there are capturers, until cancelled."""
+        while True:
+            await self._gather()
+            try:
+                await self._read()
+            except Exception as error:
+                self._fail_all(error)
+
+    async def _gather(self) -> None:
+        """Wait until there are capturers. At the start and after a failure they come at about the same time."""
+        while not self._members:
+            self._joined = anyio.Event()
+            await self._joined.wait()
+        count = 0
+        while count != len(self._members) and not any(one.fed for one in self._members):
+            count = len(self._members)
+            await anyio.sleep(self._limits.gather_interval)
+
+    async def _read(self) -> None:
+        """Read until a capturer can join, or none is left."""
+        if not self._members:
+            return
+        feedings, start = self._choose()
+        dsn = feedings[0].member.dsn
+        await self._free(dsn)
+        replication = await ReplicationStream.start(
+            dsn, slot=self.name, publications=[one.member.publication for one in feedings], position=start,
+            confirmed=min(await self._stored_position(), start), streaming=self._streaming,
+            application_name=slots.shared_application_name(self.name),
+        )  # fmt: skip
+        self._reader = reader = _SharedReader(self, [one.member for one in feedings], start, self._limits)
+        for gone in [one for one in feedings if one not in self._members]:  # while the replication started
+            reader.remove(gone.member)
+        failure: Exception | None = None
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(replication.send_statuses)
+                group.start_soon(self._confirm_stored, replication)
+                try:
+                    await self._hand_out(replication, reader)
+                except Exception as error:
+                    failure = error
+                group.cancel_scope.cancel()
+        finally:
+            self._reader = None
+            reader.close()
+            with anyio.CancelScope(shield=True):
+                await replication.close()
+        if isinstance(failure, PublicationMissing):
+            raise self._without_publication(failure, feedings, start) from failure
+        if failure is not None:
+            raise failure
+        for feeding in feedings:
+            feeding.member.handled = max(feeding.member.handled, reader.position)
+
+    def _choose(self) -> tuple[list[_Feeding], int]:
+        """Choose the capturers to feed, and the position to start at."""
+        start = min(one.member.handled for one in self._members)
+        reached = max((one.member.handled for one in self._members if one.fed), default=None)
+        for one in self._members:
+            one.needed_from = one.member.handled
+            one.fed = self._left_out.get(one.member.publication, 0) <= start and (
+                reached is None or one.needed_from <= reached
+            )
+        return [one for one in self._members if one.fed], start
+
+    async def _hand_out(self, replication: ReplicationStream, reader: _SharedReader) -> None:
+        while self._members:
+            reader.stops = self._can_join(reader)
+            if reader.stops and reader.between_transactions:
+                return
+            received = None
+            with anyio.CancelScope() as self._read_scope:
+                received = await replication.read()
+            self._read_scope = None
+            if received is not None:
+                await reader.handle(received)
+
+    def _can_join(self, reader: _SharedReader) -> bool:
+        return any(
+            not one.fed and one.member.handled <= reader.position for one in self._members
+        )
+
+    def _fail_all(self, error: Exception) -> None:
+        """Let all capturers fail. They try again, and start where each of them was."""
+        if isinstance(error, StreamingFailed):
+            self._streaming = False
+        feedings, self._members = self._members, []
+        for feeding in feedings:
+            feeding.fail(error)
+
+    def _without_publication(
+        self, error: PublicationMissing, feedings: Iterable[_Feeding], start: int
+    ) -> SourceUnavailable:
+        """Return the error for the other capturers if a publication was missing. If it is needed from a later position
+        on, its source waits for the others. Otherwise its source has missed changes, and fails with `error`.
+        """
+        for one in feedings:
+            if one.member.publication != error.publication:
+                continue
+            if one.needed_from > start:
+                self._left_out[error.publication] = one.needed_from
+            else:
+                self.fail(one.member, error)
+        return SourceUnavailable(
+            f"The publication {error.publication} of another source with the same replication slot is missing. The slot is read without it."
+        )
+
+    async def _free(self, dsn: SourceDatabase) -> None:
+        """Free the slot of an earlier connection, also one of a process that has lost its capture leases."""
+        application_name = slots.shared_application_name(self.name)
+        async with await SourceConnection.connect(dsn, application_name="headrace slot") as connection:
+            await slots.free_slot(connection, self.name, application_name)
+
+    # --- the server is told the smallest stored position
+
+    async def _confirm_stored(self, replication: ReplicationStream) -> None:
+        while True:
+            with suppress(StoreUnavailable):
+                replication.confirm(await self._stored_position())
+            await anyio.sleep(CONFIRM_INTERVAL)
+
+    async def _stored_position(self) -> int:
+        """Return the smallest position that is stored for a source of this slot."""
+        stored = await store.shared_slot_positions(self._database, self.name)
+        self.lowest = min(((name, positions.parse(at)) for name, at in stored), key=lambda one: one[1], default=None)
+        return 0 if self.lowest is None else self.lowest[1]
+
+
+class _Feeding:
+    """A capturer, from the time it asks to be fed until it leaves."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.fed = False  # whether the reader hands changes to it
+        self.needed_from = member.handled  # its position when the reader started
+        self.waiting: anyio.CancelScope | None = None  # while the reader waits for its outbox
+        self.failed = anyio.Event()
+        self.error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.failed.set()
+
+
+class _SharedReader(ChangeReader):
+    """The reader of a shared slot. One capturer that fails, or holds up the others, is removed."""
+
+    def __init__(self, shared_slot: SharedSlot, members: Iterable[Member], start: int, limits: CaptureLimits) -> None:
+        super().__init__(members)
+        self._shared_slot = shared_slot
+        self._limits = limits
+        self.position = start
+
+    async def _offer(self, taker: Taker) -> None:
+        feeding = self._shared_slot.feeding_of(taker)
+        if feeding is None:
+            return
+        if not taker.full:
+            await taker.offer()
+            return
+        with anyio.move_on_after(self._limits.hold_up_timeout) as feeding.waiting:
+            await taker.offer()
+        if feeding.waiting is not None and feeding.waiting.cancelled_caught:
+            self._failed(
+                taker,
+                SourceUnavailable(
+                    "The source is slower than the other sources with its replication slot. It is read by itself until it has caught up."
+                ),
+            )
+        feeding.waiting = None
+
+    def _failed(self, taker: Taker, error: Exception) -> None:
+        self.remove(taker)
+        self._shared_slot.fail(taker, error)
+
+
+async def refuse_root(connection: SourceConnection, relation: Relation, tables: Iterable[Table]) -> None:
+    """Raise `SourceStopped` if one of the tables is a partition of this relation.
+
+    With several publications, the server sends a change as one of the topmost table that any of them publishes, so a
+    source of the partition alone would miss it.
+    """
+    oids = [str(table.oid) for table in tables]
+    rows = await connection.query(
+        """select t.relid::pg_catalog.regclass::text from pg_catalog.pg_partition_tree($1::oid::pg_catalog.regclass) as t
+            where t.relid = any ($2::oid[]) limit 1""",
+        str(relation.oid), "{" + ",".join(oids) + "}",
+    )  # fmt: skip
+    if rows:
+        raise SourceStopped(
+            f"The table {rows[0][0]} is a partition of {relation.schema}.{relation.name}, which another source with the same replication"
+            " slot captures. The server sends the changes of both as those of the root. Use a source with a slot of its own for one of them."
+        )

@@ -1,0 +1,1 @@
+-- Sources that share a replication slot. Only functions change, see captures.sql.
