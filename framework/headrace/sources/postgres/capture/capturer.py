@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import anyio
 
@@ -23,6 +22,7 @@ from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.model.clock import Clock
 from headrace.model.log import Log
+from headrace.sources.postgres.backfill.adding import ChunkAdder
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.capture.appender import Appender
 from headrace.sources.postgres.capture.failure_retries import FailureRetries
@@ -161,6 +161,7 @@ class Capturer:
 
     async def _run(self, transform: transforms.Transform | None) -> None:
         self._shaper = Shaper(self._spec, transform)
+        self._chunk_adder = ChunkAdder(self._spec, self._shaper)
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
@@ -368,10 +369,7 @@ class Capturer:
             return
         shaped_changes = self._outbox.shaped_changes
         before = len(shaped_changes.keys)
-        count = self._shaper.add_rows(
-            chunk.table, self._schema_cache.types, chunk.rows, chunk.columns, self._transaction, shaped_changes
-        )
-        shaped_changes.chunks.append(store.ChunkDone(**{**_as_dict(chunk.done), "published": count}))
+        count = self._chunk_adder.add(chunk, self._schema_cache.types, self._transaction, shaped_changes)
         self._idx += count
         self._outbox.changed(count, sum(map(len, shaped_changes.data[before:])))
 
@@ -444,7 +442,3 @@ class Capturer:
 
 
 _STREAM_STOP, _ORIGIN = ord("E"), ord("O")
-
-
-def _as_dict(done: store.ChunkDone) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in done.__struct_fields__}
