@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -21,6 +22,52 @@ CaptureState = Literal["new", "starting", "running", "waiting", "stopped", "paus
 """
 
 BackfillState = Literal["queued", "running", "done", "cancelled", "failed"]
+
+BackfillKind = Literal["backfill", "verification", "repair"]
+"""What is done with the rows of a table.
+
+- `backfill`: all are published.
+- `verification`: they are compared with the stream.
+- `repair`: they are compared, and differences are corrected in the stream.
+"""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is not what its row would be. `kind` is the attribute of `Differences` that counts it."""
+
+    kind: Literal["differs", "missing", "extra"]
+    key: str
+
+
+class Differences(msgspec.Struct, kw_only=True):
+    """The result of comparing a table with its stream."""
+
+    differs: int = 0
+    """Rows whose message is not what it would be now."""
+    missing: int = 0
+    """Rows without a message."""
+    extra: int = 0
+    """Messages whose row is gone, or does not meet the source's condition."""
+    kept: int = 0
+    """The same in a source with `deletes="ignore"`, where they stay. These are not differences."""
+    unchecked: int = 0
+    """Rows and messages that could not be compared, since a transform failed or the key can't be looked up."""
+    examples: list[Difference] = []
+    """The first differences, at most 20."""
+
+    @property
+    def count(self) -> int:
+        """The number of differences."""
+        return self.differs + self.missing + self.extra
+
+    def add(self, kind: Literal["differs", "missing", "extra"], keys: Sequence[str]) -> None:
+        """Count differences."""
+        setattr(self, kind, getattr(self, kind) + len(keys))
+        self.examples += [Difference(kind=kind, key=key) for key in keys[: MOST_EXAMPLES - len(self.examples)]]
+
+
+MOST_EXAMPLES = 20
+"""Number of differences that are kept as examples."""
 
 
 class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,10 +113,11 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A backfill: the existing rows of a table are read, in chunks, and published."""
+    """A backfill: the existing rows of a table are read, in chunks, and published, or compared with the stream."""
 
     id: str
     source: str
+    kind: BackfillKind = "backfill"
     table: str
     where: Any = None
     """The condition that selects rows, as JSON. None for all rows."""
@@ -86,6 +134,8 @@ class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
+    differences: Differences | None = None
+    """The result of a comparison so far."""
 
     @property
     def place(self) -> str:

@@ -17,6 +17,7 @@ from headrace.store.capture.backfills import (
     cancel_backfills,
     fail_backfill,
     next_backfill,
+    request_due_verifications,
     start_backfill,
 )
 from headrace.store.capture.captures import (
@@ -49,6 +50,14 @@ from headrace.store.capture.captures import (
     stop_capture,
     take_capture,
     truncate_captured,
+)
+from headrace.store.capture.verifications import (
+    CapturedMessage,
+    TableInStream,
+    captured_page,
+    compare_messages,
+    last_key,
+    live_messages,
 )
 from headrace.store.catalog.configurations import (
     Kind,

@@ -10,11 +10,14 @@ from uuid import uuid4
 
 import anyio
 import asyncpg
-import msgspec
 
 from headrace import store
-from headrace.model.capture import BackfillInfo
+from headrace.model.capture import BackfillInfo, BackfillKind
+from headrace.model.specs import StreamSpec
+from headrace.sources.postgres.backfill.adding import ChunkAdder
 from headrace.sources.postgres.backfill.backfiller import Backfiller
+from headrace.sources.postgres.capture.appender import Appender
+from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.limits import CaptureLimits
@@ -59,6 +62,10 @@ async def until(answer: Callable[[], Any], meanwhile: Callable[[], Awaitable[Any
 def chunks_of(rows: int) -> CaptureLimits:
     """Return limits with chunks of this many rows, whatever the measured speed suggests."""
     return CaptureLimits(min_chunk_rows=rows, first_chunk_rows=rows, max_chunk_rows=rows)
+
+
+async def _complete(shaped_changes: ShapedChanges, _: Any) -> None:
+    assert not shaped_changes.incomplete
 
 
 class Capture:
@@ -124,7 +131,7 @@ class Capture:
             self.tables = await catalog.load_tables(connection, self.spec.tables)
             oids = [column.type_oid for table in self.tables.values() for column in table.columns]
             await load_types(connection, oids, self._types)
-        await store.create_stream(self.database, STREAM)
+        await store.create_stream(self.database, StreamSpec(name=STREAM, one_message_per_key=self.spec.mode == "rows"))
         assert await store.create_source(self.database, STREAM, "postgres", STREAM, self.spec.settings())
         [todo] = await store.captures_to_do(self.database)
         self.number, self.source = todo.number, todo.id
@@ -145,6 +152,9 @@ class Capture:
         """Simulate a new process. It continues after the last appended change and has no memory of earlier ones."""
         self._decoder = Decoder()
         self._shaper = Shaper(self.spec)
+        self._appender = Appender(
+            self.database, self.number, self.epoch, STREAM, Outbox(0), _complete, lambda *_: None, self.limits
+        )
         self._idx = 0
         self._transaction: Transaction | None = None
         self.backfiller = Backfiller(
@@ -169,11 +179,12 @@ class Capture:
         shaped_changes = ShapedChanges()
         for (payload,) in payloads:
             self._handle(payload, shaped_changes)
-        if shaped_changes.keys or shaped_changes.chunks:
+        if shaped_changes.keys or shaped_changes.chunks or shaped_changes.truncated:
             if shaped_changes.chunks and reached is not None:
                 reached()
-            await store.append_captured(self.database, self.number, self.epoch, STREAM, shaped_changes)
-            for chunk in shaped_changes.chunks:
+            async with self.database.transaction() as connection:
+                compared = await self._appender._append_part(connection, shaped_changes)
+            for chunk in (*compared, *shaped_changes.chunks):
                 self.backfiller.appended(chunk.id)
         assert not shaped_changes.failures
         return len(shaped_changes.keys)
@@ -203,10 +214,7 @@ class Capture:
         chunk = self.backfiller.watermark_reached(content)
         if chunk is not None:
             assert self._transaction is not None
-            made = self._shaper.add_rows(
-                chunk.table, self._types, chunk.rows, chunk.columns, self._transaction, shaped_changes
-            )
-            shaped_changes.chunks.append(msgspec.structs.replace(chunk.done, published=made))
+            ChunkAdder(self.spec, self._shaper).add(chunk, self._types, self._transaction, shaped_changes)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -228,11 +236,15 @@ class Capture:
     # --- backfills
 
     async def request_backfill(
-        self, table: str = "public.items", where: Mapping[str, Any] | None = None, rate: int | None = None
+        self,
+        table: str = "public.items",
+        where: Mapping[str, Any] | None = None,
+        rate: int | None = None,
+        kind: BackfillKind = "backfill",
     ) -> str:
-        """Request a backfill. Returns its id."""
+        """Request a backfill, or a comparison. Returns its id."""
         text = None if where is None else json.dumps(where)
-        found = await store.start_backfill(self.database, self.source, table, text, rate)
+        found = await store.start_backfill(self.database, self.source, table, text, rate, kind)
         assert found is not None
         return found
 

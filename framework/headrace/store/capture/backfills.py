@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from headrace.model.capture import BackfillInfo
+from headrace.model.capture import BackfillInfo, BackfillKind, Differences
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page
 from headrace.store.database.database import Executor
@@ -16,30 +17,51 @@ from headrace.store.database.pages import page_of, text_size
 
 
 class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
-    """A backfill to work on. `number` is its number in the database. `place` is the key of the last row that
-    was read.
+    """A backfill, or a comparison of another kind, to work on.
+
+    Attributes:
+        number: its number in the database.
+        place: the key of the last row that was read. While a comparison reads the stream, `{"key": …}` with the key of
+            the last message.
+        complete: whether a backfill of the whole table was done before.
     """
 
     number: int
+    kind: BackfillKind
     table: str
     where: Any
     rate: int | None
     fresh: bool
-    place: list[Any] | None
+    place: Any
     read: int
     total: int | None
+    complete: bool
 
 
 async def start_backfill(
-    executor: Executor, source: str, table: str, where: str | None = None, rate: int | None = None
+    executor: Executor,
+    source: str,
+    table: str,
+    where: str | None = None,
+    rate: int | None = None,
+    kind: BackfillKind = "backfill",
 ) -> str | None:
-    """Request a backfill for a source, by the source's id. Returns the backfill's id, or None if one of that
-    table is queued or running.
+    """Request a backfill for a source, or a comparison, by the source's id. Returns its id, or None if the same is
+    queued already, or if a backfill of that table is running.
     """
     found = await executor.fetchval(
-        "select headrace_internal.start_backfill($1, $2, $3, $4)", source, table, where, rate
+        "select headrace_internal.request_backfill($1, $2, $3, $4, $5)", source, table, kind, where, rate
     )
     return None if found is None else str(found)
+
+
+async def request_due_verifications(
+    executor: Executor, number: int, epoch: int, tables: Sequence[str], before: datetime
+) -> None:
+    """Request a verification of each of these tables whose last one was requested before a time. Raises `LeaseLost`."""
+    await executor.fetchval(
+        "select headrace_internal.request_due_verifications($1, $2, $3, $4)", number, epoch, tables, before
+    )
 
 
 async def backfills(
@@ -62,7 +84,7 @@ async def backfills(
         InvalidInput: `after` or `before` is not a place.
     """
     rows = await executor.fetch(
-        "select * from headrace_internal.backfill_page($1, $2, $3, $4, $5, $6, $7)",
+        "select * from headrace_internal.list_backfills($1, $2, $3, $4, $5, $6, $7)",
         source, limit, *_place("after", after), *_place("before", before), max_bytes,
     )  # fmt: skip
     return await page_of(
@@ -88,18 +110,21 @@ def _place(name: str, text: str | None) -> tuple[datetime | None, UUID | None]:
 def _backfill(row: Any) -> BackfillInfo:
     found = dict(row)
     found["id"], found["table"] = str(found["id"]), found.pop("relation")
+    differences = found.pop("differences")
+    found["differences"] = None if differences is None else msgspec.json.decode(differences, type=Differences)
     condition = found.pop("condition")
-    return BackfillInfo(**found, where=None if condition is None else msgspec.json.decode(condition))
+    return BackfillInfo(**found, where=_decoded(condition))
 
 
 async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
     """The backfill to work on, by the source's number: the running one, or else the oldest queued one."""
-    row = await executor.fetchrow("select * from headrace_internal.next_backfill($1)", number)
+    row = await executor.fetchrow("select * from headrace_internal.backfill_to_do($1)", number)
     if row is None:
         return None
     return BackfillToDo(
-        number=row["id"], table=row["relation"], where=_decoded(row["condition"]), rate=row["rate"],
+        number=row["id"], kind=row["kind"], table=row["relation"], where=_decoded(row["condition"]), rate=row["rate"],
         fresh=row["state"] == "queued", place=_decoded(row["place"]), read=row["read"], total=row["total"],
+        complete=row["complete"],
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.capture import CaptureFacts, FailedChange
+from headrace.model.capture import CaptureFacts, Differences, FailedChange
 from headrace.model.errors import UnknownSource
 from headrace.model.pages import Page
 from headrace.store.connections.statements import ending_when_idle
@@ -57,13 +57,15 @@ class ChunkDone(msgspec.Struct, frozen=True, kw_only=True):
         read: the number of rows that were read.
         published: the number of rows that became messages.
         done: whether there are no more rows.
+        differences: what a comparison has found in this part.
     """
 
     id: int
-    place: list[Any] | None
+    place: Any
     read: int
     published: int
     done: bool
+    differences: Differences | None = None
 
 
 class CaptureFailure(msgspec.Struct, frozen=True, kw_only=True):

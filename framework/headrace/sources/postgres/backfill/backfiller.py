@@ -24,10 +24,11 @@ import anyio
 import msgspec
 
 from headrace import store
+from headrace.model.capture import BackfillKind
 from headrace.model.errors import public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill import chunks
-from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk, ChunkRead, Plan
+from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk, Plan
 from headrace.sources.postgres.backfill.open_transactions import wait_until_visible
 from headrace.sources.postgres.backfill.visibility import ChangedRows, Key, Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
@@ -36,6 +37,8 @@ from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.verification.expecting import Verified, in_stream, key_columns
+from headrace.sources.postgres.verification.lookups import look_up
 from headrace.store import BackfillToDo
 
 log = Log("headrace")
@@ -144,7 +147,7 @@ class Backfiller:
         if self._pending:
             self._changed_rows.forget_seen_by(next(iter(self._pending.values())).snapshot)
         chunk = pending.chunk
-        self._appending.append((len(chunk.rows), self._clock(), pending.seconds))
+        self._appending.append((chunk.done.read, self._clock(), pending.seconds))
         chunk.rows = _unchanged_rows(chunk, changed_keys)
         return chunk
 
@@ -223,7 +226,6 @@ class Backfiller:
         backfill is no longer wanted.
         """
         plan = await self._plan(connection, todo)
-        after = None if todo.place is None else plan.bound_of(todo.place)
         self._changed_rows.start(plan.table.name)
         total = todo.total if todo.total is not None else await chunks.estimated_rows(connection, plan)
         if not await store.begin_backfill(self._database, self._number, self._epoch, todo.number, total):
@@ -233,8 +235,17 @@ class Backfiller:
         if not self._earlier_visible:
             await wait_until_visible(connection, self._clock, self._limits.visibility_timeout)
             self._earlier_visible = True
-        up_to = await chunks.last_key(connection, plan)
         rate_limit = RateLimit(todo.rate or self._spec.rate, self._clock)
+        if isinstance(todo.place, dict):
+            await self._read_stream(connection, plan, todo, rate_limit)
+        else:
+            await self._read_table(connection, plan, todo, rate_limit)
+
+    async def _read_table(
+        self, connection: SourceConnection, plan: Plan, todo: BackfillToDo, rate_limit: RateLimit
+    ) -> None:
+        after = None if todo.place is None else plan.bound_of(todo.place)
+        up_to = await chunks.last_key(connection, plan)
         while await self._wait_for_turn(todo, rate_limit):
             started_at = self._clock()
             chunk_read = await chunks.read(
@@ -250,10 +261,66 @@ class Backfiller:
                 await anyio.sleep(RETRY_DELAY / 10)
                 continue
             rate_limit.count(len(chunk_read.rows))
-            after = await self._write_watermark(connection, plan, todo, chunk_read, self._clock() - started_at) or after
+            place = plan.place_of(chunk_read.rows[-1]) if chunk_read.rows else None
+            done = store.ChunkDone(
+                id=todo.number, place=place, read=len(chunk_read.rows), published=0, done=chunk_read.done
+            )
+            chunk = Chunk(plan.table, plan.names, chunk_read.rows, done)
+            if todo.kind != "backfill":
+                chunk.verified = self._verified(todo)
+                if chunk_read.done:  # the stream comes next
+                    chunk.done = msgspec.structs.replace(done, place={"key": ""}, done=False)
+            await self._write_watermark(
+                connection, _PendingChunk(chunk, chunk_read.snapshot, self._clock() - started_at)
+            )
             if chunk_read.done:
                 await self._until_reached()
                 return
+            after = None if place is None else plan.bound_of(place)
+
+    async def _read_stream(
+        self, connection: SourceConnection, plan: Plan, todo: BackfillToDo, rate_limit: RateLimit
+    ) -> None:
+        """Look for messages whose rows are gone.
+
+        A message that still has its seq when its chunk is appended was replaced by no change since it was read. The
+        snapshot sees all changes that were captured before. So it is of a row that is gone if the snapshot has no
+        such row.
+        """
+        await self._refuse_shared_stream(plan.table)
+        table, columns = in_stream(self._spec, plan.table), key_columns(self._spec, plan.table)
+        after, up_to = todo.place["key"], await store.last_key(self._database, self._spec.stream)
+        while await self._wait_for_turn(todo, rate_limit):
+            started_at, captured = self._clock(), self._changed_rows.transactions()
+            page_size = rate_limit.chunk_rows(self._rows)
+            page = await store.captured_page(self._database, table, after, page_size, plan.table.key)
+            messages = [message for message in page if message.values is not None and message.key <= up_to]
+            looked_up, snapshot = await look_up(connection, plan, columns, messages, table.prefix)
+            if not self._changed_rows.covers(snapshot) or not all(map(snapshot.sees, captured)):
+                await anyio.sleep(RETRY_DELAY / 10)
+                continue
+            rate_limit.count(len(messages))
+            is_last = len(page) < page_size or page[-1].key >= up_to
+            after = page[-1].key if page else after
+            done = store.ChunkDone(id=todo.number, place={"key": after}, read=len(messages), published=0, done=is_last)
+            verified = msgspec.structs.replace(self._verified(todo), messages=looked_up)
+            chunk = Chunk(plan.table, columns, [], done, verified)
+            await self._write_watermark(connection, _PendingChunk(chunk, snapshot, self._clock() - started_at))
+            if is_last:
+                await self._until_reached()
+                return
+
+    def _verified(self, todo: BackfillToDo) -> Verified:
+        return Verified(repair=todo.kind == "repair", complete=self._spec.backfill or todo.complete)
+
+    async def _refuse_shared_stream(self, table: Table) -> None:
+        """Raise `BackfillImpossible` if another source has rows of a table of this name in the stream."""
+        for one in await store.captures_to_do(self._database):
+            if one.number != self._number and one.stream == self._spec.stream and table.name in one.settings["tables"]:
+                raise BackfillImpossible(
+                    f"The rows of {table.name} that are gone can't be found, since the source {one.name!r} publishes a table of this name"
+                    f" to the stream {one.stream!r}, too. The rows that the table has were compared."
+                )
 
     async def _wait_for_turn(self, todo: BackfillToDo, rate_limit: RateLimit) -> bool:
         """Wait until another chunk may be read. Returns whether the backfill is still wanted."""
@@ -266,23 +333,13 @@ class Backfiller:
             await anyio.sleep(min(wait, POLL_INTERVAL))
         return False
 
-    async def _write_watermark(
-        self, connection: SourceConnection, plan: Plan, todo: BackfillToDo, chunk_read: ChunkRead, seconds: float
-    ) -> list[str] | None:
-        """Write the chunk's watermark into the WAL. Returns the bound at which the next chunk begins."""
-        place = plan.place_of(chunk_read.rows[-1]) if chunk_read.rows else None
-        done = store.ChunkDone(
-            id=todo.number, place=place, read=len(chunk_read.rows), published=0, done=chunk_read.done
-        )
-        chunk = Chunk(table=plan.table, columns=plan.names, rows=chunk_read.rows, done=done)
+    async def _write_watermark(self, connection: SourceConnection, pending: _PendingChunk) -> None:
+        """Write the chunk's watermark into the WAL."""
         watermark = next(self._watermarks)
-        self._pending[watermark.encode()] = _PendingChunk(
-            chunk, chunk_read.snapshot, seconds
-        )  # before the watermark is written, since it may be reached immediately
+        self._pending[watermark.encode()] = pending  # before it is written, since it may be reached immediately
         if len(self._pending) == 1:
-            self._changed_rows.forget_seen_by(chunk_read.snapshot)
+            self._changed_rows.forget_seen_by(pending.snapshot)
         await chunks.write_watermark(connection, watermark)
-        return None if place is None else plan.bound_of(place)
 
     async def _until_reached(self) -> None:
         while self._pending and not self._discarded:
@@ -296,6 +353,8 @@ class Backfiller:
                 "The captured server is a standby, and a backfill writes watermarks into the WAL. Capture the primary, or promote the standby,"
                 " and start a new backfill."
             )
+        if todo.kind != "backfill" and self._spec.mode != "rows":
+            raise BackfillImpossible("Only a source with mode='rows' can be verified.")
         known = self._tables().get(todo.table)
         found = None if known is None else await catalog.table_with_oid(connection, known.oid, self._spec.publication)
         if known is None or found is None:
@@ -372,3 +431,18 @@ async def request_backfills(database: store.Executor, source_id: str, spec: Post
     """
     for table in spec.tables:
         await store.start_backfill(database, source_id, table)
+
+
+async def request_resync(database: store.Executor, source_id: str, spec: PostgresSpec, table: str) -> None:
+    """Request that the stream is made equal to a table whose rows may have changed without WAL.
+
+    The table is compared with the stream. What is missing or differs is published, and rows that are gone get
+    tombstones, in order with the changes that are captured meanwhile. A request during another resync of the table
+    is done after that. In mode `changes` all rows are published once more.
+
+    Args:
+        source_id: the source's id.
+        table: one of its tables, by its name in the settings.
+    """
+    kind: BackfillKind = "repair" if spec.mode == "rows" else "backfill"
+    await store.start_backfill(database, source_id, table, None, spec.rate, kind)

@@ -22,6 +22,7 @@ from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import joined, quoted
 from headrace.sources.postgres.tables import Table, TableColumn
+from headrace.sources.postgres.verification.expecting import Verified
 from headrace.store import ChunkDone
 
 WATERMARK_PREFIX = "headrace"
@@ -42,7 +43,7 @@ SETTINGS = (
     " set synchronous_commit = local"
 )
 
-_BEGIN = "begin isolation level repeatable read read only; {lock}"
+BEGIN = "begin isolation level repeatable read read only; {lock}"
 _EQUAL_SORT_ORDER = ({20, 21, 23}, {25, 1043})  # sets of types with the same sort order: integers, and texts
 
 
@@ -51,12 +52,15 @@ class BackfillImpossible(HeadraceError):
 
 
 class Chunk(msgspec.Struct):
-    """Rows of a backfill that are to be appended here. `columns` has the names of each row's values."""
+    """Rows of a backfill that are to be appended here, or compared if they are `verified`. `columns` has the names of
+    each row's values.
+    """
 
     table: Table
     columns: list[str]
     rows: list[list[bytes | None]]
     done: ChunkDone
+    verified: Verified | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,7 +299,7 @@ async def read(
     """
     until = clock() + MAX_READ_TIME
     try:
-        await connection.query(_BEGIN.format(lock=plan.lock_sql()))
+        await connection.query(BEGIN.format(lock=plan.lock_sql()))
         sql = plan.chunk_sql(after=after is not None, up_to=up_to is not None, limit=limit)
         await connection.query(
             f"declare headrace_chunk no scroll cursor for {sql}", *plan.params, *(after or ()), *(up_to or ())

@@ -123,6 +123,10 @@ class ChangedRows:
         """Whether the changes of all captured transactions that the snapshot does not see were recorded."""
         return all(map(snapshot.sees, self._unrecorded))
 
+    def transactions(self) -> list[int]:
+        """Return the captured transactions with recorded rows, which older snapshots may not see."""
+        return list(self._keys)
+
     def keys_unseen_by(self, snapshot: Snapshot) -> set[Key]:
         """Return the keys of rows that were changed by captured transactions that the snapshot does not see."""
         return set().union(*(rows for xid, rows in self._keys.items() if not snapshot.sees(xid)))

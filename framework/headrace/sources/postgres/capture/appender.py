@@ -21,7 +21,8 @@ from headrace.model.log import Log
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
-from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, TruncatedTable
+from headrace.sources.postgres.verification.comparing import compare, split_at_comparison
 from headrace.store.database.errors import translated
 
 log = Log("headrace")
@@ -88,7 +89,7 @@ class Appender:
         async with self._database.transaction() as connection:
             await store.set_idle_timeout(connection, self._limits.append_idle_timeout)
             while True:
-                await self._append_part(connection, shaped_changes)
+                chunks += await self._append_part(connection, shaped_changes)
                 chunks += shaped_changes.chunks
                 if shaped_changes.keys or shaped_changes.truncated:
                     last_with_messages = shaped_changes
@@ -110,11 +111,25 @@ class Appender:
                 return await self._outbox.take()
             await connection.fetchval("select 1")
 
-    async def _append_part(self, connection: Any, shaped_changes: ShapedChanges) -> None:
+    async def _append_part(self, connection: Any, shaped_changes: ShapedChanges) -> list[store.ChunkDone]:
+        """Append a part, and compare what it has to compare. Returns the chunks that were compared."""
+        compared: list[store.ChunkDone] = []
+        while True:
+            shaped_changes, comparison, rest = split_at_comparison(shaped_changes)
+            await self._append_completed(connection, shaped_changes)
+            if comparison is None or rest is None:
+                return compared
+            repaired = await compare(connection, comparison)
+            await self._append_or_bisect(connection, repaired)
+            compared += repaired.chunks
+            shaped_changes = rest
+
+    async def _append_completed(self, connection: Any, shaped_changes: ShapedChanges) -> None:
         await self._complete(shaped_changes, connection)
         _mark_overtaken(shaped_changes)
         appended = 0
         for truncated in shaped_changes.truncated:  # tables were emptied between the messages
+            assert isinstance(truncated, TruncatedTable)
             before = ShapedChanges(
                 keys=shaped_changes.keys[appended : truncated.index],
                 data=shaped_changes.data[appended : truncated.index],

@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import anyio
 
@@ -24,6 +23,7 @@ from headrace import store
 from headrace.model.capture import CaptureFacts
 from headrace.model.clock import Clock
 from headrace.model.log import Log
+from headrace.sources.postgres.backfill.adding import ChunkAdder
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.capture.appender import Appender
 from headrace.sources.postgres.capture.change_reader import ChangeReader
@@ -148,6 +148,7 @@ class Capturer:
 
     async def _run(self, transform: transforms.Transform | None) -> None:
         self._shaper = Shaper(self._spec, transform)
+        self._chunk_adder = ChunkAdder(self._spec, self._shaper)
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
@@ -358,10 +359,7 @@ class Capturer:
             return
         shaped_changes = self._outbox.shaped_changes
         before = len(shaped_changes.keys)
-        count = self._shaper.add_rows(
-            chunk.table, self._schema_cache.types, chunk.rows, chunk.columns, self.transaction, shaped_changes
-        )
-        shaped_changes.chunks.append(store.ChunkDone(**{**_as_dict(chunk.done), "published": count}))
+        count = self._chunk_adder.add(chunk, self._schema_cache.types, self.transaction, shaped_changes)
         self._idx += count
         self._outbox.changed(count, sum(map(len, shaped_changes.data[before:])))
 
@@ -439,7 +437,3 @@ class Capturer:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
             if new or before.keys() - now.keys():
                 raise TablesChanged(f"The tables have changed: {', '.join(new) or 'one was dropped'}.")
-
-
-def _as_dict(done: store.ChunkDone) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in done.__struct_fields__}

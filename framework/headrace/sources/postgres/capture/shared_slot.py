@@ -210,9 +210,7 @@ class SharedSlot:
                 await reader.handle(received)
 
     def _can_join(self, reader: _SharedReader) -> bool:
-        return any(
-            not one.fed and one.member.handled <= reader.position for one in self._members
-        )
+        return any(not one.fed and one.member.handled <= reader.position for one in self._members)
 
     def _fail_all(self, error: Exception) -> None:
         """Let all capturers fail. They try again, and start where each of them was."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.sources.postgres.tables import Table
-from headrace.store import CaptureBatch
+from headrace.store import CaptureBatch, ChunkDone, TableInStream
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False):
@@ -54,8 +54,38 @@ class TruncatedTable(msgspec.Struct, frozen=True):
     metadata: str
 
 
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages to compare with the stream as it is before `index`, in mode `rows`.
+
+    Attributes:
+        index: number of messages of the batch that come before it.
+        table: the table, as the stream names it.
+        chunk: the part of the verification that is done with it.
+        repair: whether to correct the stream.
+        complete: whether a key without a message is a difference.
+        keys, data: the messages that the rows should have.
+        as_text: whether messages with the same text of their record are equal. Otherwise each message is read.
+        absent: the tombstones of messages that the stream should not have, by key, each with the message's seq, or
+            with None for any.
+        tombstones: whether the source has tombstones. Otherwise such messages stay, and are no difference.
+        unchecked: number of rows and messages that can't be compared.
+    """
+
+    index: int
+    table: TableInStream
+    chunk: ChunkDone
+    repair: bool
+    complete: bool
+    keys: list[str]
+    data: list[str]
+    as_text: bool
+    absent: dict[str, tuple[int | None, str]]
+    tombstones: bool
+    unchecked: int
+
+
 class ShapedChanges(CaptureBatch, kw_only=True):
-    """Messages to append in one step, see `CaptureBatch`."""
+    """Messages to append in one step, see `CaptureBatch`. `truncated` has the steps between messages, in their order."""
 
     incomplete: list[IncompleteRow] = msgspec.field(default_factory=list)
-    truncated: list[TruncatedTable] = msgspec.field(default_factory=list)
+    truncated: list[TruncatedTable | Comparison] = msgspec.field(default_factory=list)

@@ -261,7 +261,7 @@ class Shaper:
         indexes.append(len(finished.keys))
         shaped_changes.keys, shaped_changes.data = finished.keys, finished.data
         shaped_changes.truncated = [
-            TruncatedTable(indexes[one.index], one.table, one.metadata) for one in shaped_changes.truncated
+            msgspec.structs.replace(one, index=indexes[one.index]) for one in shaped_changes.truncated
         ]
         before = shaped_changes.failures[:failed]
         shaped_changes.failures[:failed] = [msgspec.structs.replace(one, index=indexes[one.index]) for one in before]
@@ -353,7 +353,7 @@ class Shaper:
         Returns:
             How many messages were added.
         """
-        shape = self._read_shape(table, types, columns)
+        shape = self.read_shape(table, types, columns)
         template = (
             b'{"record":{%b}%b%d}}' if self._mode_rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
         )
@@ -371,9 +371,29 @@ class Shaper:
         self, table: Table, types: Mapping[int, TypeInfo], row: Sequence[bytes | None], columns: Sequence[str]
     ) -> str:
         """Return the JSON of a row that was read, neither checked nor transformed."""
-        return "{" + self._read_shape(table, types, columns).record(row).decode("utf-8", "replace") + "}"
+        return "{" + self.read_shape(table, types, columns).record(row).decode("utf-8", "replace") + "}"
 
-    def _read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
+    def expect(
+        self, shape: Shape, row: Sequence[bytes | None], transaction: Transaction, idx: int, into: ShapedChanges
+    ) -> str | None:
+        """Add the message that a row should have in mode `rows`, or a failure. Returns the row's key if the
+        row does not meet the condition, and so should have no message. Raises `NoKey`.
+        """
+        data = b'{"record":{%b}%b%d}}' % (shape.record(row), shape.metadata(transaction), idx)
+        key = shape.key(row)
+        meets = self._builder.meets(key, data)
+        if isinstance(meets, Exception):
+            self._builder.add_failure(key, data, meets, into)
+        elif meets:
+            self._builder.add_transformed(key, data, into)
+        return None if meets else key
+
+    def tombstone(self, shape: Shape, row: Row, transaction: Transaction, idx: int) -> str:
+        """Return the tombstone of a row, of which only the key has to be known."""
+        return _tombstone(shape.metadata(transaction) + b"%d" % idx, shape.key_record(row))
+
+    def read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
+        """Return the shape of rows that are read."""
         cache_key = (table, tuple(columns), len(types))
         found = self._backfill_shapes.get(table.name)
         if found is None or found[0] != cache_key:

@@ -1,37 +1,39 @@
 -- backfills: publish the existing rows of tables while their changes are captured.
 
--- Create a backfill. Returns null if another one of that table is queued or running.
-create or replace function headrace_internal.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
+-- Create a backfill, or a comparison of a table with its stream. Returns null if the same is queued already, or if it is
+-- a backfill of a table whose backfill is running.
+create or replace function headrace_internal.request_backfill(p_source uuid, p_relation text, p_kind text, p_condition json, p_rate int) returns uuid
 language plpgsql as $$
 declare
     v_uid  uuid;
 begin
-    insert into headrace_internal.backfills (source_id, relation, condition, rate)
-        select c.source_id, p_relation, p_condition, p_rate
+    insert into headrace_internal.backfills (source_id, relation, kind, condition, rate)
+        select c.source_id, p_relation, p_kind, p_condition, p_rate
         from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id where o.uid = p_source
-        on conflict (source_id, relation) where state in ('queued', 'running') do nothing
+        on conflict do nothing
         returning uid into v_uid;
     return v_uid;
 end $$;
 
--- Return the backfills of a source, or of all sources, the newest first: the first p_limit that are older than a place of
+-- Return the backfills and comparisons of a source, or of all sources, the newest first: the first p_limit that are older than a place of
 -- this list, a time and an id, or the last ones that are newer than a place, the oldest first, until the size of their
 -- conditions and reasons exceeds p_bytes.
-create or replace function headrace_internal.backfill_page(
+create or replace function headrace_internal.list_backfills(
     p_source uuid default null, p_limit int default 100, p_after_time timestamptz default null, p_after uuid default null,
     p_before_time timestamptz default null, p_before uuid default null, p_bytes bigint default null
 )
 returns table (
-    id uuid, source text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
-    created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz
+    id uuid, source text, kind text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
+    created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz, differences json
 )
 language plpgsql stable as $$
 declare
     v_bytes  bigint := 0;
 begin
-    for id, source, relation, condition, rate, state, reason, total, read, published, created_at, started_at, updated_at, finished_at in
-        select b.uid, o.name, b.relation, b.condition, b.rate, b.state, b.reason, b.total, b.read, b.published, b.created_at, b.started_at,
-               b.updated_at, b.finished_at
+    for id, source, kind, relation, condition, rate, state, reason, total, read, published, created_at, started_at, updated_at, finished_at,
+        differences in
+        select b.uid, o.name, b.kind, b.relation, b.condition, b.rate, b.state, b.reason, b.total, b.read, b.published, b.created_at, b.started_at,
+               b.updated_at, b.finished_at, b.differences
         from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
         where (p_source is null or o.uid = p_source)
         and (p_after is null or (b.created_at, b.uid) < (p_after_time, p_after))
@@ -46,11 +48,16 @@ begin
     end loop;
 end $$;
 
--- Return the backfill to work on: the one that is running, or else the oldest that is queued.
-create or replace function headrace_internal.next_backfill(p_source int)
-returns table (id int, relation text, condition json, rate int, state text, place json, read bigint, total bigint)
+-- Return the backfill or comparison to work on: the one that is running, or else the oldest that is queued. `complete`:
+-- all rows of the table were requested before, so its stream should have them.
+create or replace function headrace_internal.backfill_to_do(p_source int)
+returns table (
+    id int, kind text, relation text, condition json, rate int, state text, place json, read bigint, total bigint, complete boolean
+)
 language sql stable as $$
-    select b.id, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total
+    select b.id, b.kind, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total,
+           exists (select from headrace_internal.backfills as d where d.source_id = b.source_id and d.relation = b.relation
+                   and d.kind = 'backfill' and d.condition is null and d.state = 'done')
     from headrace_internal.backfills as b where b.source_id = p_source and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
 $$;
 
@@ -79,13 +86,18 @@ language sql as $$
         set place = coalesce(c.place, b.place), read = b.read + c.read, published = b.published + c.published,
             state = case when b.state = 'running' and c.done then 'done' else b.state end,
             finished_at = case when b.state = 'running' and c.done then clock_timestamp() else b.finished_at end,
-            updated_at = clock_timestamp()
+            updated_at = clock_timestamp(),
+            differences = case when c.differences is null then b.differences
+                               else headrace_internal.add_differences(b.differences || c.differences) end
     from (
         select id, sum(read)::bigint as read, sum(published)::bigint as published, bool_or(done) as done,
-               (array_agg(place order by n desc) filter (where place is not null))[1] as place
+               (array_agg(place order by n desc) filter (where place is not null))[1] as place,
+               array_agg(differences order by n) filter (where differences is not null) as differences
         from (
             select (c.value ->> 'id')::int as id, (c.value ->> 'read')::bigint as read, (c.value ->> 'published')::bigint as published,
-                   (c.value ->> 'done')::boolean as done, case when json_typeof(c.value -> 'place') <> 'null' then c.value -> 'place' end as place, c.ordinality as n
+                   (c.value ->> 'done')::boolean as done, c.ordinality as n,
+                   case when json_typeof(c.value -> 'place') <> 'null' then c.value -> 'place' end as place,
+                   case when json_typeof(c.value -> 'differences') <> 'null' then c.value -> 'differences' end as differences
             from json_array_elements(p_chunks) with ordinality as c) as c
         group by id) as c
     where b.source_id = p_source and b.id = c.id

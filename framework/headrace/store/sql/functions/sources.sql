@@ -43,8 +43,9 @@ create or replace function headrace_internal.sources_at_work(p_limit int) return
 language sql stable set timezone = 'UTC' as $$
     select (select coalesce(json_agg(s), '[]') from headrace_internal.source_info() as s),
            (select coalesce(json_agg(b), '[]') from (
-               select b.uid as id, o.name as source, b.relation as "table", b.condition as "where", b.rate, b.state, b.reason, b.total,
-                      b.read, b.published, b.created_at, b.started_at, b.updated_at, b.finished_at
+               select b.uid as id, o.name as source, b.kind, b.relation as "table", b.condition as "where", b.rate, b.state, b.reason, b.total,
+                      b.read, b.published, b.created_at, b.started_at, b.updated_at, b.finished_at,
+                      b.differences
                from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
                where b.state in ('queued', 'running') order by b.id limit p_limit) as b)
 $$;

@@ -177,3 +177,52 @@ language sql as $$
     select headrace_internal.insert_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, null,
                                                  p_tracebacks, p_now)
 $$;
+
+-- Backfills, without those that compare.
+
+-- Create a backfill. Returns null if another one of that table is queued or running.
+create or replace function headrace_internal.start_backfill(p_source uuid, p_relation text, p_condition json, p_rate int) returns uuid
+language plpgsql as $$
+begin
+    return headrace_internal.request_backfill(p_source, p_relation, 'backfill', p_condition, p_rate);
+end $$;
+
+-- Return the backfills of a source, or of all sources, the newest first: the first p_limit that are older than a place of
+-- this list, a time and an id, or the last ones that are newer than a place, the oldest first, until the size of their
+-- conditions and reasons exceeds p_bytes.
+create or replace function headrace_internal.backfill_page(
+    p_source uuid default null, p_limit int default 100, p_after_time timestamptz default null, p_after uuid default null,
+    p_before_time timestamptz default null, p_before uuid default null, p_bytes bigint default null
+)
+returns table (
+    id uuid, source text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
+    created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz
+)
+language plpgsql stable as $$
+declare
+    v_bytes  bigint := 0;
+begin
+    for id, source, relation, condition, rate, state, reason, total, read, published, created_at, started_at, updated_at, finished_at in
+        select b.uid, o.name, b.relation, b.condition, b.rate, b.state, b.reason, b.total, b.read, b.published, b.created_at, b.started_at,
+               b.updated_at, b.finished_at
+        from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
+        where b.kind = 'backfill' and (p_source is null or o.uid = p_source)
+        and (p_after is null or (b.created_at, b.uid) < (p_after_time, p_after))
+        and (p_before is null or (b.created_at, b.uid) > (p_before_time, p_before))
+        order by case when p_before is not null then b.created_at end, case when p_before is not null then b.uid end,
+                 b.created_at desc, b.uid desc
+        limit p_limit
+    loop
+        return next;
+        v_bytes := v_bytes + coalesce(octet_length(condition::text), 0) + coalesce(octet_length(reason), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
+end $$;
+
+-- Return the backfill to work on: the one that is running, or else the oldest that is queued.
+create or replace function headrace_internal.next_backfill(p_source int)
+returns table (id int, relation text, condition json, rate int, state text, place json, read bigint, total bigint)
+language sql stable as $$
+    select b.id, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total
+    from headrace_internal.backfills as b where b.source_id = p_source and b.kind = 'backfill' and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
+$$;

@@ -1,0 +1,129 @@
+"""Makes what the stream should have of a chunk that was read for a verification. Plain code without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Row
+from headrace.sources.postgres.rules.keys import NoKey, RowKeyTemplate
+from headrace.sources.postgres.shaping.shaped_changes import Comparison, ShapedChanges, Transaction
+from headrace.sources.postgres.shaping.shaper import Shaper
+from headrace.sources.postgres.shaping.shapes import Shape
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.values import TypeInfo
+from headrace.sources.templates import token
+from headrace.store import CapturedMessage, TableInStream
+
+if TYPE_CHECKING:
+    from headrace.sources.postgres.backfill.chunks import Chunk
+
+
+class LookedUp(msgspec.Struct, frozen=True):
+    """A message whose row was looked up in the table.
+
+    Attributes:
+        message: the message.
+        key: the values of the table's key in the message, as the server writes them. None if they can't be read.
+        row: the columns of which the message's key is made, or None if there is no such row.
+    """
+
+    message: CapturedMessage
+    key: list[bytes] | None
+    row: list[bytes | None] | None
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """How a chunk is verified.
+
+    Attributes:
+        repair: whether to correct the stream.
+        complete: whether a row without a message is a difference.
+        messages: the messages of a chunk of the stream. Empty for a chunk of the table.
+    """
+
+    repair: bool
+    complete: bool
+    messages: list[LookedUp] = []
+
+
+def in_stream(spec: PostgresSpec, table: Table) -> TableInStream:
+    """Return how messages name a table."""
+    prefix = None if spec.key is not None else f"{token(table.schema)}.{token(table.relation)}."
+    return TableInStream(stream=spec.stream, schema=table.schema, relation=table.relation, prefix=prefix)
+
+
+def key_columns(spec: PostgresSpec, table: Table) -> list[str]:
+    """Return the columns of a row that its key and its message's key are made of."""
+    templated = () if spec.key is None else RowKeyTemplate(spec.key).columns
+    return list(dict.fromkeys((*table.key, *templated)))
+
+
+class Expectations:
+    """Makes the comparisons of one source.
+
+    Args:
+        spec: its settings.
+        shaper: its shaper.
+    """
+
+    def __init__(self, spec: PostgresSpec, shaper: Shaper) -> None:
+        self._spec = spec
+        self._shaper = shaper
+
+    def comparison(
+        self, chunk: Chunk, how: Verified, types: Mapping[int, TypeInfo], transaction: Transaction, index: int
+    ) -> Comparison:
+        """Return the comparison of a chunk.
+
+        Args:
+            types: the types of its columns that are not built in.
+            transaction: the one that marks its place in the WAL.
+            index: number of messages of the batch that come before it.
+        """
+        shape = self._shaper.read_shape(chunk.table, types, chunk.columns)
+        expected, absent, unchecked = ShapedChanges(), dict[str, tuple[int | None, str]](), 0
+        for idx, row in enumerate(chunk.rows):
+            try:
+                excluded = self._shaper.expect(shape, row, transaction, idx, expected)
+            except NoKey:
+                unchecked += 1
+                continue
+            if excluded is not None:
+                absent[excluded] = None, self._shaper.tombstone(shape, list(row), transaction, idx)
+        for idx, one in enumerate(how.messages):
+            gone = self._gone(shape, one)
+            if gone is None:
+                unchecked += 1
+            elif gone:
+                absent[one.message.key] = one.message.seq, self._shaper.tombstone(shape, gone, transaction, idx)
+        return Comparison(
+            index=index, table=in_stream(self._spec, chunk.table), chunk=chunk.done, repair=how.repair, complete=how.complete,
+            keys=expected.keys, data=expected.data, as_text=self._spec.transform is None, absent=absent,
+            tombstones=self._spec.deletes == "tombstone", unchecked=unchecked + len(expected.failures),
+        )  # fmt: skip
+
+    def _gone(self, shape: Shape, one: LookedUp) -> Row | None:
+        """Return a row that is gone, with only its key, or an empty row if it is not gone. None if that is not known."""
+        key, row = one.key, one.row
+        if key is None:
+            return None
+        if row is not None and shape.key(row) == one.message.key:
+            return []
+        values: dict[int, bytes] = dict(zip(shape.key_indexes, key, strict=True))
+        gone: Row = [values.get(index, UNCHANGED) for index in range(shape.width)]
+        return gone if self._is_of(shape, gone, one.message) else None
+
+    def _is_of(self, shape: Shape, row: Row, message: CapturedMessage) -> bool:
+        """Whether a message was made of a row with this key. It is if the key has the same JSON."""
+        try:
+            if self._spec.key is None and shape.key(row) == message.key:
+                return True
+        except NoKey:
+            return False
+        in_message = message.values or {}
+        key = msgspec.json.decode(b"{%b}" % shape.key_record(row), type=dict[str, msgspec.Raw])
+        return all(bytes(in_message.get(name, b"")) == bytes(value) for name, value in key.items())

@@ -1,0 +1,74 @@
+"""verifications: what the stream has of a captured table, in mode `rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.store.database.database import Executor
+
+
+class TableInStream(msgspec.Struct, frozen=True, kw_only=True):
+    """A captured table, as messages name it. `prefix` begins the keys of messages that name no table, or is None."""
+
+    stream: str
+    schema: str
+    relation: str
+    prefix: str | None
+
+
+class CapturedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a page. `values` has columns of its row as JSON, or null for those that it lacks. It is None
+    for a message that is no row of the table.
+    """
+
+    key: str
+    seq: int
+    values: dict[str, msgspec.Raw] | None
+
+
+async def compare_messages(
+    executor: Executor, stream: str, keys: Sequence[str], digests: Sequence[bytes | None]
+) -> dict[int, str | None]:
+    """Return the messages that differ, or are missing, by the index of their key.
+
+    Args:
+        digests: SHA-256 of the record that each message should have. None returns the message in any case.
+    """
+    rows = await executor.fetch("select * from headrace_internal.compare_messages($1, $2, $3)", stream, keys, digests)
+    return {row["place"] - 1: row["data"] for row in rows}
+
+
+async def live_messages(
+    executor: Executor, table: TableInStream, keys: Sequence[str], seqs: Sequence[int | None]
+) -> set[str]:
+    """Return those of the keys that have a row of the table in the stream. With a seq, only if the message still has
+    that seq.
+    """
+    rows = await executor.fetch(
+        "select * from headrace_internal.live_messages($1, $2, $3, $4, $5, $6) as key",
+        table.stream, keys, seqs, table.schema, table.relation, table.prefix,
+    )  # fmt: skip
+    return {row["key"] for row in rows}
+
+
+async def captured_page(
+    executor: Executor, table: TableInStream, after: str, limit: int, columns: Sequence[str]
+) -> list[CapturedMessage]:
+    """Return the next messages of the stream above a key."""
+    rows = await executor.fetch(
+        "select * from headrace_internal.captured_page($1, $2, $3, $4, $5, $6, $7)",
+        table.stream, after, limit, table.schema, table.relation, table.prefix, columns,
+    )  # fmt: skip
+    return [CapturedMessage(key=row["key"], seq=row["seq"], values=_decoded(row["values"])) for row in rows]
+
+
+def _decoded(text: str | None) -> dict[str, msgspec.Raw] | None:
+    return None if text is None else msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+
+
+async def last_key(executor: Executor, stream: str) -> str:
+    """Return the largest key of a stream. Empty if it has no messages."""
+    key: str = await executor.fetchval("select headrace_internal.largest_key($1)", stream)
+    return key

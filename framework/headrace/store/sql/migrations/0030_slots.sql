@@ -1,1 +1,0 @@
--- Sources that share a replication slot. Only functions change, see captures.sql.
