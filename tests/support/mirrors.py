@@ -64,7 +64,8 @@ class Copy:
             self.messages.clear()
             self.seq = 0
         rows = await executor.fetch(
-            f'select seq, key, data::text as data from headrace_streams."{stream}" where seq > $1 order by seq', self.seq
+            f'select seq, key, data::text as data from headrace_streams."{stream}" where seq > $1 order by seq',
+            self.seq,
         )
         for row in rows:
             self.apply(row["key"], _DECODE(row["data"]))
@@ -116,7 +117,8 @@ class Copy:
         """
         columns = set(columns)
         made = Counter(
-            canonical({name: value for name, value in record.items() if name in columns}) for record in self.records(table)
+            canonical({name: value for name, value in record.items() if name in columns})
+            for record in self.records(table)
         )
         wanted = Counter(canonical(record) for record in there)
         return Differences(sorted((wanted - made).elements()), sorted((made - wanted).elements()))
