@@ -20,6 +20,7 @@ CATALOG = """
                'key', (select json_agg(a.attname order by a.attnum) from pg_index as i
                          join pg_attribute as a on a.attrelid = c.oid and a.attnum = any (i.indkey)
                         where i.indrelid = c.oid and i.indisprimary),
+               'key_name', (select conname from pg_constraint as o where o.conrelid = c.oid and o.contype = 'p'),
                'columns', (select json_agg(json_build_object(
                                       'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'generated', a.attgenerated,
                                       'inherited', a.attinhcount > 0) order by a.attnum)
@@ -68,6 +69,7 @@ class Relation(NamedTuple):
     by: str | None
     parent: str | None
     key: tuple[str, ...]
+    key_name: str | None
     columns: tuple[Column, ...]
 
     def payload(self) -> list[Column]:
@@ -88,6 +90,7 @@ class Catalog:
         self.relations = {
             one["name"]: Relation(
                 one["name"], one["kind"], one["identity"], one["partition"], one["by"], one["parent"], tuple(one["key"] or ()),
+                one["key_name"],
                 tuple(Column(**column) for column in one["columns"] or ()),
             )
             for one in found
@@ -303,14 +306,14 @@ class Fuzz:
 
     def _drop_key(self, table: Relation, catalog: Catalog) -> str | None:
         return (
-            f"alter table {table.name} drop constraint {table.name}_pkey"
+            f"alter table {table.name} drop constraint {table.key_name}"
             if table.key and self.chance.random() < 0.4
             else None
         )
 
     def _change_key(self, table: Relation, catalog: Catalog) -> str | None:
         other = "id, part" if len(table.key) == 1 else "id"
-        drop = f"drop constraint {table.name}_pkey, " if table.key else ""
+        drop = f"drop constraint {table.key_name}, " if table.key else ""
         return f"alter table {table.name} {drop}add primary key ({other})"
 
     def _add_key(self, table: Relation, catalog: Catalog) -> str | None:
@@ -409,7 +412,7 @@ class Fuzz:
     def _rewrite(self, table: Relation, catalog: Catalog) -> str | None:
         part = self.chance.choice([table, *catalog.leaves(table.name)])
         return self.chance.choice(
-            (f"vacuum full {part.name}", f"cluster {part.name} using {part.name}_pkey", f"reindex table {part.name}")
+            (f"vacuum full {part.name}", f"cluster {part.name} using {part.key_name}", f"reindex table {part.name}")
         )
 
     def _labels(self, table: Relation, catalog: Catalog) -> str | None:

@@ -91,15 +91,20 @@ class Run:
         """Create the tables and their sources."""
         self.captured, script = self._fuzz.schema(self._chance.randint(2, 3))
         await self._both(script)
-        settings: dict[str, Any] = {"tables": tuple(f"public.{name}" for name in (*self.captured, "marker"))}
+        settings: dict[str, Any] = {}
         if self._given:
             tables = "all tables" if self._chance.random() < 0.3 else f"table {', '.join((*self.captured, 'marker'))}"
             stored = ", publish_generated_columns = stored" if self._app.get_server_version().major >= 18 else ""
             await self._both(f"create publication given for {tables} with (publish_via_partition_root{stored})")
             settings["publication"] = "given"
+        # A table without a key can't be backfilled, nor be captured in mode `rows`.
+        keyless = {table.name for table in (await self._catalog()).tables() if not table.key}
+        keyed = tuple(name for name in self.captured if name not in keyless)
+        self._tables = {"rows": (*keyed, "marker"), "changes": (*self.captured, "marker")}
         for _ in range(10):
-            await self._write(await self._catalog())
+            await self._write(await self._catalog(), keyed)
         for mode in MODES:
+            settings["tables"] = tuple(f"public.{name}" for name in self._tables[mode])
             deletes = {"deletes": "tombstone"} if mode == "rows" else {}
             await captures.make(self._database, stream=mode, mode=mode, database=dsn, **settings, **deletes)
         async with captures.slots_dropped(dsn):
@@ -115,14 +120,24 @@ class Run:
         for _ in range(self._chance.randint(0, 6)):
             await self._write(catalog)
         statement = self._fuzz.change(catalog)
-        if statement is not None:
+        if not self._given and catalog.tables() and self._chance.random() < 0.05:
+            await self._tamper(self._chance.choice(catalog.tables()).name)
+        elif statement is not None:
             await self._both(statement)
             self._changed_at = time.monotonic()
         catalog = await self._catalog()
         for _ in range(self._chance.randint(0, 6)):
             await self._write(catalog)
 
-    async def _write(self, catalog: Catalog) -> None:
+    async def _tamper(self, table: str) -> None:
+        """Take a table out of a source's own publication, as another user might."""
+        for (name,) in await self._app.fetch("select quote_ident(pubname) from pg_publication limit 1"):
+            statement = f"alter publication {name} drop table {table}"
+            self.history.append(f"{statement} -- only where it is captured")
+            await _outcome(self._app, statement)
+
+    async def _write(self, catalog: Catalog, only: tuple[str, ...] | None = None) -> None:
+        catalog.captured = self.captured if only is None else only
         if catalog.tables():
             await self._both(self._fuzz.transaction(catalog))
 
@@ -204,7 +219,7 @@ class Run:
         copy = await self._copies[mode].read(self._database, mode)
         found = []
         catalog = await self._catalog()
-        for name in (*self.captured, "marker"):
+        for name in self._tables[mode]:
             if name not in catalog.relations:
                 found.append((mode, name, "the table is not there"))
                 continue

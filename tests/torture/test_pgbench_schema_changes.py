@@ -187,7 +187,7 @@ async def judge(database: store.Database, connection: Any, process: Capturer, ch
             copy = await copies[mode].read(database, mode)
             for table in TABLES:
                 if different := await mirrors.differences(connection, copy, table):
-                    wrong.append(f"{mode} {table}: {str(different):.1000}")
+                    wrong.append(f"{mode} {table}: {different!s:.1000}")
     print(
         f"{len(changes.made)} changes, {process.kills} kills, {sum(copies['changes'].messages.values())} messages of mode changes"
     )
