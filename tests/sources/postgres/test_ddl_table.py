@@ -1,0 +1,48 @@
+"""Each row of the documentation's table of schema changes is true, in both modes: the copies made of the stream equal the
+table at the end, or the source reports why they don't, and no writer gets an error.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from headrace import store
+from tests.sources.postgres.ddl import columns, relations
+from tests.sources.postgres.ddl.document import rows
+from tests.sources.postgres.ddl.running import Case, Trial
+
+CASES: dict[str, Case] = {
+    **columns.COLUMNS, **columns.TYPES, **columns.KEYS,
+    **relations.WRITES, **relations.TABLES, **relations.PARTITIONS, **relations.PUBLICATIONS,
+}  # fmt: skip
+
+ROWS = list(rows())
+
+
+def test_each_row_has_a_case_and_each_case_a_row() -> None:
+    operations = [row.operation for row in ROWS]
+    assert len(set(operations)) == len(operations)
+    assert {"without a row": CASES.keys() - set(operations), "without a case": set(operations) - CASES.keys()} == {
+        "without a row": set(),
+        "without a case": set(),
+    }
+
+
+@pytest.mark.parametrize(
+    "away", [False, pytest.param(True, marks=pytest.mark.long)], ids=["while_captured", "while_not_captured"]
+)
+@pytest.mark.parametrize("row", ROWS, ids=[row.operation for row in ROWS])
+@pytest.mark.asyncio
+async def test_a_schema_change_does_as_documented(row: object, away: bool, database: store.Database) -> None:
+    case = CASES[row.operation]  # type: ignore[attr-defined]
+    connection = await asyncpg.connect(database.dsn)
+    try:
+        major = connection.get_server_version().major
+        if not case.since <= major <= case.until:
+            pytest.skip(f"PostgreSQL {major} doesn't have this change")
+        if away and not case.away:
+            pytest.skip("only happens while the source is captured")
+        await Trial(case, row, database, connection).run(away=away)  # type: ignore[arg-type]
+    finally:
+        await connection.close()
