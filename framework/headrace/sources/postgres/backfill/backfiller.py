@@ -368,3 +368,16 @@ async def request_backfills(database: store.Executor, source_id: str, spec: Post
     """
     for table in spec.tables:
         await store.start_backfill(database, source_id, table)
+
+
+async def request_resync(database: store.Executor, source_id: str, table: str) -> str | None:
+    """Request that a table is read whose rows may have changed without the capture.
+
+    Args:
+        source_id: the source's id.
+        table: the table's name in the source's settings.
+
+    Returns:
+        The id of the backfill. None if another one of the table has to end first.
+    """
+    return await store.start_backfill(database, source_id, table)
