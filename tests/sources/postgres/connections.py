@@ -15,7 +15,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database.catalog import load_tables
+from headrace.sources.postgres.database.publications import LOCK_TIMEOUT
 from headrace.sources.postgres.database.slots import ensure_slot, find_slot
+from headrace.sources.postgres.database.upkeep import PublicationUpkeep, Upkeep
+from headrace.sources.postgres.spec import PostgresSpec
 from tests.sources.postgres.captured import drop_slots
 
 APPLICATION = "headrace test"
@@ -73,6 +77,20 @@ async def replicating(
             group.cancel_scope.cancel()
     finally:
         await replication.close()
+
+
+async def ensure_publication(
+    connection: SourceConnection, spec: PostgresSpec, name: str, *, lock_timeout: float = LOCK_TIMEOUT,
+    captured_before: bool = False,
+) -> Upkeep:  # fmt: skip
+    """Make sure that a source has its publication, as the start of its capture does."""
+    tables = list((await load_tables(connection, spec.tables)).values())
+    upkeep = await PublicationUpkeep(spec, name, lock_timeout=lock_timeout).ensure(
+        connection, tables, captured_before=captured_before
+    )
+    if upkeep.stop is not None:
+        raise upkeep.stop
+    return upkeep
 
 
 async def read_on(replication: ReplicationStream) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import publications, slots
+from headrace.sources.postgres.database import slots
 from headrace.sources.postgres.database.checks import check
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.spec import PostgresSpec
@@ -20,6 +20,7 @@ from tests.sources.postgres.connections import (
     APPLICATION,
     as_role,
     connected,
+    ensure_publication,
     fresh,
     refusing,
     replicating,
@@ -95,7 +96,7 @@ async def test_its_statements_make_capture_work_for_a_role_without_rights(
         await mend(connection, findings)
         assert of(await check(own, wanted, name), "error") == []
         async with await SourceConnection.connect(own, application_name=APPLICATION) as mine:
-            await publications.ensure_publication(mine, wanted, name)
+            await ensure_publication(mine, wanted, name)
             async with replicating(own, mine, slot=name, publication=name) as replication:
                 await connection.query(
                     "insert into shop.lines values ('one'); update days set id = 1; delete from bare"
@@ -204,7 +205,9 @@ async def test_keys_of_other_columns_take_them_in_deleted_rows(connection: Sourc
 
 async def test_generated_columns_that_are_not_captured_are_named(connection: SourceConnection, empty_dsn: str) -> None:
     kind = "virtual" if connection.version >= 180000 else "stored"
-    await connection.query(f"alter table orders add twice int generated always as (id * 2) {kind}")
+    await connection.query(
+        f"alter table orders replica identity default, add twice int generated always as (id * 2) {kind}"
+    )
     findings = await check(empty_dsn, spec(), fresh())
     assert of(findings, "warning")[-1].endswith("are not captured: twice.")
     texts = of(await check(empty_dsn, spec(columns={"public.orders": ("id", "twice")}), fresh()), "error")

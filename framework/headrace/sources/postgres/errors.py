@@ -15,6 +15,10 @@ class SourceUnavailable(StoreUnavailable):
     public = "The captured database is not available now. The server's log says why. Try again in a moment."
 
 
+class SourceLocked(SourceUnavailable):
+    """Another session holds a lock for longer than the lock timeout."""
+
+
 class StreamingFailed(SourceUnavailable):
     """The server can't stream a transaction while it is open, but probably can send it once it has
     ended.

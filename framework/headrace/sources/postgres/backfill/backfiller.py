@@ -433,7 +433,7 @@ async def request_backfills(database: store.Executor, source_id: str, spec: Post
         await store.start_backfill(database, source_id, table)
 
 
-async def request_resync(database: store.Executor, source_id: str, spec: PostgresSpec, table: str) -> None:
+async def request_resync(database: store.Executor, source_id: str, spec: PostgresSpec, table: str) -> bool:
     """Request that the stream is made equal to a table whose rows may have changed without WAL.
 
     The table is compared with the stream. What is missing or differs is published, and rows that are gone get
@@ -443,6 +443,10 @@ async def request_resync(database: store.Executor, source_id: str, spec: Postgre
     Args:
         source_id: the source's id.
         table: one of its tables, by its name in the settings.
+
+    Returns:
+        Whether it will be done. False if a backfill of the table has to end first.
     """
     kind: BackfillKind = "repair" if spec.mode == "rows" else "backfill"
-    await store.start_backfill(database, source_id, table, None, spec.rate, kind)
+    queued = await store.start_backfill(database, source_id, table, None, spec.rate, kind)
+    return queued is not None or kind == "repair"  # one that is queued already has not begun

@@ -155,6 +155,7 @@ class Capturer:
                 self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache, self._shared_slot
             )
             start = await preparation.run(self._connection)
+            self._publication_guard = preparation.guard
             self.publication = start.publication
             self.handled = self._appended_position = start.position
             self._outbox = Outbox(start.captured, start.position, self._limits)
@@ -199,7 +200,7 @@ class Capturer:
             database, number, self._epoch, self._spec, self._shaper, appender.append_lock, self._notify_committed
         )
         async with anyio.create_task_group() as group:
-            background = (self._backfiller.run, failure_retries.run, self._check_tables)
+            background = (self._backfiller.run, failure_retries.run, self._check_tables, self._guard_publication)
             for task in (appender.run, *background):
                 group.start_soon(task)
             group.start_soon(self._report_running, slot_monitor, start.position)
@@ -405,9 +406,10 @@ class Capturer:
 
     def _problem(self) -> tuple[str | None, str | None]:
         """Return a problem that does not stop the capture, and the statement that corrects it."""
-        for error in self._schema_cache.missing.values():
-            return error.reason, error.mend
-        return None, None
+        missing = [(error.reason, error.mend) for error in self._schema_cache.missing.values()]
+        problems = [*missing, *self._publication_guard.notes][:3]
+        mends = " ".join(mend for _, mend in problems if mend)
+        return " ".join(reason for reason, _ in problems) or None, mends or None
 
     @property
     def captured_count(self) -> int:
@@ -437,3 +439,8 @@ class Capturer:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
             if new or before.keys() - now.keys():
                 raise TablesChanged(f"The tables have changed: {', '.join(new) or 'one was dropped'}.")
+
+    async def _guard_publication(self) -> None:
+        while True:
+            await anyio.sleep(self._limits.publication_check_interval)
+            await self._publication_guard.look(self._connection, self._connected, self._connection_lock)

@@ -4,6 +4,8 @@ position to start from.
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from headrace import store
@@ -11,6 +13,7 @@ from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill.backfiller import request_backfills
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
+from headrace.sources.postgres.capture.publication_guard import PublicationGuard
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
@@ -81,6 +84,9 @@ class CapturePreparation:
         dsn: the captured database.
         schema_cache: the cache of its tables, which is filled here.
         shared_slot: the slot that it shares with other sources. None for a slot of its own.
+
+    Attributes:
+        guard: guards the publication, also during the capture.
     """
 
     def __init__(
@@ -97,6 +103,9 @@ class CapturePreparation:
         self._shared_slot = shared_slot
         self._slot = spec.slot or spec.shared_slot or self._own_name
         self._publication = spec.publication or self._own_name
+        self.guard = PublicationGuard(
+            database, todo.id, spec, self._publication, lambda: schema_cache.tables, time.monotonic
+        )
 
     async def run(self, connection: SourceConnection) -> StartingPoint:
         """Prepare the server. If the source was removed meanwhile, its own slot and publication are
@@ -127,9 +136,7 @@ class CapturePreparation:
         stored = await store.capture_position(self._database, todo.number)
         position = None if stored is None else await self._resume_position(server, stored)
         await self._schema_cache.refresh(connection)
-        if stored is not None and spec.backfill and spec.publication is None:
-            await self._backfill_new_tables(connection)
-        await publications.ensure_publication(connection, spec, self._publication)
+        await self.guard.prepare(connection, captured_before=stored is not None)
         confirmed = await self._ensure_slot(connection, position)
         if position is not None and stored is not None:
             return self._starting_point(position, stored.captured)
@@ -155,15 +162,6 @@ class CapturePreparation:
 
     def _starting_point(self, position: int, captured: int) -> StartingPoint:
         return StartingPoint(slot=self._slot, publication=self._publication, position=position, captured=captured)
-
-    async def _backfill_new_tables(self, connection: SourceConnection) -> None:
-        """Start backfills of tables that were created or recreated while the source was not captured.
-        They are not in the source's publication yet, and their first rows are not in the stream.
-        """
-        published = await publications.find_publication(connection, self._publication)
-        for name, table in self._schema_cache.tables.items():
-            if published is not None and not published.all_tables and table.oid not in published.named:
-                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
 
     async def _resume_position(self, server: slots.Server, stored: store.CapturePosition) -> int:
         """Return the position at which to continue on this server. Raises `SourceStopped` if it is

@@ -7,10 +7,11 @@ message text is used there.
 from __future__ import annotations
 
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.errors import SourceLocked, SourceRefused, SourceStopped, SourceUnavailable
 
-# Shutdown, restart, out of connections, memory or disk, idle timeout, a lock of another session, a
-# deadlock.
+_LOCK_TIMEOUT = "55P03"
+
+# Shutdown, restart, out of connections, memory or disk, idle timeout, a deadlock.
 _TRANSIENT = frozenset(
     (
         "25P03",
@@ -21,7 +22,6 @@ _TRANSIENT = frozenset(
         "53100",
         "53200",
         "53300",
-        "55P03",
         "57P01",
         "57P02",
         "57P03",
@@ -34,6 +34,8 @@ def statement_error(sqlstate: str, text: str, hint: str | None = None) -> Headra
     """Return the error for a refused statement: `SourceUnavailable` if the problem is temporary,
     otherwise `SourceRefused`.
     """
+    if sqlstate == _LOCK_TIMEOUT:
+        return SourceLocked(f"The captured database is temporarily unavailable: {text}.")
     if sqlstate in _TRANSIENT or sqlstate.startswith("08"):
         return SourceUnavailable(f"The captured database is temporarily unavailable: {text}.")
     return SourceRefused(sqlstate, text, hint)

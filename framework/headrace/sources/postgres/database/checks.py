@@ -135,7 +135,7 @@ class _Check:
         async for finding in self._role():
             yield finding
         checked_tables: list[Table] = []
-        async for finding in table_checks.tables(self.connection, self.spec, checked_tables):
+        async for finding in table_checks.tables(self.connection, self.spec, self.publication, checked_tables):
             yield finding
         async for finding in self._publication(checked_tables):
             yield finding
@@ -250,7 +250,7 @@ class _Check:
 
     async def _missing_publication(self, tables: list[Table]) -> Finding:
         name = self.publication
-        statement = publications.create_statement(name, self.spec, self.connection.version)
+        statement = publications.create_statement(name, self.spec.tables, self.spec, self.connection.version)
         if self.spec.publication is not None:
             return error("publication", f"The publication {name} does not exist.", statement)
         ((_, superuser, _, _, may_create),) = await self.connection.query(_ROLE)

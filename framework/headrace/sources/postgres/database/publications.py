@@ -9,10 +9,8 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
-from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog
-from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
+from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.settings import ACTIONS
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
@@ -20,23 +18,19 @@ from headrace.sources.postgres.tables import Table
 LOCK_TIMEOUT = 10.0
 """Timeout in seconds for locks on the tables. Vacuum and schema changes hold such locks."""
 
+_INCOMPLETE = "Headrace has not captured all changes of the tables with these oids:"
+
 _PUBLICATION = """
     select p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, to_jsonb(p) ->> 'pubgencols',
-           pg_catalog.pg_has_role(p.pubowner, 'USAGE'), p.pubowner::regrole::text
+           pg_catalog.pg_has_role(p.pubowner, 'USAGE'), p.pubowner::regrole::text, pg_catalog.obj_description(p.oid, 'pg_publication'),
+           (select json_agg(json_build_array(r.prrelid::bigint, n.nspname, c.relname))
+              from pg_catalog.pg_publication_rel as r join pg_catalog.pg_class as c on c.oid = r.prrelid
+                   join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+             where r.prpubid = p.oid)
       from pg_catalog.pg_publication as p where p.pubname = $1
 """
 
-# _NAMED lists the tables that were added by name. _COVERED lists all tables in it, including all
-# tables of a schema or of the database, and partitions in place of their roots.
-_NAMED = """
-    select r.prrelid::pg_catalog.text
-      from pg_catalog.pg_publication_rel as r
-           join pg_catalog.pg_publication as p on p.oid = r.prpubid join pg_catalog.pg_class as c on c.oid = r.prrelid
-     where p.pubname = $1
-       and (c.relispartition                            -- tables that inherit from a table come with it, unless they are partitions
-            or not exists (select from pg_catalog.pg_inherits as i join pg_catalog.pg_publication_rel as parent on parent.prrelid = i.inhparent
-                            where i.inhrelid = r.prrelid and parent.prpubid = p.oid))
-"""
+# All tables in it, including all tables of a schema or of the database, and partitions in place of their roots.
 _COVERED = """
     with published as (select g.relid from pg_catalog.pg_get_publication_tables($1::text) as g)
     select w.oid::pg_catalog.text,
@@ -49,8 +43,13 @@ _COVERED = """
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """The current state of a publication. `named` has the oids of the tables that were added by name.
-    `owned` says whether the role may alter it.
+    """The current state of a publication.
+
+    Attributes:
+        owned: whether the role may alter it.
+        named: the names of the tables that were added by name, by oid.
+        incomplete: the oids of the source's tables of which it has not published all changes. It is kept in the
+            publication's comment, since a comment is written in one transaction with the tables.
     """
 
     all_tables: bool
@@ -59,7 +58,8 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     generated: bool
     owned: bool
     owner: str
-    named: frozenset[int]
+    named: dict[int, str]
+    incomplete: frozenset[int]
 
 
 async def find_publication(connection: SourceConnection, name: str) -> Publication | None:
@@ -67,12 +67,15 @@ async def find_publication(connection: SourceConnection, name: str) -> Publicati
     rows = await connection.query(_PUBLICATION, name)
     if not rows:
         return None
-    all_tables, insert, update, delete, truncate, root, generated, owned, owner = rows[0]
+    all_tables, insert, update, delete, truncate, root, generated, owned, owner, comment, named = rows[0]
     flags = {"insert": insert, "update": update, "delete": delete, "truncate": truncate}
+    listed = msgspec.json.decode(named or "[]", type=list[tuple[int, str, str]])
+    incomplete = (comment or "").partition(_INCOMPLETE)[2]
     return Publication(
         all_tables=all_tables == "t", actions=frozenset(action for action, published in flags.items() if published == "t"),
         via_root=root == "t", generated=generated == "s", owned=owned == "t", owner=owner or "",
-        named=frozenset(int(oid or 0) for (oid,) in await connection.query(_NAMED, name)),
+        named={oid: table_names.joined(schema, relation) for oid, schema, relation in listed},
+        incomplete=frozenset(int(oid) for oid in incomplete.split(",") if oid.strip().isdigit()),
     )  # fmt: skip
 
 
@@ -83,14 +86,19 @@ async def tables_missing_from(connection: SourceConnection, name: str, tables: I
     return [wanted[int(oid or 0)] for oid, complete in rows if complete != "t"]
 
 
-def create_statement(name: str, spec: PostgresSpec, version: int) -> str:
+def create_statement(name: str, tables: Sequence[str], spec: PostgresSpec, version: int) -> str:
     """Return the statement that creates the publication of a source."""
-    return f"create publication {table_names.quoted(name)} for table {', '.join(spec.tables)} with ({_options(spec, version)});"
+    return f"create publication {table_names.quoted(name)} for table {_only(tables)} with ({_options(spec, version)});"
 
 
 def add_tables_statement(name: str, tables: Iterable[Table]) -> str:
     """Return the statement that adds tables to a publication."""
-    return f"alter publication {table_names.quoted(name)} add table {_names(tables)};"
+    return f"alter publication {table_names.quoted(name)} add table {_only(table.name for table in tables)};"
+
+
+def drop_tables_statement(name: str, tables: Iterable[str]) -> str:
+    """Return the statement that takes tables out of a publication."""
+    return f"alter publication {table_names.quoted(name)} drop table {_only(tables)};"
 
 
 def set_actions_statement(name: str, actions: Iterable[str]) -> str:
@@ -98,117 +106,31 @@ def set_actions_statement(name: str, actions: Iterable[str]) -> str:
     return f"alter publication {table_names.quoted(name)} set (publish = '{_actions(actions)}');"
 
 
-async def ensure_publication(
-    connection: SourceConnection, spec: PostgresSpec, name: str, *, lock_timeout: float = LOCK_TIMEOUT
-) -> None:
-    """Make sure that the publication has the source's tables and actions. The source's own one is
-    created or altered. A given one is only checked.
+def set_options_statement(name: str, spec: PostgresSpec, version: int) -> str:
+    """Return the statement that sets all options of a source's own publication."""
+    return f"alter publication {table_names.quoted(name)} set ({_options(spec, version)});"
 
-    Args:
-        connection: a connection to the captured database.
-        spec: the source's settings. If `publication` is set, that one is given, and is not altered.
-        name: the publication's name.
-        lock_timeout: timeout in seconds for locks on the tables.
 
-    Raises:
-        SourceStopped: a table is missing, or can't be captured, or the role may not create a
-            publication. The error has the statement that corrects it.
-        SourceUnavailable: another session has locked a table.
-    """
-    tables = list((await catalog.load_tables(connection, spec.tables)).values())
-    if spec.publication is None:
-        refuse_without_identity(tables, spec.actions)
-    publication = await find_publication(connection, name)
-    if publication is None:
-        await _create(connection, spec, name, lock_timeout)
-        return
-    statements = _changes(publication, spec, name, tables, connection.version)
-    if statements and spec.publication is None and publication.owned and not publication.all_tables:
-        try:
-            await _alter(connection, statements, lock_timeout)
-            return
-        except SourceRefused as error:
-            if error.sqlstate != "42501":
-                raise server_errors.setup_error(error) from error
-    await _verify(connection, publication, spec, name, tables)
+def set_incomplete_statement(name: str, tables: Iterable[int]) -> str:
+    """Return the statement that stores the oids of the tables of which not all changes were published."""
+    listed = ", ".join(map(str, sorted(tables)))
+    return f"comment on publication {table_names.quoted(name)} is " + (
+        f"'{_INCOMPLETE} {listed}';" if listed else "null;"
+    )
+
+
+def has_options(publication: Publication, spec: PostgresSpec, version: int) -> bool:
+    """Whether the publication has the options that a source's own one has."""
+    complete = publication.via_root and (publication.generated or version < 180000)
+    return complete and publication.actions == set(spec.actions)
 
 
 async def drop_publication(connection: SourceConnection, name: str) -> None:
     """Drop the publication, if it exists."""
-    await _alter(connection, [f"drop publication if exists {table_names.quoted(name)}"])
+    await alter(connection, [f"drop publication if exists {table_names.quoted(name)}"])
 
 
-def refuse_without_identity(tables: Iterable[Table], actions: Sequence[str]) -> None:
-    """Raise `SourceStopped` for a table without a replica identity.
-
-    As soon as such a table is in a publication, the server refuses all updates and deletes of it,
-    by any client.
-    """
-    if not {"update", "delete"} & set(actions):
-        return
-    for table in tables:
-        if table.identity != "f" and not table.identity_columns:
-            raise SourceStopped(
-                f"The table {table.name} has no {'replica identity' if table.identity == 'n' else 'primary key'}. If it were published, the server"
-                " would refuse all its updates and deletes, because it could not identify their rows. Add a primary key, or write whole"
-                " rows into the WAL.",
-                full_identity(table),
-            )
-
-
-def full_identity(table: Table) -> str:
-    """Return the statement that makes the server write whole old rows into the WAL."""
-    return f"alter table {table.name} replica identity full;"
-
-
-async def _create(connection: SourceConnection, spec: PostgresSpec, name: str, lock_timeout: float) -> None:
-    statement = create_statement(name, spec, connection.version)
-    if spec.publication is not None:
-        raise SourceStopped(f"The captured database has no publication {name}.", statement)
-    try:
-        await _alter(connection, [statement], lock_timeout)
-    except SourceRefused as error:
-        if error.sqlstate == "42710":  # another session has just created it
-            return
-        if error.sqlstate != "42501":
-            raise server_errors.setup_error(error) from error
-        raise SourceStopped(
-            f"The role may not create the publication {name} ({error.server_message}). Only the owner of its tables with CREATE on the"
-            " database may, or a superuser. Let a superuser create it.",
-            statement,
-        ) from error
-
-
-def _changes(
-    publication: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table], version: int
-) -> list[str]:
-    """Return the statements that give the publication what the source needs. Empty if nothing has to change."""
-    statements = []
-    if publication.named != {table.oid for table in tables}:
-        statements.append(f"alter publication {table_names.quoted(name)} set table {_names(tables)}")
-    complete = publication.via_root and (publication.generated or version < 180000)
-    if not complete or publication.actions != set(spec.actions):
-        statements.append(f"alter publication {table_names.quoted(name)} set ({_options(spec, version)})")
-    return statements
-
-
-async def _verify(
-    connection: SourceConnection, publication: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table]
-) -> None:
-    """Raise `SourceStopped` unless the publication has all that the source needs. It may have more."""
-    if missing_tables := await tables_missing_from(connection, name, tables):
-        raise SourceStopped(
-            f"The publication {name}, owned by {publication.owner}, lacks {' and '.join(table.name for table in missing_tables)}.",
-            add_tables_statement(name, missing_tables),
-        )
-    if missing_actions := [action for action in spec.actions if action not in publication.actions]:
-        raise SourceStopped(
-            f"The publication {name}, owned by {publication.owner}, does not publish these actions: {', '.join(missing_actions)}.",
-            set_actions_statement(name, publication.actions | set(spec.actions)),
-        )
-
-
-async def _alter(connection: SourceConnection, statements: Sequence[str], lock_timeout: float = LOCK_TIMEOUT) -> None:
+async def alter(connection: SourceConnection, statements: Sequence[str], lock_timeout: float = LOCK_TIMEOUT) -> None:
     """Run the statements in one transaction, with a short lock timeout. A session that waits for a
     lock blocks later ones.
     """
@@ -221,8 +143,11 @@ async def _alter(connection: SourceConnection, statements: Sequence[str], lock_t
         raise
 
 
-def _names(tables: Iterable[Table]) -> str:
-    return ", ".join(table.name for table in tables)
+def _only(tables: Iterable[str]) -> str:
+    """List tables without those that inherit from them, whose changes the source does not capture. A partitioned
+    table has its partitions nevertheless.
+    """
+    return ", ".join(f"only {table}" for table in tables)
 
 
 def _options(spec: PostgresSpec, version: int) -> str:

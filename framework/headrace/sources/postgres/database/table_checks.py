@@ -5,7 +5,7 @@ can be identified.
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -13,9 +13,9 @@ from headrace.model import conditions
 from headrace.model.capture import Finding
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.database import catalog, coverage
+from headrace.sources.postgres.database.coverage import WRITES, Refusal
 from headrace.sources.postgres.database.findings import error, ok, warning
-from headrace.sources.postgres.database.publications import full_identity
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import RowKeyTemplate
 from headrace.sources.postgres.spec import PostgresSpec
@@ -29,10 +29,16 @@ _UUID = 2950
 _FACTS = """
     select pg_catalog.quote_ident(current_user), pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
            pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid),
-           (select json_agg(json_build_array(n2.nspname, leaf.relname, leaf.relreplident) order by leaf.oid)
+           (select json_agg(json_build_array(n2.nspname, leaf.relname) order by leaf.oid)
               from pg_catalog.pg_partition_tree(c.oid) as t join pg_catalog.pg_class as leaf on leaf.oid = t.relid
                    join pg_catalog.pg_namespace as n2 on n2.oid = leaf.relnamespace
-             where t.isleaf and leaf.oid <> c.oid and leaf.relreplident <> c.relreplident),
+             where t.isleaf and leaf.oid <> c.oid and leaf.relreplident in ('d', 'i')),
+           (select json_agg(json_build_array(n2.nspname, child.relname) order by child.oid)
+              from pg_catalog.pg_inherits as i join pg_catalog.pg_class as child on child.oid = i.inhrelid
+                   join pg_catalog.pg_namespace as n2 on n2.oid = child.relnamespace
+             where i.inhparent = c.oid and c.relkind = 'r'),
+           exists (select from pg_catalog.pg_attribute as a where a.attrelid = c.oid and a.attgenerated = 'v' and not a.attisdropped),
+           exists (select from pg_catalog.pg_index as i where i.indrelid = c.oid and i.indisprimary),
            exists (select from pg_catalog.pg_index as i join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = i.indkey[0]
                     where i.indrelid = c.oid and i.indisvalid and i.indpred is null and a.attname = $2)
       from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace where c.oid = $1::pg_catalog.oid
@@ -40,21 +46,32 @@ _FACTS = """
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """Facts about a table from the catalog. `other_identities` lists partitions with another replica identity,
-    and that identity.
+    """Facts about a table from the catalog.
+
+    Attributes:
+        keyed_partitions: the partitions of whose old rows only the key is in the WAL.
+        children: the tables that inherit from it and are not partitions.
+        virtual: whether it has virtual columns, so that its replica identity can't be `full`.
+        has_primary: whether it has a primary key, which may be deferrable.
+        sorted: whether an index begins with the sort column.
     """
 
     role: str
     has_usage: bool
     has_select: bool
     row_security: bool
-    other_identities: list[tuple[str, str]]
+    keyed_partitions: list[str]
+    children: list[str]
+    virtual: bool
+    has_primary: bool
     sorted: bool
 
 
-async def tables(connection: SourceConnection, spec: PostgresSpec, checked: list[Table]) -> AsyncIterator[Finding]:
+async def tables(
+    connection: SourceConnection, spec: PostgresSpec, own_publication: str, checked: list[Table]
+) -> AsyncIterator[Finding]:
     """Check each table of a source. Adds to `checked` the tables that can be published, or will be once
-    they are corrected.
+    they are corrected. `own_publication` is the name of the source's own publication, which may not exist.
     """
     publication = spec.publication
     for located in await catalog.locate_tables(connection, spec.tables):
@@ -71,9 +88,13 @@ async def tables(connection: SourceConnection, spec: PostgresSpec, checked: list
             continue
         checked.append(table)
         facts = await _facts(connection, table, spec)
+        refusals = await coverage.refusals(
+            connection, spec, [table.oid], None if publication is not None else own_publication
+        )
         findings = [
-            *_privileges(table, facts, spec), *_key(table, spec), *_identity(table, spec), *_partitions(table, facts, spec),
-            *_columns(table, spec), *_sort(table, facts, spec),
+            *_privileges(table, facts, spec), *_key(table, facts, spec, refusals), *_refusals(table, facts, spec, refusals),
+            *_identity(table, facts, spec), *_descendants(table, facts, spec), *_columns(table, spec),
+            *_sort(table, facts, spec),
         ]  # fmt: skip
         if located.problem is None and not any(finding.level == "error" for finding in findings):
             row_count = f" and has about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
@@ -83,14 +104,17 @@ async def tables(connection: SourceConnection, spec: PostgresSpec, checked: list
 
 
 async def _facts(connection: SourceConnection, table: Table, spec: PostgresSpec) -> _Facts:
-    ((role, has_usage, has_select, row_security, other_identities, sorted_),) = await connection.query(
+    ((role, has_usage, has_select, row_security, partitions, children, virtual, has_primary, sorted_),) = await connection.query(
         _FACTS, str(table.oid), spec.sort
-    )
-    parts = msgspec.json.decode(other_identities or "[]")
-    return _Facts(
-        role or "", has_usage == "t", has_select == "t", row_security == "t",
-        [(table_names.joined(schema, relation), identity) for schema, relation, identity in parts], sorted_ == "t",
     )  # fmt: skip
+    return _Facts(
+        role or "", has_usage == "t", has_select == "t", row_security == "t", _names(partitions), _names(children), virtual == "t",
+        has_primary == "t", sorted_ == "t",
+    )  # fmt: skip
+
+
+def _names(listed: str | None) -> list[str]:
+    return [table_names.joined(*name) for name in msgspec.json.decode(listed or "[]", type=list[tuple[str, str]])]
 
 
 def _privileges(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
@@ -113,7 +137,7 @@ def _privileges(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fin
         )
 
 
-def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
+def _key(table: Table, facts: _Facts, spec: PostgresSpec, refusals: Sequence[Refusal]) -> Iterator[Finding]:
     if table.key:
         unpublished = [column.name for column in table.columns if column.name in table.key and not column.published]
         if unpublished:
@@ -122,12 +146,12 @@ def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
                 f"The key has the generated column {unpublished[0]}, which is not replicated. Add a primary key of other columns.",
             )
         return
-    has_id = any(column.name == "id" for column in table.columns)
-    mend = (
-        f"alter table {table.name} add primary key (id);"
-        if has_id
-        else f"alter table {table.name} add column id bigint generated always as identity primary key;"
-    )
+    mend = None
+    if not (table.partitioned or facts.has_primary or any(refusal.adds_key for refusal in refusals)) or _key_corrects(
+        table, facts, spec
+    ):
+        has_id = any(column.name == "id" for column in table.columns)
+        mend = f"alter table {table.name} {coverage.add_primary_key(None, None, (), has_id=has_id, version=0)};"
     problem_text = "The table has neither a primary key nor a unique index over columns that are not null"
     if spec.mode == "rows":
         yield error(table.name, f"{problem_text}, so its rows can't be identified.", mend)
@@ -142,36 +166,62 @@ def _key(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
         )
 
 
-def _identity(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
-    if table.identity == "f" or not {"update", "delete"} & set(spec.actions):
+def _key_corrects(table: Table, facts: _Facts, spec: PostgresSpec) -> bool:
+    """Whether the primary key that mode `rows` needs is also the correction of a refusal."""
+    return spec.mode == "rows" and not table.key and not table.partitioned and not facts.has_primary
+
+
+def _refusals(table: Table, facts: _Facts, spec: PostgresSpec, refusals: Sequence[Refusal]) -> Iterator[Finding]:
+    """Report the relations of which the server refuses writes, or would."""
+    for refusal in refusals:
+        if refusal.publication is not None:
+            yield (error if refusal.covered else warning)(refusal.relation, refusal.text, refusal.mend)
+            continue
+        mend = refusal.mend
+        if refusal.is_table and _key_corrects(table, facts, spec):
+            if refusal.identity == "d":
+                continue
+            mend = f"alter table {table.name} replica identity default;"
+        text = f"{refusal.text} Once it is published, the server refuses all its updates and deletes."
+        if mend is None:
+            text += " It can't have a primary key, because it is partitioned by an expression: capture only inserts, actions insert and truncate."
+        yield error(refusal.relation, text, mend)
+
+
+def _identity(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    """Check how much of old rows is in the WAL."""
+    if table.identity == "f" or not table.identity_columns or not WRITES & set(spec.actions):
         return
-    mend = full_identity(table)
-    if not table.identity_columns and not (
-        table.identity == "d" and not table.key and spec.mode == "rows"
-    ):  # then a key corrects that, too
-        yield error(
-            table.name,
-            f"The table has no {'replica identity' if table.identity == 'n' else 'primary key'}. Once it is published, the server refuses"
-            " all its updates and deletes.",
-            mend,
-        )
-    if not table.identity_columns:
-        return
-    known = ", ".join(table.identity_columns)
+    known, mend = ", ".join(table.identity_columns), _full_identity(table, facts)
     required = [column for column in _keyed_by(table, spec) if column not in table.identity_columns]
     if required and "delete" in spec.actions:
         yield error(
             table.name,
-            f"Of deleted rows, the WAL contains only {known}. The keys of their messages also need {', '.join(required)}.",
+            f"Of deleted rows, the WAL contains only {known}. The keys of their messages also need {', '.join(required)}."
+            + (" The replica identity can't be full, since the table has virtual columns." if facts.virtual else ""),
             mend,
         )
     elif spec.mode == "changes":
         yield warning(
             table.name,
             f"Of updated and deleted rows, the WAL contains only {known}. `changes` lacks other old values, and so does the record of a"
-            " deletion. Whole old rows make the WAL larger.",
+            " deletion."
+            + (
+                " The replica identity can't be full, since the table has virtual columns."
+                if facts.virtual
+                else " Whole old rows make the WAL larger."
+            ),
             mend,
         )
+
+
+def _full_identity(table: Table, facts: _Facts) -> str | None:
+    """Return the statement that makes the server write whole old rows into the WAL. None if the server would refuse
+    updates and deletes then.
+    """
+    if facts.virtual:
+        return None
+    return " ".join(f"alter table {name} replica identity full;" for name in (table.name, *facts.keyed_partitions))
 
 
 def _keyed_by(table: Table, spec: PostgresSpec) -> Iterable[str]:
@@ -179,23 +229,21 @@ def _keyed_by(table: Table, spec: PostgresSpec) -> Iterable[str]:
     return spec.group or (RowKeyTemplate(spec.key).columns if spec.key is not None else table.key)
 
 
-def _partitions(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
-    """Check the replica identity of partitions. A partition has its own one, and does not inherit its
-    root's.
-    """
-    if not {"update", "delete"} & set(spec.actions):
-        return
-    for name, identity in facts.other_identities:
-        if table.identity == "f" or identity == "n":
-            problem_text = (
-                f"The partition {name} has another replica identity than {table.name}. The partition's own one applies."
-            )
-            level = error if identity == "n" else warning
-            yield level(
-                name,
-                problem_text,
-                f"alter table {name} replica identity {'full' if table.identity == 'f' else 'default'};",
-            )
+def _descendants(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
+    """Check the tables below a table. A partition has its own replica identity, and does not inherit its root's."""
+    if table.identity == "f" and facts.keyed_partitions and WRITES & set(spec.actions):
+        yield warning(
+            table.name,
+            f"These partitions have another replica identity than {table.name}, and their own one applies: {', '.join(facts.keyed_partitions[:10])}."
+            " So do partitions that are added later.",
+            _full_identity(table, facts),
+        )
+    if facts.children:
+        yield warning(
+            table.name,
+            f"Tables that inherit from {table.name} are not captured with it: {', '.join(facts.children[:10])}. Name them as tables of the"
+            " source to capture them.",
+        )
 
 
 def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
