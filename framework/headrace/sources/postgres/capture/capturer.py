@@ -156,7 +156,7 @@ class Capturer:
             )
             start = await preparation.run(self._connection)
             self._publication_guard = preparation.guard
-            self.publication = start.publication
+            self.publication, self.is_new = start.publication, start.is_new
             self.handled = self._appended_position = start.position
             self._outbox = Outbox(start.captured, start.position, self._limits)
             self._captured = self._captured_before = start.captured
@@ -213,20 +213,24 @@ class Capturer:
         if shared_slot is None:
             await self._read(await self._start(slot))
             return
-        # Reading from its own position can't hold up the others. The copy of the slot has it, since a shared slot is
-        # confirmed only as far as all of its sources are.
-        while shared_slot.is_past(self.handled):
-            try:
-                replication = await self._start(slots.copy_name(slot), copy_of=slot)
-            except (NoFreeSlot, SourceUnavailable) as error:
-                log.warning(
-                    "no slot to catch up with", source=self._todo.name, error=error,
-                    hint="the other sources of its slot wait until it has caught up",
-                )  # fmt: skip
-                break
-            await self._read(replication, shared_slot)
+        if shared_slot.is_past(self.handled):
+            await self._catch_up(shared_slot)
         self._reading.set()
         await shared_slot.feed(self)
+
+    async def _catch_up(self, shared_slot: SharedSlot) -> None:
+        """Read what the other sources of the slot have already from a temporary copy of it. The copy has this source's
+        position, since a shared slot is confirmed only as far as all of its sources are.
+        """
+        try:
+            replication = await self._start(slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
+        except (NoFreeSlot, SourceUnavailable) as error:
+            log.warning(
+                "no slot to catch up with", source=self._todo.name, error=error,
+                hint="the other sources of its slot wait until it has caught up",
+            )  # fmt: skip
+        else:
+            await self._read(replication, shared_slot)
 
     async def _start(self, slot: str, copy_of: str | None = None) -> ReplicationStream:
         return await ReplicationStream.start(

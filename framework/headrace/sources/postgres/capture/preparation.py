@@ -34,12 +34,14 @@ class StartingPoint(msgspec.Struct, frozen=True, kw_only=True):
         slot, publication: their names.
         position: everything that was committed up to here is in the stream.
         captured: number of changes up to there.
+        is_new: whether the source is captured for the first time, or again after `--anew`.
     """
 
     slot: str
     publication: str
     position: int
     captured: int
+    is_new: bool
 
 
 def application_name(source_id: str) -> str:
@@ -139,13 +141,13 @@ class CapturePreparation:
         await self.guard.prepare(connection, captured_before=stored is not None)
         confirmed = await self._ensure_slot(connection, position)
         if position is not None and stored is not None:
-            return self._starting_point(position, stored.captured)
+            return self._starting_point(position, stored.captured, is_new=False)
         if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
             await request_backfills(self._database, todo.id, spec)
         await store.begin_capture(
             self._database, todo.number, self._epoch, positions.as_text(confirmed), server.system_id, server.timeline
         )
-        return self._starting_point(confirmed, 0)
+        return self._starting_point(confirmed, 0, is_new=True)
 
     async def _ensure_slot(self, connection: SourceConnection, position: int | None) -> int:
         """Make sure that the slot can be read from `position`. Returns where a source without a position starts."""
@@ -160,8 +162,10 @@ class CapturePreparation:
             )
         return confirmed if position is not None else await slots.position_for_publication(connection)
 
-    def _starting_point(self, position: int, captured: int) -> StartingPoint:
-        return StartingPoint(slot=self._slot, publication=self._publication, position=position, captured=captured)
+    def _starting_point(self, position: int, captured: int, *, is_new: bool) -> StartingPoint:
+        return StartingPoint(
+            slot=self._slot, publication=self._publication, position=position, captured=captured, is_new=is_new
+        )
 
     async def _resume_position(self, server: slots.Server, stored: store.CapturePosition) -> int:
         """Return the position at which to continue on this server. Raises `SourceStopped` if it is

@@ -48,11 +48,13 @@ class Member(Taker, Protocol):
 
     Attributes:
         handled: the position up to which every change was handed to it.
+        is_new: whether it is captured for the first time. Its publication may not exist before its position.
         publication: its publication.
         dsn: the captured database.
     """
 
     handled: int
+    is_new: bool
     publication: str
     dsn: SourceDatabase
 
@@ -89,10 +91,13 @@ class SharedSlot:
         """Whether the slot is being read, and the other sources are beyond this position."""
         return self._reader is not None and position < self._reader.position
 
+    def _is_before(self, position: int) -> bool:
+        return self._reader is not None and self._reader.position < position
+
     async def feed(self, member: Member) -> None:
         """Hand changes to a capturer until it fails. Raises the error of the capturer, or of the replication."""
         feeding = _Feeding(member)
-        if self._reader is not None and member.handled > self._reader.position:
+        if member.is_new or self._is_before(member.handled):
             self._left_out[member.publication] = member.handled
         self._members.append(feeding)
         self._joined.set()
