@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from headrace.model.capture import Finding
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
@@ -135,6 +135,10 @@ class _Check:
         async for finding in self._role():
             yield finding
         checked_tables: list[Table] = []
+        try:
+            self.spec.check_where()
+        except ConfigurationError as refused:  # of a source that an earlier version stored
+            yield error("where", str(refused), f"headrace source postgres edit {self.spec.name} --where none")
         async for finding in table_checks.tables(self.connection, self.spec, checked_tables):
             yield finding
         async for finding in self._publication(checked_tables):
