@@ -35,6 +35,7 @@ from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
+from headrace.sources.postgres.database.row_filters import find_row_filters
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
@@ -168,6 +169,7 @@ class Capturer:
             )
             start = await preparation.run(self._connection)
             self._start_position = self._appended_position = start.position
+            self._publication = start.publication
             self._outbox = Outbox(start.captured, start.position, self._limits)
             self._captured = self._captured_before = start.captured
             await self._run_tasks(start)
@@ -435,6 +437,9 @@ class Capturer:
             schema_cache = SchemaCache(self._spec)
             async with self._connection_lock:
                 await schema_cache.refresh(self._connection)
+                filters = await find_row_filters(self._connection, self._publication, schema_cache.tables.values())
+            if filters:
+                raise TablesChanged(f"The publication has a row filter for {filters[0].name}.")
             now = schema_cache.oids()
             new = [name for name in now if before.get(name) != now[name]]
             for name in new if self._spec.backfill else ():

@@ -14,7 +14,7 @@ from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import publications, slots
+from headrace.sources.postgres.database import publications, row_filters, slots
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.spec import PostgresSpec
@@ -102,8 +102,10 @@ class CapturePreparation:
         stored = await store.capture_position(self._database, todo.number)
         position = None if stored is None else await self._resume_position(server, stored)
         await self._schema_cache.refresh(connection)
-        if stored is not None and spec.backfill and spec.publication is None:
-            await self._backfill_new_tables(connection)
+        if stored is not None and spec.backfill:
+            await self._backfill_filtered_tables(connection)
+            if spec.publication is None:
+                await self._backfill_new_tables(connection)
         await publications.ensure_publication(connection, spec, self._publication)
         confirmed = await slots.ensure_slot(
             connection,
@@ -132,6 +134,16 @@ class CapturePreparation:
         for name, table in self._schema_cache.tables.items():
             if published is not None and not published.all_tables and table.oid not in published.named:
                 await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
+
+    async def _backfill_filtered_tables(self, connection: SourceConnection) -> None:
+        """Start backfills of tables of which changes were not sent, since the publication got a row filter. They run once it
+        has none.
+        """
+        tables = self._schema_cache.tables
+        filters = await row_filters.find_row_filters(connection, self._publication, tables.values())
+        filtered = {one.oid for one in filters}
+        for name in [name for name, table in tables.items() if table.oid in filtered]:
+            await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
 
     async def _resume_position(self, server: slots.Server, stored: store.CapturePosition) -> int:
         """Return the position at which to continue on this server. Raises `SourceStopped` if it is

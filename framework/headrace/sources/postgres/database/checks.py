@@ -14,7 +14,7 @@ from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import catalog, publications, slots, table_checks
+from headrace.sources.postgres.database import catalog, publications, row_filters, slots, table_checks
 from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.sizes import as_size
@@ -237,6 +237,9 @@ class _Check:
             return
         missing_tables = await publications.tables_missing_from(self.connection, name, tables)
         missing_actions = [action for action in self.spec.actions if action not in publication.actions]
+        filters = await row_filters.find_row_filters(self.connection, name, tables)
+        if filters:
+            yield error("publication", *row_filters.problem(name, filters))
         if missing_tables:
             listed = ", ".join(table.name for table in missing_tables)
             yield error(
@@ -249,7 +252,7 @@ class _Check:
                 "publication", f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
                 publications.set_actions_statement(name, publication.actions | set(self.spec.actions)),
             )  # fmt: skip
-        if not missing_tables and not missing_actions:
+        if not missing_tables and not missing_actions and not filters:
             yield ok("publication", f"The publication {name} has the source's tables.")
 
     async def _missing_publication(self, tables: list[Table]) -> Finding:

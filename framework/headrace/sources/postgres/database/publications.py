@@ -11,7 +11,7 @@ from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.database import catalog, row_filters
 from headrace.sources.postgres.errors import SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.settings import ACTIONS
 from headrace.sources.postgres.spec import PostgresSpec
@@ -122,7 +122,8 @@ async def ensure_publication(
     if publication is None:
         await _create(connection, spec, name, lock_timeout)
         return
-    statements = _changes(publication, spec, name, tables, connection.version)
+    filters = await row_filters.find_row_filters(connection, name, tables)
+    statements = _changes(publication, spec, name, tables, connection.version, filtered=bool(filters))
     if statements and spec.publication is None and publication.owned and not publication.all_tables:
         try:
             await _alter(connection, statements, lock_timeout)
@@ -130,6 +131,8 @@ async def ensure_publication(
         except SourceRefused as error:
             if error.sqlstate != "42501":
                 raise server_errors.setup_error(error) from error
+    if filters:
+        raise SourceStopped(*row_filters.problem(name, filters))
     await _verify(connection, publication, spec, name, tables)
 
 
@@ -180,11 +183,13 @@ async def _create(connection: SourceConnection, spec: PostgresSpec, name: str, l
 
 
 def _changes(
-    publication: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table], version: int
+    publication: Publication, spec: PostgresSpec, name: str, tables: Sequence[Table], version: int, *, filtered: bool
 ) -> list[str]:
-    """Return the statements that give the publication what the source needs. Empty if nothing has to change."""
+    """Return the statements that give the publication what the source needs. Empty if nothing has to change. `filtered`
+    says whether one of its tables has a row filter.
+    """
     statements = []
-    if publication.named != {table.oid for table in tables}:
+    if filtered or publication.named != {table.oid for table in tables}:
         statements.append(f"alter publication {table_names.quoted(name)} set table {_names(tables)}")
     complete = publication.via_root and (publication.generated or version < 180000)
     if not complete or publication.actions != set(spec.actions):
