@@ -25,7 +25,7 @@ end if it is negative: `data.items.0.sku`, `data.items.-1`.
 - If an object on the path has the same name twice, the last occurrence that has the whole path counts.
 - `like` and `ilike` have the wildcards `%` and `_`, and a backslash that escapes them. `regex` is a
   PostgreSQL regular expression, which may match anywhere. They use the locale "C" in every database, so
-  `ilike` ignores the case of A to Z only.
+  `ilike` ignores the case of A to Z only. Sources evaluate a part of the regular expressions, see `patterns`.
 - A time is text in ISO 8601, in UTC if it has no zone: `created_at >= '2030-01-31T12:00'`.
 - JSON that Postgres can store but not parse (half of a surrogate pair in any string) has no fields.
 """

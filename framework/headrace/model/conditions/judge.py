@@ -1,4 +1,4 @@
-"""Evaluate a condition on a message in Python, with the same result as in the database. For tests and tools."""
+"""Evaluate a condition on a message in Python, with the same result as in the database, as sources do for each change."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.model.conditions.paths import DOCUMENTS, split
+from headrace.model.conditions.patterns import compiled
 from headrace.model.conditions.tree import And, Compare, Condition, In, Match, Not, Null, Or, Scalar
 
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
@@ -35,7 +36,9 @@ def matches(
     seq: int = 0,
     created_at: datetime | None = None,
 ) -> bool:
-    """Whether the message meets the condition. `data` and `headers` are JSON text. A time without a zone is in UTC."""
+    """Whether the message meets the condition. `data` and `headers` are JSON text. A time without a zone is in UTC. Raises
+    `UnsupportedPattern` for a `regex` that `patterns` does not compile.
+    """
     at = created_at or datetime.fromtimestamp(0, UTC)
     message: dict[str, Any] = {
         "key": key,
@@ -68,7 +71,7 @@ def _meets(condition: Condition, message: dict[str, Any]) -> bool:
             return type(found) is type(value) and _ORDER[op](found, value)
         case Match(field, op, pattern):
             found = _find(message, field)
-            return isinstance(found, str) and _pattern(op, pattern).search(found) is not None
+            return isinstance(found, str) and compiled(op, pattern).search(found) is not None
     raise TypeError(f"no condition: {condition!r}")
 
 
@@ -78,22 +81,6 @@ def _equal(found: Any, value: Any) -> bool:
 
 def _value(field: str, literal: Scalar) -> Any:
     return datetime.fromisoformat(str(literal)) if field == "created_at" else literal
-
-
-def _pattern(op: str, pattern: str) -> re.Pattern[str]:
-    """Convert a pattern to a Python regular expression. The two dialects share little more than characters,
-    classes and repetition.
-    """
-    if op == "regex":
-        return re.compile(pattern, re.ASCII | re.DOTALL)
-    plain = re.sub(r"\\(.)|(%)|(_)|(.)", _piece, pattern, flags=re.DOTALL)
-    return re.compile(rf"\A{plain}\Z", re.DOTALL | (re.ASCII | re.IGNORECASE if op == "ilike" else re.ASCII))
-
-
-def _piece(match: re.Match[str]) -> str:
-    if match[2]:
-        return ".*"
-    return "." if match[3] else re.escape(match[1] or match[4])
 
 
 def _find(message: dict[str, Any], field: str) -> Any:

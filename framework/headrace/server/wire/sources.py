@@ -110,8 +110,11 @@ class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
 
     def spec(self, stream: str) -> WebhookSpec | PostgresSpec:
         """Return the checked settings with the stream's name. Raises `ConfigurationError`."""
-        kind = WebhookSpec if self.kind == "webhook" else PostgresSpec
-        return kind.stored(self.name, stream, self.changes(self.kind))
+        if self.kind == "webhook":
+            return WebhookSpec.stored(self.name, stream, self.changes(self.kind))
+        spec = PostgresSpec.stored(self.name, stream, self.changes(self.kind))
+        spec.check_where()
+        return spec
 
 
 @answer(WebhookSpec, before="inserted_at", omit=("name", "stream"))

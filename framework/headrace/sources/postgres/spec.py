@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from msgspec.structs import force_setattr
 
@@ -43,7 +44,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         self.check()
         self._settle_actions()
         self._check_database()
-        self._settle_where()
+        self.check_where()
         self._settle_group()
         self._check_key()
         if self.mode == "rows":
@@ -97,7 +98,8 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
                 f"database of {self.owner} must be a Postgres URL: postgresql://user:password@host:5432/database."
             )
 
-    def _settle_where(self) -> None:
+    def check_where(self) -> None:
+        """Check the condition, and store it as text. Raises `ConfigurationError`."""
         if self.where is None:
             return
         try:
@@ -210,7 +212,17 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         shown = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"PostgresSpec(name={self.name!r}, stream={self.stream!r}{shown})"
 
+    @classmethod
+    def stored(cls, name: str, stream: str, settings: Mapping[str, Any]) -> Self:
+        """Return the spec for stored settings. Its `where`, which an earlier version may have accepted, is not checked, so
+        that such a source can be edited and deleted. See `check_where`.
+        """
+        spec = super().stored(name, stream, {**settings, "where": None})
+        force_setattr(spec, "where", settings.get("where"))
+        return spec
+
     @property
     def condition(self) -> Condition | None:
-        """The parsed `where`."""
+        """The parsed `where`. Raises `ConfigurationError` if it is invalid."""
+        self.check_where()
         return None if self.where is None else conditions.parse(self.where)

@@ -162,7 +162,7 @@ class _Compiler:
         name = quoted(column.name)
         if column.type_oid in _DOCUMENTS:
             json_type = f"{_DOCUMENTS[column.type_oid]}_typeof({name} #> {self._path(path)})"
-            return f"{json_type} = 'string' and ({self._json_text(name, path)}) {_PATTERNS[op]} {self._param(pattern)}"
+            return f"{json_type} = 'string' and ({self._json_text(name, path)}) collate \"C\" {_PATTERNS[op]} {self._param(pattern)}"
         if column.type_oid in _NUMBERS or column.type_oid == _BOOL:
             self._fail(f"has `{op}` on {field}, which is not text. Write a comparison")
         text = name if column.type_oid in _TEXTS else f"{name}::text"

@@ -68,6 +68,8 @@ class PublicationGuard:
         if captured_before and self._spec.backfill and self._spec.publication is None:
             for table in upkeep.missing:  # its first rows are read once its owner has added it
                 await request_resync(self._database, self._source_id, self._spec, self._name_of(table))
+        if captured_before:
+            await self._resync_filtered(upkeep)
         if upkeep.stop is not None:
             raise upkeep.stop
         await self._accept(connection, upkeep)
@@ -86,12 +88,16 @@ class PublicationGuard:
             lock: held while the capturer's connection is used.
 
         Raises:
+            SourceStopped: a given publication has a row filter.
             SourceUnavailable, StoreUnavailable: a temporary failure.
         """
         tables = list(self._tables().values())
         async with lock:
             upkeep = await self._upkeep.look(connection, tables, may_add=self._clock() >= self._add_at)
             if upkeep is not None:
+                if upkeep.filtered and upkeep.stop is not None:
+                    await self._resync_filtered(upkeep)
+                    raise upkeep.stop
                 await self._accept(connection, upkeep)
                 return
         async with connected() as own_connection:
@@ -104,6 +110,11 @@ class PublicationGuard:
             await self._accept(own_connection, upkeep)
         self._delay = min(2 * self._delay, LONGEST_DELAY) if upkeep.notes else 1.0
         self._add_at = self._clock() + self._delay
+
+    async def _resync_filtered(self, upkeep: Upkeep) -> None:
+        """Request resyncs of tables that a given publication filters. They run once it has no row filter any more."""
+        for table in upkeep.filtered:
+            await request_resync(self._database, self._source_id, self._spec, self._name_of(table))
 
     async def _accept(self, connection: SourceConnection, upkeep: Upkeep) -> None:
         """Report notes that are new, and request resyncs."""

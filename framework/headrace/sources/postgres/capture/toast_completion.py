@@ -88,7 +88,7 @@ class ToastCompletion:
     @property
     def _all_published(self) -> bool:
         """Whether the newest captured version of a row is always the newest published one."""
-        return self._spec.transform is None and (self._spec.condition is None or self._spec.deletes == "tombstone")
+        return self._spec.transform is None and (self._spec.where is None or self._spec.deletes == "tombstone")
 
     async def _completed(self, row: IncompleteRow, data: str, previous: str | None) -> str:
         values = _record(previous)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from headrace.model.capture import Finding
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import catalog, publications, slots, table_checks
+from headrace.sources.postgres.database import catalog, publications, row_filters, slots, table_checks
 from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.sizes import as_size
@@ -135,6 +135,10 @@ class _Check:
         async for finding in self._role():
             yield finding
         checked_tables: list[Table] = []
+        try:
+            self.spec.check_where()
+        except ConfigurationError as refused:  # of a source that an earlier version stored
+            yield error("where", str(refused), f"headrace source postgres edit {self.spec.name} --where none")
         async for finding in table_checks.tables(self.connection, self.spec, self.publication, checked_tables):
             yield finding
         async for finding in self._publication(checked_tables):
@@ -233,6 +237,9 @@ class _Check:
             return
         missing_tables = await publications.tables_missing_from(self.connection, name, tables)
         missing_actions = [action for action in self.spec.actions if action not in publication.actions]
+        filters = await row_filters.find_row_filters(self.connection, name, tables)
+        if filters:
+            yield error("publication", *row_filters.problem(name, filters))
         if missing_tables:
             listed = ", ".join(table.name for table in missing_tables)
             yield error(
@@ -245,7 +252,7 @@ class _Check:
                 "publication", f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
                 publications.set_actions_statement(name, publication.actions | set(self.spec.actions)),
             )  # fmt: skip
-        if not missing_tables and not missing_actions:
+        if not missing_tables and not missing_actions and not filters:
             yield ok("publication", f"The publication {name} has the source's tables.")
 
     async def _missing_publication(self, tables: list[Table]) -> Finding:

@@ -16,9 +16,10 @@ import msgspec
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import coverage, publications
+from headrace.sources.postgres.database import coverage, publications, row_filters
 from headrace.sources.postgres.database.coverage import WRITES, Refusal
 from headrace.sources.postgres.database.publications import LOCK_TIMEOUT, Publication
+from headrace.sources.postgres.database.row_filters import RowFilter
 from headrace.sources.postgres.errors import SourceLocked, SourceRefused, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
@@ -55,23 +56,30 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
         stop: a problem because of which a capture can't start. None if there is none.
         missing: the tables that only the publication's owner can add.
         incomplete: the published tables of which changes are missing, so that they need a resync.
+        filtered: the tables of which changes are missing because of a row filter of the publication.
     """
 
     notes: Sequence[Note] = ()
     stop: SourceStopped | None = None
     missing: Sequence[Table] = ()
     incomplete: Sequence[Table] = ()
+    filtered: Sequence[Table] = ()
 
 
 class _Now(msgspec.Struct, frozen=True, kw_only=True):
     """The publication and the source's tables as they are now. `publication` is None if it does not exist.
-    `altered` says whether it may be altered.
+    `altered` says whether it may be altered, and `filters` has its row filters of these tables.
     """
 
     publication: Publication | None
     altered: bool
     tables: Sequence[Table]
     refusals: Sequence[Refusal]
+    filters: Sequence[RowFilter]
+
+    @property
+    def filtered(self) -> frozenset[int]:
+        return frozenset(one.oid for one in self.filters)
 
     @property
     def named(self) -> dict[int, str]:
@@ -99,7 +107,7 @@ class _Now(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def to_drop(self) -> dict[int, str]:
-        wanted = {table.oid for table in self.wanted}
+        wanted = {table.oid for table in self.wanted} - self.filtered
         return {oid: name for oid, name in self.named.items() if oid not in wanted}
 
     @property
@@ -197,7 +205,8 @@ class PublicationUpkeep:
             if table.oid in names
         ]
         refusals = await coverage.refusals(connection, self._spec, oids, self._name if altered else None)
-        return _Now(publication=publication, altered=altered, tables=found, refusals=refusals)
+        filters = await row_filters.find_row_filters(connection, self._name, found)
+        return _Now(publication=publication, altered=altered, tables=found, refusals=refusals, filters=filters)
 
     # --- alterations
 
@@ -236,7 +245,7 @@ class PublicationUpkeep:
         updates and deletes are not published until it can be taken out, since that needs no lock.
         """
         to_drop = now.to_drop
-        lacking = now.lacking | (to_drop.keys() & now.withheld.keys())
+        lacking = now.lacking | (to_drop.keys() & (now.withheld.keys() | now.filtered))
         statements = [publications.drop_tables_statement(self._name, to_drop.values())] if to_drop else []
         statements.append(publications.set_options_statement(self._name, self._spec, connection.version))
         if lacking != publication.incomplete:
@@ -316,7 +325,9 @@ class PublicationUpkeep:
         if publication is None:
             raise SourceUnavailable(f"The publication {self._name} has just been dropped.")
         missing = await publications.tables_missing_from(connection, self._name, now.wanted)
-        if missing:
+        if now.filters:
+            stop = SourceStopped(*row_filters.problem(self._name, now.filters))
+        elif missing:
             stop = self._lacks(publication, missing)
         elif missing_actions := [action for action in self._spec.actions if action not in publication.actions]:
             stop = SourceStopped(
@@ -324,7 +335,8 @@ class PublicationUpkeep:
                 publications.set_actions_statement(self._name, publication.actions | set(self._spec.actions)),
             )
         notes = [(stop.reason, stop.mend)] if stop else []
-        return Upkeep(notes=[*notes, *self._notes(now)], stop=stop, missing=missing)
+        filtered = [table for table in now.tables if table.oid in now.filtered]
+        return Upkeep(notes=[*notes, *self._notes(now)], stop=stop, missing=missing, filtered=filtered)
 
     def _lacks(self, publication: Publication, missing: Sequence[Table]) -> SourceStopped:
         return SourceStopped(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from headrace.model import conditions
 from headrace.model.conditions import And, Compare, Condition, In, Match, Not, Null, Or
 from headrace.model.conditions.paths import split
+from headrace.model.conditions.patterns import UnsupportedPattern, compiled
 
 _MESSAGE_PARTS = {"changes": ("record", "changes", "action", "metadata"), "rows": ("record", "metadata")}
 
@@ -79,11 +79,8 @@ class SourceCondition:
             if root == "data" and (not steps or steps[0] not in parts):
                 meant = f"data.record.{leaf.field.partition('.')[2]}" if steps else "data.record.total"
                 return f"uses {leaf.field}, but with mode={mode!r} a message has {', '.join(parts)}. A column is {meant:.80}"
-            if isinstance(leaf, Match) and leaf.op == "regex":
-                try:
-                    re.compile(leaf.value)
-                except re.error as error:
-                    return f"has the regular expression {leaf.value!r:.80}, which is invalid ({error})"
+            if isinstance(leaf, Match) and (reason := _unsupported(leaf)):
+                return reason
         for column in sorted(self.columns):
             if all(selection is not None and column not in selection for selection in selections):
                 return f"uses data.record.{column}, which is not in columns. Add it there"
@@ -91,6 +88,15 @@ class SourceCondition:
 
 
 Leaf = Compare | In | Null | Match
+
+
+def _unsupported(leaf: Match) -> str | None:
+    """Return what is wrong with a pattern, as the second half of a sentence, or None."""
+    try:
+        compiled(leaf.op, leaf.value)
+    except UnsupportedPattern as error:
+        return f"has the regular expression {leaf.value!r:.80}, of which a source evaluates only what it reads as Postgres does: {error}"
+    return None
 
 
 def _leaves(condition: Condition) -> Iterator[Leaf]:
