@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import publications, slots
+from headrace.sources.postgres.database import slots
 from headrace.sources.postgres.database.checks import check
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.spec import PostgresSpec

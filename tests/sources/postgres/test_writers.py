@@ -126,8 +126,8 @@ async def refused(shop: Shop, relations: str) -> list[str]:
 async def until(question: Callable[[], Awaitable[Any]]) -> Any:
     """Query the database until the answer is true. Returns the answer."""
     with anyio.fail_after(30):
-        while not (answer := await question()):
-            await anyio.sleep(0.02)  # noqa: ASYNC110 - what the server and the capture do
+        while not (answer := await question()):  # noqa: ASYNC110 - the server has no event for it
+            await anyio.sleep(0.02)
     return answer
 
 
