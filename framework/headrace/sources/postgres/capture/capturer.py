@@ -445,6 +445,10 @@ class Capturer:
                 raise TablesChanged(f"The tables have changed: {', '.join(new) or 'one was dropped'}.")
 
     async def _guard_publication(self) -> None:
+        guard = self._publication_guard
         while True:
             await anyio.sleep(self._limits.publication_check_interval)
-            await self._publication_guard.look(self._connection, self._connected, self._connection_lock)
+            before = guard.notes
+            await guard.look(self._connection, self._connected, self._connection_lock)
+            if guard.notes != before and self._slot_monitor is not None:
+                await store.report_capture(self._database, self._todo.number, self._epoch, "running", *self._problem())

@@ -367,6 +367,7 @@ def _settings(version: int, server_encoding: str) -> str:
     from headrace.sources.postgres.values import settings
 
     values = settings(server_encoding) | dict.fromkeys(_DISABLED_TIMEOUTS, "0")
+    values["jit"] = "off"  # queries of the catalog look dear to the planner
     if version >= 170000:
         values["transaction_timeout"] = "0"
     return "; ".join(f"set {name} = '{value}'" for name, value in values.items())

@@ -25,7 +25,7 @@ from headrace.sources.postgres.spec import PostgresSpec
 # `others` has the publications of other makers, or the given one. A publication counts under the topmost of the
 # partition's ancestors that it has, if it publishes via the root. Its columns and its row filter are those of that
 # ancestor. A row filter's columns are in its expression tree only.
-_REFUSED = """
+_RELATIONS = """
     with recursive tree (root, oid) as (
         select w.oid, w.oid from unnest($1::pg_catalog.oid[]) as w(oid)
         union select t.root, i.inhrelid from tree as t join pg_catalog.pg_inherits as i on i.inhparent = t.oid
@@ -40,15 +40,27 @@ _REFUSED = """
                                                  where a.attrelid = c.oid and a.attgenerated = 'v' and not a.attisdropped) as virtual
           from tree as t join pg_catalog.pg_class as c on c.oid = t.oid join pg_catalog.pg_class as r on r.oid = t.root
          where c.relkind in ('r', 'p') and (c.relpersistence = 'p' or t.oid = t.root)
-    ), lineage (relation, ancestor, distance) as (
-        select distinct r.oid, r.oid, 0::bigint from relations as r where r.relkind = 'r'
-        union all
-        select distinct r.oid, a.relid::pg_catalog.oid, a.place - 1
-          from relations as r cross join pg_catalog.pg_partition_ancestors(r.oid) with ordinality as a(relid, place)
-         where r.relkind = 'r' and r.relispartition and a.place > 1
     ), publishing as (
         select * from pg_catalog.pg_publication as p
          where (p.pubupdate or p.pubdelete) and p.pubname is distinct from $2::text and ($3::text is null or p.pubname = $3)
+    )
+"""
+
+_OWN_PROBLEM = """case when r.relkind = 'p' then case when r.oid = r.root and r.identifying is null then 'partitions' end
+                    when r.identity = 'f' then case when r.virtual then 'virtual' end
+                    when r.identifying is null then 'identity' end"""
+
+_MAY_BE_REFUSED = f"""{_RELATIONS}
+    select exists (select from relations as r where $4 and r.covered and {_OWN_PROBLEM} is not null) or exists (select from publishing)
+"""
+"""Whether to look at what follows, which takes the server some milliseconds to plan."""
+
+_REFUSED = f"""{_RELATIONS}, lineage (relation, ancestor, distance) as (
+        select distinct r.oid, r.oid, 0::bigint from relations as r where r.relkind = 'r' and exists (select from publishing)
+        union all
+        select distinct r.oid, a.relid::pg_catalog.oid, a.place - 1
+          from relations as r cross join pg_catalog.pg_partition_ancestors(r.oid) with ordinality as a(relid, place)
+         where r.relkind = 'r' and r.relispartition and a.place > 1 and exists (select from publishing)
     ), members as (
         select l.*, p.oid as publication from lineage as l join pg_catalog.pg_publication_rel as m on m.prrelid = l.ancestor
                join publishing as p on p.oid = m.prpubid and not p.puballtables
@@ -57,7 +69,7 @@ _REFUSED = """
          where p.puballtables and l.distance = 0
            and not exists (select from lineage as a join pg_catalog.pg_publication_rel as e on e.prrelid = a.ancestor
                             where a.relation = l.relation and e.prpubid = p.oid)  -- from PostgreSQL 19 on: `except`
-        {of_schemas}
+        {{of_schemas}}
     ), others as (
         select m.relation, p.pubname, to_jsonb(p) ->> 'pubgencols' = 'n' as ungenerated,
                to_jsonb(l) -> 'prattrs' as attnums, to_jsonb(l) ->> 'prqual' as filter, l.prrelid
@@ -74,9 +86,7 @@ _REFUSED = """
           from relations as r where r.oid in (select o.relation from others as o)
     ), problems as (
         select r.oid, r.root, null as publication, null::pg_catalog.oid as published_as,
-               case when r.relkind = 'p' then case when r.oid = r.root and r.identifying is null then 'partitions' end
-                    when r.identity = 'f' then case when r.virtual then 'virtual' end
-                    when r.identifying is null then 'identity' end as problem
+               {_OWN_PROBLEM} as problem
           from relations as r where $4 and r.covered
         union all
         select r.oid, r.root, o.pubname, o.prrelid,
@@ -90,7 +100,7 @@ _REFUSED = """
                              where c.name not in (select a.attname from pg_catalog.pg_attribute as a
                                                    where a.attrelid = o.prrelid and o.attnums @> to_jsonb(a.attnum)))) then 'columns'
                     when r.identity <> 'f' and exists (
-                            select from regexp_matches(o.filter, ':varattno (\\d+)', 'g') as f(attnum)
+                            select from regexp_matches(o.filter, ':varattno ([0-9]+)', 'g') as f(attnum)
                                    join pg_catalog.pg_attribute as a on a.attrelid = o.prrelid and a.attnum = f.attnum[1]::int2
                              where a.attname <> all (i.columns)) then 'filter' end
           from relations as r join others as o on o.relation = r.oid join identities as i on i.oid = r.oid
@@ -282,13 +292,14 @@ async def refusals(
     given, captures_writes = spec.publication, bool(WRITES & set(spec.actions))
     if not captures_writes and given is None:
         return []
-    rows = await connection.query(
-        _REFUSED.replace("{of_schemas}", _OF_SCHEMAS if connection.version >= 150000 else ""),
-        oid_array(tables),
-        own,
-        None if captures_writes else given,
-        "true" if captures_writes else "false",
-    )
+    parameters = (
+        oid_array(tables), own, None if captures_writes else given, "true" if captures_writes else "false"
+    )  # fmt: skip
+    ((may_be_refused,),) = await connection.query(_MAY_BE_REFUSED, *parameters)
+    if may_be_refused != "t":
+        return []
+    of_schemas = _OF_SCHEMAS if connection.version >= 150000 else ""
+    rows = await connection.query(_REFUSED.replace("{of_schemas}", of_schemas), *parameters)
     refused = [_refusal(row, connection.version) for row in rows]
     keyless = {refusal.table for refusal in refused if refusal.problem == "partitions"}
     return [refusal for refusal in refused if not _follows(refusal, keyless, owned=own is not None)]

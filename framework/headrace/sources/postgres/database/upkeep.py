@@ -145,7 +145,7 @@ class PublicationUpkeep:
         if now.publication is None:
             return None
         if not now.altered:
-            return await self._verify(connection, now)
+            return Upkeep(notes=self._notes(now))
         settled = not now.to_drop and self._has_options(connection, now.publication)
         if not settled or (now.to_add and (may_add or not self._not_added)):
             return None
@@ -164,6 +164,12 @@ class PublicationUpkeep:
             SourceStopped: the server refuses a statement, and not for lack of a privilege.
             SourceUnavailable: another session has locked a table, or the server can't be reached.
         """
+        try:
+            return await self._ensure(connection, tables, captured_before)
+        except SourceRefused as error:
+            raise server_errors.setup_error(error) from error
+
+    async def _ensure(self, connection: SourceConnection, tables: Sequence[Table], captured_before: bool) -> Upkeep:
         now = await self._look(connection, tables)
         if now.publication is None:
             if stop := await self._create(connection, now, captured_before):
@@ -232,7 +238,7 @@ class PublicationUpkeep:
             if error.sqlstate == "42710":  # another session has just created it
                 return None
             if error.sqlstate != "42501":
-                raise server_errors.setup_error(error) from error
+                raise
             return SourceStopped(
                 f"The role may not create the publication {self._name} ({error.server_message}). Only the owner of its tables with CREATE on the"
                 " database may, or a superuser. Let a superuser create it.",
@@ -244,21 +250,21 @@ class PublicationUpkeep:
         """Take tables out, and set the options. If another session holds a lock on a table whose writers are refused,
         updates and deletes are not published until it can be taken out, since that needs no lock.
         """
-        to_drop = now.to_drop
+        holds_back = not (WRITES & set(self._spec.actions)) <= publication.actions
+        # After updates and deletes were held back, each table is added again like one that was taken out.
+        held_back = now.lacking if holds_back else frozenset()
+        to_drop = now.to_drop | {oid: name for oid, name in now.named.items() if oid in held_back}
         lacking = now.lacking | (to_drop.keys() & (now.withheld.keys() | now.filtered))
         statements = [publications.drop_tables_statement(self._name, to_drop.values())] if to_drop else []
         statements.append(publications.set_options_statement(self._name, self._spec, connection.version))
         if lacking != publication.incomplete:
             statements.append(publications.set_incomplete_statement(self._name, lacking))
         harmful = await self._harmful(connection, now)
-        holds_back = not (WRITES & set(self._spec.actions)) <= publication.actions
         try:
             await publications.alter(
                 connection, statements,
                 self._lock_timeout if not harmful else PATIENT_REMOVAL_TIMEOUT if holds_back else REMOVAL_TIMEOUT,
             )  # fmt: skip
-        except SourceRefused as error:
-            raise server_errors.setup_error(error) from error
         except SourceLocked:
             if not harmful:
                 raise
@@ -297,7 +303,7 @@ class PublicationUpkeep:
                 ))  # fmt: skip
             except SourceRefused as error:
                 if error.sqlstate != "42501":
-                    raise server_errors.setup_error(error) from error
+                    raise
                 missing.append(table)
         return missing
 
