@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import asyncpg
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -410,3 +414,81 @@ async def test_a_source_of_another_database_is_refused(shared: Shared, empty_dsn
             assert await shared.ids(1, 1) == [1]
     finally:
         await other.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+async def test_sources_that_come_and_go_at_random_mirror_their_tables(shared: Shared, seed: int) -> None:
+    chance = random.Random(seed)
+    shop, count = shared.shop, 5
+    sources = {n: await shared.source(n, backfill=True) for n in range(count)}
+    limits = msgspec.structs.replace(LIMITS, hold_up_timeout=0.5, outbox_messages=50, table_check_interval=0.5)
+    paused: set[int] = set()
+    writing = True
+
+    async def write() -> None:
+        sql = await asyncpg.connect(shop.dsn)
+        try:
+            for id_ in itertools.count():
+                tables = chance.sample(sorted(sources), chance.randint(1, 3))
+                transaction = sql.transaction()
+                await transaction.start()
+                for n in tables:
+                    await sql.execute(
+                        f"insert into t{n} select i, 0 from generate_series($1::int, $2::int) as i",
+                        1000 * id_, 1000 * id_ + chance.choice([0, 3, 300]),
+                    )  # fmt: skip
+                await (transaction.commit if chance.random() < 0.8 else transaction.rollback)()
+                if not writing:
+                    return
+                await anyio.sleep(0.01)
+        finally:
+            await sql.close()
+
+    async def trouble() -> None:
+        nonlocal count
+        for _ in range(40):
+            await anyio.sleep(chance.random() * 0.3)
+            n = chance.choice(sorted(sources))
+            match chance.randrange(7):
+                case 0 | 1:
+                    await store.pause_capture(shop.database, sources[n].id, paused=n not in paused)
+                    paused.symmetric_difference_update({n})
+                case 2:
+                    await shop.sql.fetch(
+                        "select pg_terminate_backend(active_pid) from pg_replication_slots where database = current_database()"
+                    )
+                case 3:
+                    await shop.sql.fetch(
+                        """select pg_terminate_backend(pid) from pg_stat_activity
+                           where datname = current_database() and pid <> pg_backend_pid() and application_name like 'headrace%'
+                           order by random() limit 3"""
+                    )
+                case 4:
+                    await end_tenures(shop.database)
+                case 5:
+                    await store.interrupt_capture(shop.database, sources[n].id)
+                case 6 if count < 8:
+                    sources[count] = await shared.source(count, backfill=True)
+                    count += 1
+
+    async with shop.captured(limits), shop.captured(limits):
+        async with anyio.create_task_group() as group:
+            group.start_soon(write)
+            await trouble()
+            writing = False
+        for n in paused:
+            await store.pause_capture(shop.database, sources[n].id, paused=False)
+        for n in sources:
+            expected = {row["id"] for row in await shop.sql.fetch(f"select id from t{n}")}
+
+            async def has_all(n: int = n, expected: set[int] = expected) -> bool:
+                return {one["record"]["id"] for one in await shop.stream(f"s{n}")} >= expected
+
+            await eventually(has_all)
+            messages = await shop.stream(f"s{n}")
+            assert {one["record"]["id"] for one in messages} == expected
+            changes = [one for one in messages if one["action"] == "insert"]
+            places = [(one["metadata"]["commit_lsn"], one["metadata"]["commit_idx"]) for one in changes]
+            assert places == sorted(set(places))
+            assert len({one["record"]["id"] for one in changes}) == len(changes)

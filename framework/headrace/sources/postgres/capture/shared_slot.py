@@ -20,7 +20,7 @@ shared slot are held by one process, see `take_capture` in `captures.sql`. The r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -34,7 +34,13 @@ from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTE
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import slots
-from headrace.sources.postgres.errors import PublicationMissing, SourceStopped, SourceUnavailable, StreamingFailed
+from headrace.sources.postgres.errors import (
+    PublicationMissing,
+    SlotInUse,
+    SourceStopped,
+    SourceUnavailable,
+    StreamingFailed,
+)
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.pgoutput.messages import Relation
@@ -97,8 +103,11 @@ class SharedSlot:
     async def feed(self, member: Member) -> None:
         """Hand changes to a capturer until it fails. Raises the error of the capturer, or of the replication."""
         feeding = _Feeding(member)
+        left_out, name = self._left_out, member.publication
         if member.is_new or self._is_before(member.handled):
-            self._left_out[member.publication] = member.handled
+            left_out[name] = member.handled
+        elif name in left_out:  # a member that failed is back at its stored position, where its publication exists
+            left_out[name] = min(left_out[name], member.handled)
         self._members.append(feeding)
         self._joined.set()
         self._interrupt_read()
@@ -159,13 +168,7 @@ class SharedSlot:
         if not self._members:
             return
         feedings, start = self._choose()
-        dsn = feedings[0].member.dsn
-        await self._free(dsn)
-        replication = await ReplicationStream.start(
-            dsn, slot=self.name, publications=[one.member.publication for one in feedings], position=start,
-            confirmed=min(await self._stored_position(), start), streaming=self._streaming,
-            application_name=slots.shared_application_name(self.name),
-        )  # fmt: skip
+        replication = await self._start(feedings[0].member.dsn, [one.member.publication for one in feedings], start)
         self._reader = reader = _SharedReader(self, [one.member for one in feedings], start, self._limits)
         for gone in [one for one in feedings if one not in self._members]:  # while the replication started
             reader.remove(gone.member)
@@ -242,11 +245,18 @@ class SharedSlot:
             f"The publication {error.publication} of another source with the same replication slot is missing. The slot is read without it."
         )
 
-    async def _free(self, dsn: SourceDatabase) -> None:
-        """Free the slot of an earlier connection, also one of a process that has lost its capture leases."""
+    async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
+        """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
         application_name = slots.shared_application_name(self.name)
         async with await SourceConnection.connect(dsn, application_name="headrace slot") as connection:
             await slots.free_slot(connection, self.name, application_name)
+        try:
+            return await ReplicationStream.start(
+                dsn, slot=self.name, publications=publications, position=start, streaming=self._streaming,
+                confirmed=min(await self._stored_position(), start), application_name=application_name,
+            )  # fmt: skip
+        except SlotInUse as error:  # by such a process, which has been a moment faster
+            raise SourceUnavailable(error.reason) from error
 
     # --- the server is told the smallest stored position
 
