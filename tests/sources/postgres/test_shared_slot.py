@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from headrace import App, store
+from headrace import App, store, transform
 from headrace.model.sources import SourceInfo
 from headrace.sources.postgres.limits import CaptureLimits
 from tests.runtime.running import eventually
@@ -29,6 +31,13 @@ LIMITS = CaptureLimits(
     sources_interval=0.1, gather_interval=0.05, first_retry_delay=0.05, stopped_retry_delay=0.3,
     idle_position_interval=0.2,
 )  # fmt: skip
+
+
+@transform
+def hanging(data: dict[str, Any]) -> dict[str, Any]:
+    """A transform that does not return."""
+    while True:
+        time.sleep(0.01)
 
 
 class Shared:
@@ -299,7 +308,7 @@ async def test_a_large_transaction_of_two_sources_is_streamed_once_and_appears_w
             await shared.shop.sql.execute("insert into t2 select n, 0 from generate_series(1, 3000) as n")
 
             async def is_streamed() -> bool:
-                return await shared.shop.database.fetchval(
+                return await shared.shop.database.fetchval(  # type: ignore[no-any-return]
                     "select sum(stream_txns) > 0 from pg_stat_replication_slots join pg_replication_slots using (slot_name)"
                     " where database = current_database()"
                 )
@@ -365,6 +374,64 @@ async def test_the_slot_is_dropped_with_the_last_source(shared: Shared) -> None:
         assert await shared.shop.sql.fetchval("select count(*) from pg_publication") == 0
 
 
+async def test_the_slot_is_dropped_when_the_last_two_sources_are_deleted_at_the_same_time(shared: Shared) -> None:
+    await shared.source(1)
+    await shared.source(2)
+    async with shared.captured(1, 2) as app:
+        await asyncio.gather(app.admin.delete_source("s1"), app.admin.delete_source("s2"))
+        assert await shared.slots() == []
+
+
+async def test_an_alarm_names_the_source_that_holds_the_slot_back(shared: Shared) -> None:
+    first = await shared.source(1)
+    await shared.source(2, alarm=1)
+    async with shared.captured(1, 2):
+        await store.pause_capture(shared.shop.database, first.id, paused=True)
+        await shared.insert(2, *range(200))
+
+        async def is_named() -> bool:
+            info = (await store.source(shared.shop.database, "s2")).capture
+            return info is not None and info.facts is not None and "capture of s1" in (info.facts.alarm or "")
+
+        await eventually(is_named)
+
+
+async def test_a_source_whose_transform_hangs_is_stopped_and_the_others_continue(shared: Shared) -> None:
+    await shared.source(1, transform=f"{__name__}:hanging")
+    await shared.source(2)
+    limits = msgspec.structs.replace(LIMITS, transform_timeout=0.5)
+    async with shared.captured(1, 2, limits=limits):
+        async with shared.shop.sql.transaction():
+            await shared.insert(1, 1)
+            await shared.insert(2, 1)
+        await shared.shop.until_state("stopped", "s1")
+        await shared.insert(2, 2)
+        assert await shared.ids(2, 2) == [1, 2]
+
+
+@pytest.mark.process
+async def test_a_source_catches_up_without_a_free_slot(tmp_path: Path) -> None:
+    with clusters.cluster(tmp_path / "postgres", max_replication_slots="1") as server:
+        database = store.Database(server.url())
+        await database.open()
+        await store.migrate(database)
+        async with Shop.opened(server.url()) as shop:
+            shared = Shared(shop, "only")
+            first = await shared.source(1)
+            await shared.source(2)
+            async with shared.captured(1, 2):
+                await store.pause_capture(database, first.id, paused=True)
+                await shop.until_state("paused", "s1")
+                await shared.insert(1, 1, 2)
+                await shared.insert(2, 1, 2)
+                assert await shared.ids(2, 2) == [1, 2]
+                await store.pause_capture(database, first.id, paused=False)
+                assert await shared.ids(1, 2) == [1, 2]
+                await shared.insert(2, 3)
+                assert await shared.ids(2, 3) == [1, 2, 3]
+        await database.close()
+
+
 async def test_sources_of_a_lost_slot_start_again_one_by_one(shared: Shared) -> None:
     await shared.source(1)
     await shared.source(2)
@@ -417,12 +484,12 @@ async def test_a_source_of_another_database_is_refused(shared: Shared, empty_dsn
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 async def test_sources_that_come_and_go_at_random_mirror_their_tables(shared: Shared, seed: int) -> None:
     chance = random.Random(seed)
     shop, count = shared.shop, 5
     sources = {n: await shared.source(n, backfill=True) for n in range(count)}
-    limits = msgspec.structs.replace(LIMITS, hold_up_timeout=0.5, outbox_messages=50, table_check_interval=0.5)
+    limits = msgspec.structs.replace(LIMITS, hold_up_timeout=1.0, outbox_messages=200, table_check_interval=1.0)
     paused: set[int] = set()
     writing = True
 
@@ -436,18 +503,18 @@ async def test_sources_that_come_and_go_at_random_mirror_their_tables(shared: Sh
                 for n in tables:
                     await sql.execute(
                         f"insert into t{n} select i, 0 from generate_series($1::int, $2::int) as i",
-                        1000 * id_, 1000 * id_ + chance.choice([0, 3, 300]),
+                        1000 * id_, 1000 * id_ + chance.choice([0, 3, 3, 250]),
                     )  # fmt: skip
                 await (transaction.commit if chance.random() < 0.8 else transaction.rollback)()
                 if not writing:
                     return
-                await anyio.sleep(0.01)
+                await anyio.sleep(0.03)
         finally:
             await sql.close()
 
     async def trouble() -> None:
         nonlocal count
-        for _ in range(40):
+        for _ in range(30):
             await anyio.sleep(chance.random() * 0.3)
             n = chance.choice(sorted(sources))
             match chance.randrange(7):

@@ -31,7 +31,7 @@ from headrace.sources.postgres.capture.failure_retries import FailureRetries
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.capture.preparation import CapturePreparation, StartingPoint, application_name
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
-from headrace.sources.postgres.capture.shared_slot import SharedSlot, refuse_root
+from headrace.sources.postgres.capture.shared_slot import SharedSlot, is_of_others, refuse_root
 from headrace.sources.postgres.capture.slot_monitor import SlotMonitor
 from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
@@ -182,6 +182,7 @@ class Capturer:
             self._progress,
             self._clock,
             self._problem,
+            lowest=lambda: None if self._shared_slot is None else self._shared_slot.lowest,
         )
         toast_completion = ToastCompletion(self._spec, self._shaper, self._schema_cache, self._query, self._limits)
         appender = Appender(
@@ -284,6 +285,11 @@ class Capturer:
         async with self._connection_lock:
             return await self._connection.rows(sql, *params)
 
+    @property
+    def roots(self) -> set[int]:
+        """The oids of its partitioned tables."""
+        return {table.oid for table in self._schema_cache.tables.values() if table.partitioned}
+
     # --- called by the reader, in the order of the WAL
 
     @property
@@ -314,10 +320,13 @@ class Capturer:
 
     async def relation(self, relation: Relation) -> bool:
         """Note the current definition of a relation. Returns whether its changes are captured."""
+        shared_slot, tables = self._shared_slot, self._schema_cache.tables.values()
         async with self._connection_lock:
+            if shared_slot is not None and is_of_others(relation, tables):
+                if relation.oid in shared_slot.roots:
+                    await refuse_root(self._connection, relation, tables)
+                return False
             table = await self._schema_cache.table_of(self._connection, relation)
-            if table is None and self._shared_slot is not None:
-                await refuse_root(self._connection, relation, self._schema_cache.tables.values())
         self._shaper.set_relation(relation, table, self._schema_cache.types)
         return table is not None
 

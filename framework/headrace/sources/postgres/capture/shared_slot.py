@@ -64,6 +64,10 @@ class Member(Taker, Protocol):
     publication: str
     dsn: SourceDatabase
 
+    @property
+    def roots(self) -> set[int]:
+        """The oids of its partitioned tables."""
+
 
 class SharedSlot:
     """A replication slot of several sources, in the process that captures them.
@@ -76,12 +80,14 @@ class SharedSlot:
     Attributes:
         preparing: a lock to hold while the slot is examined or created.
         lowest: the source with the smallest stored position, and that position.
+        roots: the oids of the partitioned tables of the sources that are read.
     """
 
     def __init__(self, database: store.Database, name: str, limits: CaptureLimits = DEFAULTS) -> None:
         self.name = name
         self.preparing = anyio.Lock()
         self.lowest: tuple[str, int] | None = None
+        self.roots: set[int] = set()
         self._database = database
         self._limits = limits
         self._members: list[_Feeding] = []
@@ -168,6 +174,7 @@ class SharedSlot:
         if not self._members:
             return
         feedings, start = self._choose()
+        self.roots = set().union(*(one.member.roots for one in feedings))
         replication = await self._start(feedings[0].member.dsn, [one.member.publication for one in feedings], start)
         self._reader = reader = _SharedReader(self, [one.member for one in feedings], start, self._limits)
         for gone in [one for one in feedings if one not in self._members]:  # while the replication started
@@ -319,6 +326,16 @@ class _SharedReader(ChangeReader):
     def _failed(self, taker: Taker, error: Exception) -> None:
         self.remove(taker)
         self._shared_slot.fail(taker, error)
+
+
+def is_of_others(relation: Relation, tables: Iterable[Table]) -> bool:
+    """Whether a relation can't be one of these tables. The publications of the sources name the tables themselves, and
+    not their partitions.
+    """
+    return all(
+        relation.oid != table.oid and (relation.schema, relation.name) != (table.schema, table.relation)
+        for table in tables
+    )
 
 
 async def refuse_root(connection: SourceConnection, relation: Relation, tables: Iterable[Table]) -> None:
