@@ -348,8 +348,7 @@ async def test_a_partition_of_another_sources_table_is_refused_before_a_change_i
     async with shared.captured():
         await shared.shop.until_running("root")
         await shared.shop.until_running("leaf")
-        await shared.shop.sql.execute("insert into leaf values (1, 0)")
-        await shared.shop.until(1, "leaf")
+        # PostgreSQL 14 would send changes as those of the partition for as long as it has such a change in its cache.
         await shared.shop.sql.execute("alter table root attach partition leaf for values from (0) to (100)")
         await shared.shop.sql.execute("insert into root values (2, 0)")
         await shared.shop.until(1, "root")

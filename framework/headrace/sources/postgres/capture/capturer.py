@@ -37,7 +37,7 @@ from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.database import shared_slots
 from headrace.sources.postgres.errors import NoFreeSlot, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
@@ -151,9 +151,9 @@ class Capturer:
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
-                self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache, self._shared_slot
+                self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache
             )
-            start = await preparation.run(self._connection)
+            start = await preparation.run(self._connection, self._shared_slot)
             self.publication, self.is_new = start.publication, start.is_new
             self.handled = self._appended_position = start.position
             self._outbox = Outbox(start.captured, start.position, self._limits)
@@ -222,20 +222,27 @@ class Capturer:
         position, since a shared slot is confirmed only as far as all of its sources are.
         """
         try:
-            replication = await self._start(slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
+            replication = await self._start(shared_slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
         except (NoFreeSlot, SourceUnavailable) as error:
             log.warning(
-                "no slot to catch up with", source=self._todo.name, error=error,
+                "no slot to catch up with",
+                source=self._todo.name,
+                error=error,
                 hint="the other sources of its slot wait until it has caught up",
-            )  # fmt: skip
+            )
         else:
             await self._read(replication, shared_slot)
 
     async def _start(self, slot: str, copy_of: str | None = None) -> ReplicationStream:
         return await ReplicationStream.start(
-            self.dsn, slot=slot, publications=[self.publication], position=self.handled, copy_of=copy_of,
-            streaming=self._streaming, application_name=application_name(self._todo.id),
-        )  # fmt: skip
+            self.dsn,
+            slot=slot,
+            publications=[self.publication],
+            position=self.handled,
+            copy_of=copy_of,
+            streaming=self._streaming,
+            application_name=application_name(self._todo.id),
+        )
 
     async def _read(self, replication: ReplicationStream, shared_slot: SharedSlot | None = None) -> None:
         """Read a slot for ever, or until this capturer has caught up with the other sources of a shared slot."""

@@ -14,7 +14,7 @@ shared slot are held by one process, see `take_capture` in `captures.sql`. The r
     holds up no other source. If the server has no slot left for that, they wait for it.
 4.  A source that fails or can't keep up leaves. The others continue.
 5.  A source starts at a position from which its publication exists for all transactions, see
-    `slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
+    `shared_slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
     source is left out until the others have reached it.
 """
 
@@ -33,7 +33,7 @@ from headrace.sources.postgres.capture.change_reader import ChangeReader, Taker
 from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.database import shared_slots, slots
 from headrace.sources.postgres.errors import (
     PublicationMissing,
     SlotInUse,
@@ -256,12 +256,17 @@ class SharedSlot:
         """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
         application_name = slots.shared_application_name(self.name)
         async with await SourceConnection.connect(dsn, application_name="headrace slot") as connection:
-            await slots.free_slot(connection, self.name, application_name)
+            await shared_slots.free_slot(connection, self.name, application_name)
         try:
             return await ReplicationStream.start(
-                dsn, slot=self.name, publications=publications, position=start, streaming=self._streaming,
-                confirmed=min(await self._stored_position(), start), application_name=application_name,
-            )  # fmt: skip
+                dsn,
+                slot=self.name,
+                publications=publications,
+                position=start,
+                streaming=self._streaming,
+                confirmed=min(await self._stored_position(), start),
+                application_name=application_name,
+            )
         except SlotInUse as error:  # by such a process, which has been a moment faster
             raise SourceUnavailable(error.reason) from error
 
@@ -348,8 +353,9 @@ async def refuse_root(connection: SourceConnection, relation: Relation, tables: 
     rows = await connection.query(
         """select t.relid::pg_catalog.regclass::text from pg_catalog.pg_partition_tree($1::oid::pg_catalog.regclass) as t
             where t.relid = any ($2::oid[]) limit 1""",
-        str(relation.oid), "{" + ",".join(oids) + "}",
-    )  # fmt: skip
+        str(relation.oid),
+        "{" + ",".join(oids) + "}",
+    )
     if rows:
         raise SourceStopped(
             f"The table {rows[0][0]} is a partition of {relation.schema}.{relation.name}, which another source with the same replication"
