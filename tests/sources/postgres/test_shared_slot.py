@@ -24,6 +24,7 @@ from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 from tests.support import clusters
 from tests.support.captures import end_tenures
+from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
 
@@ -360,13 +361,15 @@ async def test_a_partition_of_another_sources_table_is_refused_before_a_change_i
         await eventually(is_refused)
 
 
-async def test_the_slot_is_dropped_with_the_last_source(shared: Shared) -> None:
+async def test_the_slot_is_dropped_with_the_last_source(shared: Shared, caplog: pytest.LogCaptureFixture) -> None:
     await shared.source(1)
     await shared.source(2)
     async with shared.captured(1, 2) as app:
         await app.admin.delete_source("s1")
+        await shared.shop.sql.execute("insert into t1 values (1)")
         await shared.insert(2, 1)
         assert await shared.ids(2, 1) == [1]
+        assert not logged(caplog, "capture waits")
         assert await shared.slots() == [shared.slot]
         await app.admin.delete_source("s2")
         assert await shared.slots() == []

@@ -195,7 +195,9 @@ class SharedSlot:
             with anyio.CancelScope(shield=True):
                 await replication.close()
         if isinstance(failure, PublicationMissing):
-            raise self._without_publication(failure, feedings, start) from failure
+            self._leave_out(failure, feedings, start)
+            if reader.between_transactions:  # otherwise capturers have a part of one
+                failure = None
         if failure is not None:
             raise failure
         for feeding in feedings:
@@ -231,15 +233,17 @@ class SharedSlot:
         """Let all capturers fail. They try again, and start where each of them was."""
         if isinstance(error, StreamingFailed):
             self._streaming = False
+        elif isinstance(error, PublicationMissing):
+            error = SourceUnavailable(
+                f"The publication {error.publication} of another source with the same replication slot is missing. The slot is read without it."
+            )
         feedings, self._members = self._members, []
         for feeding in feedings:
             feeding.fail(error)
 
-    def _without_publication(
-        self, error: PublicationMissing, feedings: Iterable[_Feeding], start: int
-    ) -> SourceUnavailable:
-        """Return the error for the other capturers if a publication was missing. If it is needed from a later position
-        on, its source waits for the others. Otherwise its source has missed changes, and fails with `error`.
+    def _leave_out(self, error: PublicationMissing, feedings: Iterable[_Feeding], start: int) -> None:
+        """Leave out the source whose publication was missing. If it is needed from a later position on, the source waits
+        for the others. Otherwise it has missed changes, and fails. It may also have been removed.
         """
         for one in feedings:
             if one.member.publication != error.publication:
@@ -248,9 +252,6 @@ class SharedSlot:
                 self._left_out[error.publication] = one.needed_from
             else:
                 self.fail(one.member, error)
-        return SourceUnavailable(
-            f"The publication {error.publication} of another source with the same replication slot is missing. The slot is read without it."
-        )
 
     async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
         """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
@@ -311,11 +312,11 @@ class _SharedReader(ChangeReader):
         self.position = start
 
     async def _offer(self, taker: Taker) -> None:
-        feeding = self._shared_slot.feeding_of(taker)
-        if feeding is None:
-            return
         if not taker.full:
             await taker.offer()
+            return
+        feeding = self._shared_slot.feeding_of(taker)
+        if feeding is None:
             return
         with anyio.move_on_after(self._limits.hold_up_timeout) as feeding.waiting:
             await taker.offer()
