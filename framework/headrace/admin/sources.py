@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -168,6 +169,10 @@ class Sources(Captures):
             left = await self._drop_slot_and_publication(source, spec, force=force)
         change = self._change_of("delete", source.name, source.stream, left=left)
         await self._change(change, lambda connection: store.delete_source(connection, source.id))
+        if isinstance(spec, PostgresSpec) and spec.shared_slot is not None and left is None:
+            # Two sources that are deleted at the same time each see the other one, and leave the slot to it.
+            with suppress(HeadraceError):
+                await self._drop(source, spec)
         return left
 
     async def _drop_slot_and_publication(self, source: SourceInfo, spec: PostgresSpec, *, force: bool) -> str | None:

@@ -59,7 +59,7 @@ def test_without_a_limit_it_says_that_the_disk_fills() -> None:
     assert "headrace_shop_1 holds back 5 GB of WAL" in found.text
     assert "max_slot_wal_keep_size is not set, so it can grow until the server's disk is full" in found.text
     assert (
-        "The capture is 5 GB behind. It has to catch up. To see what it waits for, run: headrace source postgres info shop"
+        "The capture of shop is 5 GB behind. It has to catch up. To see what it waits for, run: headrace source postgres info shop"
         in found.text
     )
 
@@ -89,3 +89,13 @@ def test_sizes_are_formatted_for_people() -> None:
     assert [as_size(count) for count in (0, 999, 1000, 1_234_567, 999_600_000, 5 * 10**15)] == [
         "0 bytes", "999 bytes", "1 kB", "1.23 MB", "1 GB", "5e+03 TB",
     ]  # fmt: skip
+
+
+def test_the_alarm_of_a_shared_slot_names_the_source_that_holds_it() -> None:
+    facts = CaptureFacts(held_back=5 * GB, behind=5 * GB, wal_status="extended")
+    found = alarm_of(facts, source="shop", slot="shared", limit=GB, held_by="paused")
+    assert found is not None
+    assert "The capture of paused is 5 GB behind" in found.text
+    lost = alarm_of(CaptureFacts(wal_status="lost"), source="shop", slot="shared", limit=GB, held_by="paused")
+    assert lost is not None
+    assert "resume shop --anew" in lost.text

@@ -71,5 +71,9 @@ class PublicationMissing(SlotLost):
         self.publication = publication
 
 
+class SlotInUse(SourceStopped):
+    """Another client uses the replication slot."""
+
+
 class NoFreeSlot(SourceStopped):
     """The captured server has no free replication slot."""

@@ -115,7 +115,9 @@ class CaptureBatch(msgspec.Struct, kw_only=True):
 
 async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> list[CaptureToDo]:
     """All sources that capture tables, by name."""
-    rows = await executor.fetch("select * from headrace_internal.list_captures(coalesce($1, clock_timestamp()))", now)
+    rows = await executor.fetch(
+        "select * from headrace_internal.sources_to_capture(coalesce($1, clock_timestamp()))", now
+    )
     return [
         CaptureToDo(
             number=row["source_id"], id=str(row["uid"]), settings=msgspec.json.decode(row["settings"]),

@@ -32,7 +32,9 @@ class Alarm(msgspec.Struct, frozen=True):
     text: str
 
 
-def alarm_of(facts: CaptureFacts, *, source: str, slot: str, limit: int, current: Kind | None = None) -> Alarm | None:
+def alarm_of(
+    facts: CaptureFacts, *, source: str, slot: str, limit: int, current: Kind | None = None, held_by: str | None = None
+) -> Alarm | None:
     """Return the alarm for a slot, or None while the slot is well.
 
     Args:
@@ -41,9 +43,15 @@ def alarm_of(facts: CaptureFacts, *, source: str, slot: str, limit: int, current
         slot: the slot's name.
         limit: bytes held back at which the alarm `large` begins.
         current: the kind of the current alarm, if there is one.
+        held_by: the source of a shared slot that is the farthest behind. The facts say how far. None for a slot of one
+            source.
     """
     kind = _kind(facts, limit, current)
-    return None if kind is None else Alarm(kind, _TEXTS[kind](facts, source, slot))
+    return (
+        None
+        if kind is None
+        else Alarm(kind, _TEXTS[kind](facts, source if kind == "lost" else held_by or source, slot))
+    )
 
 
 def _kind(facts: CaptureFacts, limit: int, current: Kind | None) -> Kind | None:
@@ -111,7 +119,7 @@ def _cause(facts: CaptureFacts, source: str) -> str:
     """
     if facts.behind is None or facts.held_back is None or facts.behind * 2 >= facts.held_back:
         behind = "" if facts.behind is None else f" is {as_size(facts.behind)} behind. It"
-        return f"The capture{behind} has to catch up. To see what it waits for, run: headrace source postgres info {source}"
+        return f"The capture of {source}{behind} has to catch up. To see what it waits for, run: headrace source postgres info {source}"
     return (
         "The capture keeps up, so an old open transaction holds it back. Find it:"
         " select pid, xact_start, state, query from pg_stat_activity where backend_xid is not null order by xact_start limit 3;"

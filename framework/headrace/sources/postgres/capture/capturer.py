@@ -31,13 +31,13 @@ from headrace.sources.postgres.capture.failure_retries import FailureRetries
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.capture.preparation import CapturePreparation, StartingPoint, application_name
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
-from headrace.sources.postgres.capture.shared_slot import SharedSlot, refuse_root
+from headrace.sources.postgres.capture.shared_slot import SharedSlot, is_of_others, refuse_root
 from headrace.sources.postgres.capture.slot_monitor import SlotMonitor
 from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.database import shared_slots
 from headrace.sources.postgres.errors import NoFreeSlot, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
@@ -152,9 +152,9 @@ class Capturer:
         self._schema_cache = SchemaCache(self._spec)
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
-                self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache, self._shared_slot
+                self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache
             )
-            start = await preparation.run(self._connection)
+            start = await preparation.run(self._connection, self._shared_slot)
             self._publication_guard = preparation.guard
             self.publication, self.is_new = start.publication, start.is_new
             self.handled = self._appended_position = start.position
@@ -184,6 +184,7 @@ class Capturer:
             self._progress,
             self._clock,
             self._problem,
+            lowest=lambda: None if self._shared_slot is None else self._shared_slot.lowest,
         )
         toast_completion = ToastCompletion(self._spec, self._shaper, self._schema_cache, self._query, self._limits)
         appender = Appender(
@@ -223,20 +224,27 @@ class Capturer:
         position, since a shared slot is confirmed only as far as all of its sources are.
         """
         try:
-            replication = await self._start(slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
+            replication = await self._start(shared_slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
         except (NoFreeSlot, SourceUnavailable) as error:
             log.warning(
-                "no slot to catch up with", source=self._todo.name, error=error,
+                "no slot to catch up with",
+                source=self._todo.name,
+                error=error,
                 hint="the other sources of its slot wait until it has caught up",
-            )  # fmt: skip
+            )
         else:
             await self._read(replication, shared_slot)
 
     async def _start(self, slot: str, copy_of: str | None = None) -> ReplicationStream:
         return await ReplicationStream.start(
-            self.dsn, slot=slot, publications=[self.publication], position=self.handled, copy_of=copy_of,
-            streaming=self._streaming, application_name=application_name(self._todo.id),
-        )  # fmt: skip
+            self.dsn,
+            slot=slot,
+            publications=[self.publication],
+            position=self.handled,
+            copy_of=copy_of,
+            streaming=self._streaming,
+            application_name=application_name(self._todo.id),
+        )
 
     async def _read(self, replication: ReplicationStream, shared_slot: SharedSlot | None = None) -> None:
         """Read a slot for ever, or until this capturer has caught up with the other sources of a shared slot."""
@@ -286,6 +294,11 @@ class Capturer:
         async with self._connection_lock:
             return await self._connection.rows(sql, *params)
 
+    @property
+    def roots(self) -> set[int]:
+        """The oids of its partitioned tables."""
+        return {table.oid for table in self._schema_cache.tables.values() if table.partitioned}
+
     # --- called by the reader, in the order of the WAL
 
     @property
@@ -316,10 +329,13 @@ class Capturer:
 
     async def relation(self, relation: Relation) -> bool:
         """Note the current definition of a relation. Returns whether its changes are captured."""
+        shared_slot, tables = self._shared_slot, self._schema_cache.tables.values()
         async with self._connection_lock:
+            if shared_slot is not None and is_of_others(relation, tables):
+                if relation.oid in shared_slot.roots:
+                    await refuse_root(self._connection, relation, tables)
+                return False
             table = await self._schema_cache.table_of(self._connection, relation)
-            if table is None and self._shared_slot is not None:
-                await refuse_root(self._connection, relation, self._schema_cache.tables.values())
         self._shaper.set_relation(relation, table, self._schema_cache.types)
         return table is not None
 

@@ -58,10 +58,6 @@ class Outbox:
         self._transaction_start = None
         self._end = position
 
-    def skip(self) -> None:
-        """Note that the transaction that began has ended, and had nothing to append."""
-        self._transaction_start = None
-
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting or being appended."""

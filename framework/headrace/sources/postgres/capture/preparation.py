@@ -18,7 +18,7 @@ from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import publications, slots
+from headrace.sources.postgres.database import publications, shared_slots, slots
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.spec import PostgresSpec
@@ -85,15 +85,13 @@ class CapturePreparation:
         epoch: the capture lease's epoch.
         dsn: the captured database.
         schema_cache: the cache of its tables, which is filled here.
-        shared_slot: the slot that it shares with other sources. None for a slot of its own.
 
     Attributes:
         guard: guards the publication, also during the capture.
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: SourceDatabase, schema_cache: SchemaCache,
-        shared_slot: SharedSlot | None = None,
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: SourceDatabase, schema_cache: SchemaCache
     ) -> None:  # fmt: skip
         self._database = database
         self._todo = todo
@@ -102,19 +100,19 @@ class CapturePreparation:
         self._dsn = dsn
         self._schema_cache = schema_cache
         self._own_name = slots.slot_name(todo.name, todo.id)
-        self._shared_slot = shared_slot
         self._slot = spec.slot or spec.shared_slot or self._own_name
         self._publication = spec.publication or self._own_name
         self.guard = PublicationGuard(
             database, todo.id, spec, self._publication, lambda: schema_cache.tables, time.monotonic
         )
 
-    async def run(self, connection: SourceConnection) -> StartingPoint:
+    async def run(self, connection: SourceConnection, shared_slot: SharedSlot | None = None) -> StartingPoint:
         """Prepare the server. If the source was removed meanwhile, its own slot and publication are
         dropped, since no other process would drop them.
 
         Args:
             connection: a connection to the captured server.
+            shared_slot: the slot that it shares with other sources. None for a slot of its own.
 
         Raises:
             LeaseLost: the capture lease is lost.
@@ -126,20 +124,20 @@ class CapturePreparation:
                 "The capture lease is lost. Another process captures the source, or it is paused or removed."
             )
         try:
-            return await self._prepare(connection)
+            return await self._prepare(connection, shared_slot)
         except HeadraceError:
             if all(one.number != self._todo.number for one in await store.captures_to_do(self._database)):
                 await drop_slot_and_publication(self._database, connection, self._spec, self._todo.name, self._todo.id)
             raise
 
-    async def _prepare(self, connection: SourceConnection) -> StartingPoint:
+    async def _prepare(self, connection: SourceConnection, shared_slot: SharedSlot | None) -> StartingPoint:
         todo, spec = self._todo, self._spec
         server = await slots.identify_server(connection)
         stored = await store.capture_position(self._database, todo.number)
         position = None if stored is None else await self._resume_position(server, stored)
         await self._schema_cache.refresh(connection)
         await self.guard.prepare(connection, captured_before=stored is not None)
-        confirmed = await self._ensure_slot(connection, position)
+        confirmed = await self._ensure_slot(connection, position, shared_slot)
         if position is not None and stored is not None:
             return self._starting_point(position, stored.captured, is_new=False)
         if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
@@ -149,18 +147,23 @@ class CapturePreparation:
         )
         return self._starting_point(confirmed, 0, is_new=True)
 
-    async def _ensure_slot(self, connection: SourceConnection, position: int | None) -> int:
+    async def _ensure_slot(
+        self, connection: SourceConnection, position: int | None, shared_slot: SharedSlot | None
+    ) -> int:
         """Make sure that the slot can be read from `position`. Returns where a source without a position starts."""
-        if self._shared_slot is None:
+        if shared_slot is None:
             return await slots.ensure_slot(
-                connection, self._slot, owned=self._spec.slot is None, expected=position,
+                connection,
+                self._slot,
+                owned=self._spec.slot is None,
+                expected=position,
                 application_name=application_name(self._todo.id),
-            )  # fmt: skip
-        async with self._shared_slot.preparing:
+            )
+        async with shared_slot.preparing:
             confirmed = await slots.ensure_slot(
                 connection, self._slot, owned=True, expected=position, application_name=None
             )
-        return confirmed if position is not None else await slots.position_for_publication(connection)
+        return confirmed if position is not None else await shared_slots.position_for_publication(connection)
 
     def _starting_point(self, position: int, captured: int, *, is_new: bool) -> StartingPoint:
         return StartingPoint(

@@ -14,13 +14,13 @@ shared slot are held by one process, see `take_capture` in `captures.sql`. The r
     holds up no other source. If the server has no slot left for that, they wait for it.
 4.  A source that fails or can't keep up leaves. The others continue.
 5.  A source starts at a position from which its publication exists for all transactions, see
-    `slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
+    `shared_slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
     source is left out until the others have reached it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -33,8 +33,14 @@ from headrace.sources.postgres.capture.change_reader import ChangeReader, Taker
 from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import slots
-from headrace.sources.postgres.errors import PublicationMissing, SourceStopped, SourceUnavailable, StreamingFailed
+from headrace.sources.postgres.database import shared_slots, slots
+from headrace.sources.postgres.errors import (
+    PublicationMissing,
+    SlotInUse,
+    SourceStopped,
+    SourceUnavailable,
+    StreamingFailed,
+)
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.pgoutput.messages import Relation
@@ -58,6 +64,10 @@ class Member(Taker, Protocol):
     publication: str
     dsn: SourceDatabase
 
+    @property
+    def roots(self) -> set[int]:
+        """The oids of its partitioned tables."""
+
 
 class SharedSlot:
     """A replication slot of several sources, in the process that captures them.
@@ -70,12 +80,14 @@ class SharedSlot:
     Attributes:
         preparing: a lock to hold while the slot is examined or created.
         lowest: the source with the smallest stored position, and that position.
+        roots: the oids of the partitioned tables of the sources that are read.
     """
 
     def __init__(self, database: store.Database, name: str, limits: CaptureLimits = DEFAULTS) -> None:
         self.name = name
         self.preparing = anyio.Lock()
         self.lowest: tuple[str, int] | None = None
+        self.roots: set[int] = set()
         self._database = database
         self._limits = limits
         self._members: list[_Feeding] = []
@@ -97,8 +109,11 @@ class SharedSlot:
     async def feed(self, member: Member) -> None:
         """Hand changes to a capturer until it fails. Raises the error of the capturer, or of the replication."""
         feeding = _Feeding(member)
+        left_out, name = self._left_out, member.publication
         if member.is_new or self._is_before(member.handled):
-            self._left_out[member.publication] = member.handled
+            left_out[name] = member.handled
+        elif name in left_out:  # a member that failed is back at its stored position, where its publication exists
+            left_out[name] = min(left_out[name], member.handled)
         self._members.append(feeding)
         self._joined.set()
         self._interrupt_read()
@@ -159,13 +174,8 @@ class SharedSlot:
         if not self._members:
             return
         feedings, start = self._choose()
-        dsn = feedings[0].member.dsn
-        await self._free(dsn)
-        replication = await ReplicationStream.start(
-            dsn, slot=self.name, publications=[one.member.publication for one in feedings], position=start,
-            confirmed=min(await self._stored_position(), start), streaming=self._streaming,
-            application_name=slots.shared_application_name(self.name),
-        )  # fmt: skip
+        self.roots = set().union(*(one.member.roots for one in feedings))
+        replication = await self._start(feedings[0].member.dsn, [one.member.publication for one in feedings], start)
         self._reader = reader = _SharedReader(self, [one.member for one in feedings], start, self._limits)
         for gone in [one for one in feedings if one not in self._members]:  # while the replication started
             reader.remove(gone.member)
@@ -185,7 +195,9 @@ class SharedSlot:
             with anyio.CancelScope(shield=True):
                 await replication.close()
         if isinstance(failure, PublicationMissing):
-            raise self._without_publication(failure, feedings, start) from failure
+            self._leave_out(failure, feedings, start)
+            if reader.between_transactions:  # otherwise capturers have a part of one
+                failure = None
         if failure is not None:
             raise failure
         for feeding in feedings:
@@ -221,15 +233,17 @@ class SharedSlot:
         """Let all capturers fail. They try again, and start where each of them was."""
         if isinstance(error, StreamingFailed):
             self._streaming = False
+        elif isinstance(error, PublicationMissing):
+            error = SourceUnavailable(
+                f"The publication {error.publication} of another source with the same replication slot is missing. The slot is read without it."
+            )
         feedings, self._members = self._members, []
         for feeding in feedings:
             feeding.fail(error)
 
-    def _without_publication(
-        self, error: PublicationMissing, feedings: Iterable[_Feeding], start: int
-    ) -> SourceUnavailable:
-        """Return the error for the other capturers if a publication was missing. If it is needed from a later position
-        on, its source waits for the others. Otherwise its source has missed changes, and fails with `error`.
+    def _leave_out(self, error: PublicationMissing, feedings: Iterable[_Feeding], start: int) -> None:
+        """Leave out the source whose publication was missing. If it is needed from a later position on, the source waits
+        for the others. Otherwise it has missed changes, and fails. It may also have been removed.
         """
         for one in feedings:
             if one.member.publication != error.publication:
@@ -238,15 +252,24 @@ class SharedSlot:
                 self._left_out[error.publication] = one.needed_from
             else:
                 self.fail(one.member, error)
-        return SourceUnavailable(
-            f"The publication {error.publication} of another source with the same replication slot is missing. The slot is read without it."
-        )
 
-    async def _free(self, dsn: SourceDatabase) -> None:
-        """Free the slot of an earlier connection, also one of a process that has lost its capture leases."""
+    async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
+        """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
         application_name = slots.shared_application_name(self.name)
         async with await SourceConnection.connect(dsn, application_name="headrace slot") as connection:
-            await slots.free_slot(connection, self.name, application_name)
+            await shared_slots.free_slot(connection, self.name, application_name)
+        try:
+            return await ReplicationStream.start(
+                dsn,
+                slot=self.name,
+                publications=publications,
+                position=start,
+                streaming=self._streaming,
+                confirmed=min(await self._stored_position(), start),
+                application_name=application_name,
+            )
+        except SlotInUse as error:  # by such a process, which has been a moment faster
+            raise SourceUnavailable(error.reason) from error
 
     # --- the server is told the smallest stored position
 
@@ -289,11 +312,11 @@ class _SharedReader(ChangeReader):
         self.position = start
 
     async def _offer(self, taker: Taker) -> None:
-        feeding = self._shared_slot.feeding_of(taker)
-        if feeding is None:
-            return
         if not taker.full:
             await taker.offer()
+            return
+        feeding = self._shared_slot.feeding_of(taker)
+        if feeding is None:
             return
         with anyio.move_on_after(self._limits.hold_up_timeout) as feeding.waiting:
             await taker.offer()
@@ -311,6 +334,16 @@ class _SharedReader(ChangeReader):
         self._shared_slot.fail(taker, error)
 
 
+def is_of_others(relation: Relation, tables: Iterable[Table]) -> bool:
+    """Whether a relation can't be one of these tables. The publications of the sources name the tables themselves, and
+    not their partitions.
+    """
+    return all(
+        relation.oid != table.oid and (relation.schema, relation.name) != (table.schema, table.relation)
+        for table in tables
+    )
+
+
 async def refuse_root(connection: SourceConnection, relation: Relation, tables: Iterable[Table]) -> None:
     """Raise `SourceStopped` if one of the tables is a partition of this relation.
 
@@ -321,8 +354,9 @@ async def refuse_root(connection: SourceConnection, relation: Relation, tables: 
     rows = await connection.query(
         """select t.relid::pg_catalog.regclass::text from pg_catalog.pg_partition_tree($1::oid::pg_catalog.regclass) as t
             where t.relid = any ($2::oid[]) limit 1""",
-        str(relation.oid), "{" + ",".join(oids) + "}",
-    )  # fmt: skip
+        str(relation.oid),
+        "{" + ",".join(oids) + "}",
+    )
     if rows:
         raise SourceStopped(
             f"The table {rows[0][0]} is a partition of {relation.schema}.{relation.name}, which another source with the same replication"

@@ -64,6 +64,8 @@ class SlotMonitor:
         clock: seconds, monotonic.
         problem: returns a problem that does not stop the capture, and what corrects it. It is stored
             with the state.
+        lowest: returns which source of a shared slot has the smallest stored position, and that position. None for
+            a slot of its own.
         interval: seconds between two checks.
         answer_timeout: timeout in seconds for an answer of the server, connecting included.
     """
@@ -72,7 +74,7 @@ class SlotMonitor:
         self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, slot: str,
         connect: Callable[[], Awaitable[SourceConnection]], progress: Progress, clock: Callable[[], float] = time.monotonic,
         problem: Callable[[], tuple[str | None, str | None]] = lambda: (None, None),
-        *, interval: float = INTERVAL, answer_timeout: float = ANSWER_TIMEOUT,
+        *, lowest: Callable[[], tuple[str, int] | None] = lambda: None, interval: float = INTERVAL, answer_timeout: float = ANSWER_TIMEOUT,
     ) -> None:  # fmt: skip
         self._database = database
         self._number = number
@@ -83,6 +85,7 @@ class SlotMonitor:
         self._progress = progress
         self._clock = clock
         self._problem = problem
+        self._lowest = lowest
         self._interval = interval
         self._answer_timeout = answer_timeout
         self._connection: SourceConnection | None = None
@@ -112,7 +115,7 @@ class SlotMonitor:
         now = self._clock()
         facts = await self._query_slot(position)
         if facts is not None:
-            self._update_alarm(facts)
+            self._update_alarm(facts, position)
             if self._spec.heartbeat is not None and self._idle_timer.due(now, (position, total), self._spec.heartbeat):
                 await self._send_heartbeat(facts)
         self.facts = msgspec.structs.replace(
@@ -137,11 +140,14 @@ class SlotMonitor:
         self._log_recovery("slot check")
         return facts
 
-    def _update_alarm(self, facts: CaptureFacts) -> None:
+    def _update_alarm(self, facts: CaptureFacts, position: int) -> None:
         """Begin or end an alarm, and log that once."""
-        previous = self._alarm
+        previous, holder = self._alarm, self._lowest()
+        if holder is not None and holder[1] < position and facts.behind is not None:
+            facts = msgspec.structs.replace(facts, behind=facts.behind + position - holder[1])
         self._alarm = alarm_of(
             facts, source=self._spec.name, slot=self._slot, limit=self._spec.alarm,
+            held_by=None if holder is None else holder[0],
             current=None if previous is None else previous.kind,
         )  # fmt: skip
         if self._alarm is not None and (previous is None or previous.kind != self._alarm.kind):

@@ -28,9 +28,9 @@ from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import (
     NoFreeSlot,
     PublicationMissing,
+    SlotInUse,
     SlotLost,
     SourceRefused,
-    SourceStopped,
     SourceUnavailable,
     StreamingFailed,
 )
@@ -342,7 +342,7 @@ def _start_error(error: SourceRefused, slot: str) -> HeadraceError:
             f"The replication slot {slot} no longer exists ({error.server_message}). Changes that were not captured are missing."
         )
     if error.sqlstate == "55006":
-        return SourceStopped(
+        return SlotInUse(
             f"The replication slot {slot} is in use by another client ({error.server_message}). Stop that client, or name another slot."
         )
     return _stream_error(error, slot, ())

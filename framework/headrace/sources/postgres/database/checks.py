@@ -123,7 +123,12 @@ class _Check:
             yield finding
         yield await self._wal_level(wal_level)
         yield self._capacity(
-            "replication slots", "max_replication_slots", int(used_slots), int(max_slots), needed=slot is None
+            "replication slots",
+            "max_replication_slots",
+            int(used_slots),
+            int(max_slots),
+            needed=slot is None,
+            instead=" Sources can share a slot: give them the same --shared-slot.",
         )
         yield self._capacity(
             "WAL senders",
@@ -188,12 +193,14 @@ class _Check:
             "wal_level", f"{text} Restart the server after the change.", "alter system set wal_level = 'logical';"
         )
 
-    def _capacity(self, what: str, setting: str, used: int, limit: int, *, needed: bool) -> Finding:
+    def _capacity(self, what: str, setting: str, used: int, limit: int, *, needed: bool, instead: str = "") -> Finding:
+        if needed and used == limit - 1 and instead:
+            return warning(setting, f"This source takes the last of {limit} {what}.{instead}")
         if used < limit or not needed:
             return ok(setting, f"{used} of {limit} {what} are in use.")
         return error(
             setting,
-            f"All {limit} {what} are in use, and this source needs one. Restart the server after the change.",
+            f"All {limit} {what} are in use, and this source needs one. Restart the server after the change.{instead}",
             f"alter system set {setting} = {limit + 10};",
         )
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import time
-from uuid import uuid4
 
 import anyio
 import msgspec
@@ -133,46 +132,6 @@ def shared_application_name(slot: str) -> str:
     return f"headrace capture {slot}"[:MAX_NAME_BYTES]
 
 
-def copy_name(slot: str) -> str:
-    """Return a new name for a temporary copy of a shared slot."""
-    return f"{slot[: MAX_NAME_BYTES - 9]}_{uuid4().hex[:8]}"
-
-
-async def position_for_publication(connection: SourceConnection, timeout: float = CREATE_TIMEOUT) -> int:
-    """Return a position from which a new source of a shared slot can start.
-
-    The server decodes a change with the publications that existed when the change was made. The transactions that are
-    open now may have begun before the source's publication existed. This waits for them, as the creation of a slot
-    does.
-
-    Raises:
-        SourceUnavailable: they are open for too long.
-    """
-    end = "select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text"
-    ((open_before,),) = await connection.query(end)
-    deadline = time.monotonic() + timeout
-    while await connection.query(
-        "select where pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()) < $1::xid8", open_before
-    ):
-        if time.monotonic() > deadline:
-            raise SourceUnavailable(
-                f"The source can't start yet. It waits for transactions that were open before. {await oldest_open_transaction(connection)}."
-            )
-        await anyio.sleep(0.05)
-    # The commit of this message comes after its position, so the slot is sure to reach it.
-    ((position,),) = await connection.query("select pg_catalog.pg_logical_emit_message(true, 'headrace.heartbeat', '')")
-    return positions.parse(position or "0/0")
-
-
-async def free_slot(connection: SourceConnection, name: str, application_name: str) -> None:
-    """Terminate the connection with this application name that uses the slot, if there is one. Raises `SourceStopped`
-    if another client uses it.
-    """
-    slot = await find_slot(connection, name)
-    if slot is not None and slot.pid is not None:
-        await _terminate_own_reader(connection, name, slot, application_name)
-
-
 async def identify_server(connection: SourceConnection) -> Server:
     """Return the server's identity and position. Raises `SourceUnavailable`, `SourceRefused`."""
     ((system_id, in_recovery, position, timeline),) = await connection.query(_SERVER)
@@ -293,7 +252,7 @@ async def ensure_slot(
             f"The replication slot {name} is lost{why}. The server has removed WAL that was not captured yet."
         )
     if slot.pid is not None and application_name is not None:
-        slot = await _terminate_own_reader(connection, name, slot, application_name)
+        slot = await terminate_own_reader(connection, name, slot, application_name)
     confirmed = slot.confirmed or 0
     if expected is not None and confirmed > expected:
         raise SlotLost(
@@ -308,7 +267,7 @@ async def drop_slot(connection: SourceConnection, name: str, application_name: s
     deadline = time.monotonic() + RELEASE_TIMEOUT
     while (slot := await find_slot(connection, name)) is not None:
         if slot.pid is not None:
-            await _terminate_own_reader(connection, name, slot, application_name)
+            await terminate_own_reader(connection, name, slot, application_name)
         try:
             await connection.query("select pg_catalog.pg_drop_replication_slot($1)", name)
         except SourceRefused as error:
@@ -401,7 +360,7 @@ async def oldest_open_transaction(connection: SourceConnection) -> str:
     return "They have ended meanwhile"
 
 
-async def _terminate_own_reader(connection: SourceConnection, name: str, slot: Slot, application_name: str) -> Slot:
+async def terminate_own_reader(connection: SourceConnection, name: str, slot: Slot, application_name: str) -> Slot:
     """Terminate the source's own connection that uses the slot."""
     deadline = time.monotonic() + RELEASE_TIMEOUT
     while slot.pid is not None:

@@ -29,7 +29,7 @@ begin
                        delete_done_unique_keys remove_tombstones convert_checks try_mend_sequence note_drawn rows_of_keys keys_published_since'),
             ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info sources_at_work source_page webhook_sources lock_source edit_source delete_source
                        schedule_page pause_schedule request_schedule delete_schedule
-                       list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
+                       sources_to_capture list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture
                        retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures shared_slot_positions
                        publish_truncation start_backfill backfill_page next_backfill request_backfill list_backfills backfill_to_do begin_backfill

@@ -7,7 +7,7 @@
 -- session.
 
 -- Return the sources to capture. `free`: no process captures it.
-create or replace function headrace_internal.list_captures(p_now timestamptz default clock_timestamp())
+create or replace function headrace_internal.sources_to_capture(p_now timestamptz default clock_timestamp())
 returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
 language sql stable as $$
     select c.source_id, o.uid, o.name, s.name, o.settings, o.updated_at, c.paused_at is not null,
@@ -121,7 +121,7 @@ begin
 end $$;
 
 -- Stop a capture until it is resumed, since every process that takes it over would be held up. It counts as paused for
--- `list_captures` and `take_capture`, and has the state `halted`, which is shown as `stopped`. Returns whether the lease
+-- `sources_to_capture` and `take_capture`, and has the state `halted`, which is shown as `stopped`. Returns whether the lease
 -- was still held under this epoch.
 create or replace function headrace_internal.stop_capture(
     p_source int, p_epoch bigint, p_reason text, p_remedy text, p_now timestamptz default clock_timestamp()

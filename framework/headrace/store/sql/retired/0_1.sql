@@ -226,3 +226,15 @@ language sql stable as $$
     select b.id, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total
     from headrace_internal.backfills as b where b.source_id = p_source and b.kind = 'backfill' and b.state in ('queued', 'running') order by b.state = 'queued', b.id limit 1
 $$;
+
+-- Return the sources to capture, without those of shared slots. Processes that call this would give them slots of
+-- their own.
+create or replace function headrace_internal.list_captures(p_now timestamptz default clock_timestamp())
+returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
+language sql stable as $$
+    select c.source_id, o.uid, o.name, s.name, o.settings, o.updated_at, c.paused_at is not null,
+           c.held_until is null or c.held_until <= p_now, c.holder
+    from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id join headrace_internal.streams as s on s.id = o.stream_id
+    where o.settings ->> 'shared_slot' is null
+    order by o.name
+$$;
