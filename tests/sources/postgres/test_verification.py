@@ -204,7 +204,7 @@ async def test_a_process_that_takes_over_continues_where_the_repair_was(mirror: 
         before = (await mirror.info(repair)).read
         async with mirror.working():
 
-            async def more() -> bool:
+            async def more(before: int = before) -> bool:
                 info = await mirror.info(repair)
                 return info.read > before or info.state == "done"
 

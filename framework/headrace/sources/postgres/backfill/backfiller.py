@@ -46,6 +46,9 @@ log = Log("headrace")
 POLL_INTERVAL = 1.0
 """Seconds between two checks for a backfill to do."""
 
+VERIFY_INTERVAL = 10.0
+"""Seconds between two checks for a verification that is due."""
+
 RETRY_DELAY = 0.5
 """Seconds before a retry after a temporary failure."""
 
@@ -109,7 +112,7 @@ class Backfiller:
         # A transform may take milliseconds for each row, and all rows of a chunk are shaped at one
         # place of the stream.
         self._rows = limits.first_chunk_rows if spec.transform is None else limits.min_chunk_rows
-        self._appended_at = clock()
+        self._appended_at = self._verify_at = clock()
         self._refused_at: tuple[int, int] | None = (
             None  # the backfill and the row at which the server refused to continue
         )
@@ -190,6 +193,7 @@ class Backfiller:
             LeaseLost: the capture lease is lost.
         """
         while True:
+            await self._request_due_verifications()
             if await store.next_backfill(self._database, self._number) is None:
                 await anyio.sleep(POLL_INTERVAL)
                 continue
@@ -202,6 +206,13 @@ class Backfiller:
                 self._changed_rows.stop()
                 with anyio.CancelScope(shield=True):
                     await connection.close()
+
+    async def _request_due_verifications(self) -> None:
+        if self._spec.verify_every is not None and self._clock() >= self._verify_at:
+            self._verify_at = self._clock() + VERIFY_INTERVAL
+            await store.request_due_verifications(
+                self._database, self._number, self._epoch, list(self._tables()), self._spec.verify_every
+            )
 
     async def _run_requested(self, connection: SourceConnection) -> None:
         """Work on backfills until there are none."""

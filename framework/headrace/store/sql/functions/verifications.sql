@@ -74,16 +74,26 @@ language sql immutable as $$
     from unnest(p_differences) as d where d is not null
 $$;
 
--- Request a verification of each of these tables whose last one was requested before p_before, under a capture lease.
-create or replace function headrace_internal.request_due_verifications(p_source int, p_epoch bigint, p_relations text[], p_before timestamptz) returns void
+-- Request a verification of each of these tables whose last one was requested longer ago than p_every, under a capture
+-- lease. Of those that have ended, the last 50 of each table are kept.
+create or replace function headrace_internal.request_due_verifications(
+    p_source int, p_epoch bigint, p_relations text[], p_every interval, p_now timestamptz default clock_timestamp()
+) returns void
 language plpgsql as $$
 begin
     perform headrace_internal.require_capture_lease(p_source, p_epoch);
-    insert into headrace_internal.backfills (source_id, relation, kind)
-        select p_source, r.relation, 'verification' from unnest(p_relations) as r(relation)
-        where not exists (select from headrace_internal.backfills as b where b.source_id = p_source and b.relation = r.relation
-                          and b.kind <> 'backfill' and b.created_at > p_before)
+    insert into headrace_internal.backfills (source_id, relation, kind, created_at)
+        select p_source, r.relation, 'verification', p_now from unnest(p_relations) as r(relation)
+        where not exists (select from headrace_internal.backfills as b
+                          where b.source_id = p_source and b.relation = r.relation and b.kind <> 'backfill'
+                          and (b.created_at > p_now - p_every or b.state in ('queued', 'running')))
         on conflict do nothing;
+    if found then
+        delete from headrace_internal.backfills as b using (
+            select id, row_number() over (partition by relation order by id desc) as place from headrace_internal.backfills
+            where source_id = p_source and kind = 'verification' and state not in ('queued', 'running')) as e
+            where b.id = e.id and e.place > 50;
+    end if;
 end $$;
 
 -- Return the largest key of a stream. Empty if it has no messages.
