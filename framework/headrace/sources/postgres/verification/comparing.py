@@ -16,6 +16,10 @@ from headrace import store
 from headrace.model.capture import Differences
 from headrace.sources.postgres.shaping.shaped_changes import Comparison, ShapedChanges
 
+FOLD_MESSAGES = 10_000
+"""Number of messages of a stream that are folded at once."""
+
+_READ = ',"changes":null,"action":"read"'
 _METADATA = ',"metadata":{'
 _START = len('{"record":')
 
@@ -55,64 +59,91 @@ async def compare(executor: store.Executor, comparison: Comparison) -> ShapedCha
     """Compare rows and messages with the stream. Returns the messages that repair it, if it is to be repaired, and the
     chunk with its differences.
     """
+    chunk = await _fold(executor, comparison)
     found, repaired = Differences(unchecked=comparison.unchecked), ShapedChanges()
-    for kind, indexes in (await _compare_rows(executor, comparison)).items():
-        found.add(kind, [comparison.keys[index] for index in indexes])
-        repaired.keys += [comparison.keys[index] for index in indexes]
-        repaired.data += [comparison.data[index] for index in indexes]
+    for index, stored in sorted((await _stored(executor, comparison)).items()):
+        kind = _difference(comparison.data[index], stored, comparison.as_text)
+        if stored is None and comparison.missing != "difference":
+            found.unchecked += comparison.missing == "unchecked"
+        elif kind is not None:
+            found.add(kind, [comparison.keys[index]])
+            repaired.keys.append(comparison.keys[index])
+            repaired.data.append(comparison.data[index])
     extra = await _find_extra(executor, comparison)
-    if comparison.tombstones:
-        found.add("extra", extra)
-        repaired.keys += extra
+    if comparison.deletes:
+        found.add("extra", list(extra.values()))
+        repaired.keys += extra.values()
         repaired.data += [comparison.absent[key][1] for key in extra]
     else:
         found.kept = len(extra)
     if not comparison.repair:
         repaired = ShapedChanges()
-    repaired.chunks.append(msgspec.structs.replace(comparison.chunk, published=len(repaired.keys), differences=found))
+    repaired.chunks.append(msgspec.structs.replace(chunk, published=len(repaired.keys), differences=found))
     return repaired
 
 
-async def _compare_rows(
-    executor: store.Executor, comparison: Comparison
-) -> dict[Literal["differs", "missing"], list[int]]:
-    """Return the indexes of the rows whose messages differ, and of those that have none."""
-    found: dict[Literal["differs", "missing"], list[int]] = {"differs": [], "missing": []}
-    if comparison.keys:
-        digests = [_digest(data) if comparison.as_text else None for data in comparison.data]
-        stored = await store.compare_messages(executor, comparison.table.stream, comparison.keys, digests)
-        for index in sorted(stored):
-            kind = _difference(comparison.data[index], stored[index])
-            if kind is not None and (comparison.complete or stored[index] is not None):
-                found[kind].append(index)
-    return found
+async def _fold(executor: store.Executor, comparison: Comparison) -> store.ChunkDone:
+    """Fold the stream in mode `changes`. Returns the chunk, which leads to the table once all is folded."""
+    chunk, folding = comparison.chunk, comparison.folding
+    if folding is None:
+        return chunk
+    done = False
+    while not done:
+        limit = folding.limit or FOLD_MESSAGES
+        done = await store.fold_messages(executor, chunk.id, comparison.table, folding.columns, limit)
+        if folding.limit is not None:
+            return msgspec.structs.replace(chunk, place=[]) if done else chunk
+    return chunk
 
 
-async def _find_extra(executor: store.Executor, comparison: Comparison) -> list[str]:
-    """Return the keys of messages that are in the stream, and should not be."""
+async def _stored(executor: store.Executor, comparison: Comparison) -> dict[int, str | None]:
+    """Return the messages that may differ from those that rows should have, by index. None if there is none."""
+    if not comparison.keys:
+        return {}
+    digests = [_digest(data) if comparison.as_text else None for data in comparison.data]
+    stream, folding = comparison.table.stream, comparison.folding
+    if folding is None:
+        return await store.compare_messages(executor, stream, comparison.keys, digests)
+    return await store.compare_folded(executor, comparison.chunk.id, stream, folding.rows, digests)
+
+
+async def _find_extra(executor: store.Executor, comparison: Comparison) -> dict[str, str]:
+    """Return the keys in `absent` that are in the stream, and should not be, each with the key of its message."""
     absent = [key for key in comparison.absent if key not in comparison.keys]
     if not absent:
-        return []
-    live = await store.live_messages(executor, comparison.table, absent, [comparison.absent[key][0] for key in absent])
-    return [key for key in absent if key in live]
+        return {}
+    seqs = [comparison.absent[key][0] for key in absent]
+    if comparison.folding is not None:
+        return await store.live_folded(executor, comparison.chunk.id, comparison.table.stream, absent, seqs)
+    live = await store.live_messages(executor, comparison.table, absent, seqs)
+    return {key: key for key in absent if key in live}
 
 
 def _digest(data: str) -> bytes:
     """Return the checksum of a message's record."""
-    return sha256(data[_START : data.rfind(_METADATA)].encode()).digest()
+    end = data.rfind(_METADATA)
+    return sha256(data[_START:end].removesuffix(_READ).encode()).digest()
 
 
-def _difference(expected: str, stored: str | None) -> Literal["differs", "missing"] | None:
-    """Return how a message in the stream differs from the one that is expected."""
+def _difference(expected: str, stored: str | None, plain: bool) -> Literal["differs", "missing"] | None:
+    """Return how a message in the stream differs from the one that is expected.
+
+    Args:
+        plain: whether both have a record. Otherwise a transform has made something else of it.
+    """
     if stored is None:
         return "missing"
     try:
-        now, before = _content(expected), _content(stored)
+        now, before = _decode(expected), _decode(stored)
     except (ValueError, RecursionError):  # numbers or nesting that Python can't read
         return None if expected == stored else "differs"
-    if before is None and now is not None:
+    if not plain:
+        return None if _same(_without_metadata(now), _without_metadata(before)) else "differs"
+    if before["record"] is None:
         return "missing"
-    return None if _same(now, before) else "differs"
+    unchanged = before.get("metadata", {}).get("unchanged", ())
+    known = {name: value for name, value in now["record"].items() if name not in unchanged}
+    return None if _same(_without_nulls(known), _without_nulls(before["record"])) else "differs"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -124,16 +155,10 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _content(text: str) -> Any:
-    """Return the part of a message that depends on the row: its record, without nulls. Of what a transform has made of
-    it, everything but the metadata.
-    """
-    message = _decode(text)
+def _without_metadata(message: Any) -> Any:
     if not isinstance(message, dict):
         return message
-    content = {name: value for name, value in message.items() if name != "metadata"}
-    record = content["record"] if content.keys() == {"record"} else content
-    return _without_nulls(record) if isinstance(record, dict) else record
+    return {name: value for name, value in message.items() if name != "metadata"}
 
 
 def _without_nulls(record: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Row
+from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import NoKey, RowKeyTemplate
-from headrace.sources.postgres.shaping.shaped_changes import Comparison, ShapedChanges, Transaction
+from headrace.sources.postgres.shaping.shaped_changes import Comparison, Folding, ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.shaping.shapes import Shape
 from headrace.sources.postgres.spec import PostgresSpec
@@ -41,13 +42,36 @@ class Verified(msgspec.Struct, frozen=True):
 
     Attributes:
         repair: whether to correct the stream.
-        complete: whether a row without a message is a difference.
+        missing: what a row without a message is.
         messages: the messages of a chunk of the stream. Empty for a chunk of the table.
+        fold: number of messages of the stream to fold. None folds all.
     """
 
     repair: bool
-    complete: bool
+    missing: Literal["difference", "unchecked", "ignored"]
     messages: list[LookedUp] = []
+    fold: int | None = None
+
+
+def unverifiable(spec: PostgresSpec, table: Table | None = None) -> str | None:
+    """Return why a stream can't be compared with a table, or None.
+
+    Args:
+        table: the table. Without it, whether no table of the source can be compared.
+    """
+    if spec.mode == "rows":
+        return None
+    if spec.transform is not None:
+        return "In mode 'changes', messages that a transform has made can't be compared with rows."
+    if not {"insert", "update"} <= set(spec.actions):
+        return "The stream does not have all inserts and updates, since actions leaves some out, so it can't be compared with rows."
+    if spec.condition is not None and SourceCondition(spec.condition).parts & {"changes", "action"}:
+        return "The source's where depends on the kind of a change, so the stream can't be compared with rows."
+    selected = None if table is None else spec.columns.get(table.name)
+    left_out = [] if table is None or selected is None else [name for name in table.key if name not in selected]
+    if left_out:
+        return f"The source's columns leave out {left_out[0]!r}, which is in the key of the table, so messages can't be compared with rows."
+    return None
 
 
 def in_stream(spec: PostgresSpec, table: Table) -> TableInStream:
@@ -73,6 +97,9 @@ class Expectations:
     def __init__(self, spec: PostgresSpec, shaper: Shaper) -> None:
         self._spec = spec
         self._shaper = shaper
+        self._mode_rows = spec.mode == "rows"
+        deletes_all = spec.where is None and {"delete", "truncate"} <= set(spec.actions)
+        self._deletes = spec.deletes == "tombstone" if self._mode_rows else deletes_all
 
     def comparison(
         self, chunk: Chunk, how: Verified, types: Mapping[int, TypeInfo], transaction: Transaction, index: int
@@ -86,24 +113,28 @@ class Expectations:
         """
         shape = self._shaper.read_shape(chunk.table, types, chunk.columns)
         expected, absent, unchecked = ShapedChanges(), dict[str, tuple[int | None, str]](), 0
+        rows: list[str] = []
         for idx, row in enumerate(chunk.rows):
             try:
                 excluded = self._shaper.expect(shape, row, transaction, idx, expected)
             except NoKey:
                 unchecked += 1
                 continue
-            if excluded is not None:
-                absent[excluded] = None, self._shaper.tombstone(shape, list(row), transaction, idx)
+            if excluded is None:
+                rows += [shape.key_array(row).decode("utf-8", "replace")] * (len(expected.keys) - len(rows))
+            elif self._mode_rows:
+                absent[excluded] = None, self._shaper.gone(shape, list(row), transaction, idx)
         for idx, one in enumerate(how.messages):
             gone = self._gone(shape, one)
             if gone is None:
                 unchecked += 1
             elif gone:
-                absent[one.message.key] = one.message.seq, self._shaper.tombstone(shape, gone, transaction, idx)
+                absent[one.message.key] = one.message.seq, self._shaper.gone(shape, gone, transaction, idx)
+        folding = None if self._mode_rows else Folding(chunk.table.key, rows, how.fold)
         return Comparison(
-            index=index, table=in_stream(self._spec, chunk.table), chunk=chunk.done, repair=how.repair, complete=how.complete,
-            keys=expected.keys, data=expected.data, as_text=self._spec.transform is None, absent=absent,
-            tombstones=self._spec.deletes == "tombstone", unchecked=unchecked + len(expected.failures),
+            index=index, table=in_stream(self._spec, chunk.table), chunk=chunk.done, repair=how.repair, missing=how.missing,
+            folding=folding, keys=expected.keys, data=expected.data, as_text=self._spec.transform is None, absent=absent,
+            deletes=self._deletes, unchecked=unchecked + len(expected.failures),
         )  # fmt: skip
 
     def _gone(self, shape: Shape, one: LookedUp) -> Row | None:
@@ -111,7 +142,7 @@ class Expectations:
         key, row = one.key, one.row
         if key is None:
             return None
-        if row is not None and shape.key(row) == one.message.key:
+        if row is not None and (not self._mode_rows or shape.key(row) == one.message.key):
             return []
         values: dict[int, bytes] = dict(zip(shape.key_indexes, key, strict=True))
         gone: Row = [values.get(index, UNCHANGED) for index in range(shape.width)]
@@ -119,11 +150,8 @@ class Expectations:
 
     def _is_of(self, shape: Shape, row: Row, message: CapturedMessage) -> bool:
         """Whether a message was made of a row with this key. It is if the key has the same JSON."""
-        try:
-            if self._spec.key is None and shape.key(row) == message.key:
-                return True
-        except NoKey:
-            return False
+        if self._mode_rows and self._spec.key is None and shape.key(row) == message.key:
+            return True
         in_message = message.values or {}
         key = msgspec.json.decode(b"{%b}" % shape.key_record(row), type=dict[str, msgspec.Raw])
         return all(bytes(in_message.get(name, b"")) == bytes(value) for name, value in key.items())
