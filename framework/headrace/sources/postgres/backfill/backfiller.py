@@ -28,9 +28,11 @@ from headrace.model.errors import public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill import chunks
 from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk, Plan
+from headrace.sources.postgres.backfill.expecting import unverifiable
 from headrace.sources.postgres.backfill.open_transactions import wait_until_visible
 from headrace.sources.postgres.backfill.rate_limit import RateLimit
 from headrace.sources.postgres.backfill.readers import PendingChunk, Reader, Reading, TableReader
+from headrace.sources.postgres.backfill.stream_readers import FoldReader, StreamReader, refuse_shared_stream, verified
 from headrace.sources.postgres.backfill.visibility import ChangedRows, Key
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
@@ -38,8 +40,6 @@ from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
-from headrace.sources.postgres.verification.expecting import unverifiable
-from headrace.sources.postgres.verification.readers import FoldReader, StreamReader, refuse_shared_stream, verified
 from headrace.store import BackfillToDo
 
 log = Log("headrace")

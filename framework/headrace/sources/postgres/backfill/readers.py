@@ -9,11 +9,10 @@ import msgspec
 
 from headrace import store
 from headrace.sources.postgres.backfill import chunks
-from headrace.sources.postgres.backfill.chunks import Chunk, Plan
+from headrace.sources.postgres.backfill.chunks import Chunk, Plan, Verified
 from headrace.sources.postgres.backfill.visibility import ChangedRows, Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.limits import CaptureLimits
-from headrace.sources.postgres.verification.expecting import Verified
 from headrace.store import BackfillToDo
 
 

@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 from headrace import store
-from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk
+from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk, Verified
+from headrace.sources.postgres.backfill.expecting import in_stream, key_columns
+from headrace.sources.postgres.backfill.lookups import look_up
 from headrace.sources.postgres.backfill.readers import PendingChunk, Reading
 from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
-from headrace.sources.postgres.verification.expecting import Verified, in_stream, key_columns
-from headrace.sources.postgres.verification.lookups import look_up
 from headrace.store import BackfillToDo
 
 _ABOVE_ALL_HASHES = "g"

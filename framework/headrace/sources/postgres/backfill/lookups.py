@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.sources.postgres.backfill.chunks import BEGIN, Plan
+from headrace.sources.postgres.backfill.chunks import BEGIN, LookedUp, Plan
 from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.catalog import text_array
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.table_names import quoted
-from headrace.sources.postgres.verification.expecting import LookedUp
 from headrace.store import CapturedMessage
 
 _EXPANDED_YEAR = re.compile(r"([+-]|(?=0000))(\d{4,})(-\d\d-\d\d.*)", re.DOTALL)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from headrace.sources.postgres.backfill.chunks import Chunk, LookedUp, Verified
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Row
 from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import NoKey, RowKeyTemplate
@@ -18,39 +18,6 @@ from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo
 from headrace.sources.templates import token
 from headrace.store import CapturedMessage, TableInStream
-
-if TYPE_CHECKING:
-    from headrace.sources.postgres.backfill.chunks import Chunk
-
-
-class LookedUp(msgspec.Struct, frozen=True):
-    """A message whose row was looked up in the table.
-
-    Attributes:
-        message: the message.
-        key: the values of the table's key in the message, as the server writes them. None if they can't be read.
-        row: the columns of which the message's key is made, or None if there is no such row.
-    """
-
-    message: CapturedMessage
-    key: list[bytes] | None
-    row: list[bytes | None] | None
-
-
-class Verified(msgspec.Struct, frozen=True):
-    """How a chunk is verified.
-
-    Attributes:
-        repair: whether to correct the stream.
-        missing: what a row without a message is.
-        messages: the messages of a chunk of the stream. Empty for a chunk of the table.
-        fold: number of messages of the stream to fold. None folds all.
-    """
-
-    repair: bool
-    missing: Literal["difference", "unchecked", "ignored"]
-    messages: list[LookedUp] = []
-    fold: int | None = None
 
 
 def unverifiable(spec: PostgresSpec, table: Table | None = None) -> str | None:

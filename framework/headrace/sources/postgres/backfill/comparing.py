@@ -1,7 +1,8 @@
 """Compares rows with the stream, in the transaction that has appended everything up to their place in the WAL.
 
 A row whose message has the same text is found equal by the database, by checksum. Other messages are read and compared
-by value. A column that is missing counts as null, since an `alter table … add column` changes no message.
+by value. The columns of the row count. One that a message lacks is null, since an `alter table … add column`
+changes no message, and for the same reason a message may have others.
 """
 
 from __future__ import annotations
@@ -139,11 +140,13 @@ def _difference(expected: str, stored: str | None, plain: bool) -> Literal["diff
         return None if expected == stored else "differs"
     if not plain:
         return None if _same(_without_metadata(now), _without_metadata(before)) else "differs"
-    if before["record"] is None:
+    if not isinstance(before, dict) or not isinstance(record := before.get("record", ""), dict | None):
+        return "differs"
+    if record is None:
         return "missing"
     unchanged = before.get("metadata", {}).get("unchanged", ())
-    known = {name: value for name, value in now["record"].items() if name not in unchanged}
-    return None if _same(_without_nulls(known), _without_nulls(before["record"])) else "differs"
+    same = all(_same(value, record.get(name)) for name, value in now["record"].items() if name not in unchanged)
+    return None if same else "differs"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -159,7 +162,3 @@ def _without_metadata(message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     return {name: value for name, value in message.items() if name != "metadata"}
-
-
-def _without_nulls(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if value is not None}
