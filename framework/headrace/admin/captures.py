@@ -49,8 +49,8 @@ class Captures(Base):
         Args:
             anew: start again instead, after the slot was lost or on another server. This creates a
                 new slot, unless the source uses an existing one, and backfills all tables. In mode
-                `changes` each row is published once more, as a read. Rows that were deleted in the
-                meantime are not reported.
+                `changes` each row is published once more, as a read, and rows that were deleted in the
+                meantime are not reported. In mode `rows` they get tombstones if the source has them.
 
         Returns:
             The source after the change. Raises `UnknownSource`, or `InvalidInput` if it captures no
@@ -65,6 +65,8 @@ class Captures(Base):
             await store.reset_capture(connection, source.id)
             for table in spec.tables:
                 await store.start_backfill(connection, source.id, table)
+                if spec.mode == "rows":  # rows that were deleted in the meantime
+                    await store.start_backfill(connection, source.id, table, kind="repair")
 
         await self._change(self._change_of("resume", source.name, source.stream, anew=anew), resume)
         return await store.source(self._database, source.id)
