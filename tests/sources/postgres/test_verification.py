@@ -15,6 +15,7 @@ from headrace import store
 from headrace.model.capture import BackfillInfo, Differences
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.backfill import backfiller, chunks
+from headrace.sources.postgres.database import catalog
 from tests.sources.postgres.backfilling import STREAM, Capture, chunks_of
 
 pytestmark = pytest.mark.asyncio
@@ -71,6 +72,12 @@ async def mirror_of(capture: Capture, table: str = "items", key: str = "id") -> 
         return await capture.replayed(table, key)
     found = [one for one in await capture.messages() if one["metadata"]["table_name"] == table]
     return {one["record"][key]: one["record"] for one in found if one["record"] is not None}
+
+
+async def look_again(capture: Capture) -> None:
+    """Load the definitions of the tables, as a capture does after a change."""
+    async with await capture.connect() as connection:
+        capture.tables = await catalog.load_tables(connection, capture.spec.tables)
 
 
 @asynccontextmanager
@@ -390,3 +397,38 @@ async def test_messages_of_other_publishers_and_tables_are_left_alone(items: sto
         assert await differences(mirror, "repair") == (0, 0, 1)
         assert await differences(mirror, "repair", "public.others") == (0, 0, 0)
         assert len(await mirror.messages()) == 1000 + 10 + 3
+
+
+@pytest.mark.parametrize("mode", ["rows", "changes"])
+@pytest.mark.parametrize(
+    ("before", "now", "using"),
+    [
+        ("int", "text", "'k' || id"),
+        ("int", "text", "id::text"),
+        ("text", "int", "substr(id, 2)::int"),
+        ("text", "uuid", "md5(id)::uuid"),
+    ],
+)
+async def test_messages_of_keys_of_another_type_are_of_rows_that_are_gone(
+    database: store.Database, mode: str, before: str, now: str, using: str
+) -> None:
+    await database.fetch(f"create table items (id {before} primary key, v text)")
+    first = "i" if before == "int" else "'a' || i"
+    await database.fetch(f"insert into items select {first}, 'x' from generate_series(1, 5) as i")
+    async with mirrored(database, mode=mode) as mirror:
+        async with unseen(mirror):
+            await mirror.sql.execute(f"alter table items alter id type {now} using {using}")
+        await look_again(mirror)
+        await compared(mirror, "repair")
+        assert await mirror_of(mirror) == await mirror.table()
+        assert await differences(mirror) == (0, 0, 0)
+
+
+async def test_columns_that_were_added_or_dropped_are_no_difference(mirror: Capture) -> None:
+    async with unseen(mirror):
+        await mirror.sql.execute("alter table items drop column name, add column note text")
+    await look_again(mirror)
+    assert await differences(mirror) == (0, 0, 0)
+    await mirror.sql.execute("alter table items rename column n to m")
+    await look_again(mirror)
+    assert await differences(mirror) == (1000, 0, 0)

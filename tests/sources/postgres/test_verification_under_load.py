@@ -82,7 +82,7 @@ class Writers:
                         row,
                         chance.randrange(100),
                     )
-            await anyio.sleep(0.002)
+            await anyio.sleep(0.01)
 
 
 async def _requested(shop: Shop, source: str, kind: BackfillKind) -> str:
@@ -102,13 +102,26 @@ async def _end_of(shop: Shop, id_: str) -> BackfillInfo:
     return found
 
 
-async def _until_equal(shop: Shop, mode: str) -> None:
+async def _progress(shop: Shop, id_: str) -> None:
+    """Wait until a verification has read more than it had, or has ended."""
+    [before] = [one.read for one in await store.backfills(shop.database) if one.id == id_]
+
+    async def more() -> bool:
+        [info] = [one for one in await store.backfills(shop.database) if one.id == id_]
+        return info.read > before or info.state == "done"
+
     with anyio.fail_after(60):
+        await until(more)
+
+
+async def _until_equal(shop: Shop, mode: str) -> None:
+    with anyio.move_on_after(60):
         await until(lambda: _equal(shop, mode))
+    assert await _mirror(shop, mode) == await _table(shop)
 
 
-async def _mirror(shop: Shop, mode: str) -> dict[int, tuple[Any, ...]]:
-    found: dict[int, tuple[Any, ...]] = {}
+async def _mirror(shop: Shop, mode: str) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
     for message in await shop.stream():
         record = message["record"]
         if mode == "rows":
@@ -117,10 +130,9 @@ async def _mirror(shop: Shop, mode: str) -> dict[int, tuple[Any, ...]]:
         elif message["action"] == "delete":
             found.pop(record["id"], None)
         else:
-            if "id" in (message["changes"] or {}):
-                found.pop(message["changes"]["id"], None)
-            found[record["id"]] = found.get(record["id"], {}) | record
-    return found  # type: ignore[return-value]
+            before = found.pop((message["changes"] or {}).get("id", record["id"]), {})
+            found[record["id"]] = before | record
+    return found
 
 
 async def _table(shop: Shop) -> dict[int, Any]:
@@ -158,9 +170,10 @@ async def test_an_equal_mirror_is_found_equal_under_load_and_over_the_ends_of_pr
                     0,
                 )
         verification = await _requested(shop, source, "verification")
-        while await _ended(shop, verification) is None:  # each process lives for a moment
+        while await _ended(shop, verification) is None:  # each process ends soon
             async with shop.captured(LIMITS):
-                await anyio.sleep(0.5 + chance.random())
+                await _progress(shop, verification)
+                await anyio.sleep(chance.random() / 5)
         writers.stopped = True
     info = await _end_of(shop, verification)
     assert info.differences is not None
@@ -203,7 +216,8 @@ async def test_a_damaged_mirror_is_repaired_under_load_and_never_set_back(shop: 
         group.start_soon(writers.run)
         while await _ended(shop, repair) is None:
             async with shop.captured(LIMITS):
-                await anyio.sleep(0.3 + chance.random())
+                await _progress(shop, repair)
+                await anyio.sleep(chance.random() / 5)
         writers.stopped = True
     info = await _end_of(shop, repair)
     assert (info.state, info.reason) == ("done", None)

@@ -150,7 +150,8 @@ class Backfiller:
         if self._appending:
             rows, since, seconds = self._appending.popleft()
             now = self._clock()
-            self._adapt_chunk_size(rows, max(seconds, now - max(since, self._appended_at)))
+            if rows:
+                self._adapt_chunk_size(rows, max(seconds, now - max(since, self._appended_at)))
             self._appended_at = now
         self._notify_progress()
 
@@ -232,7 +233,9 @@ class Backfiller:
         """
         plan = await self._plan(connection, todo)
         self._changed_rows.start(plan.table.name)
-        total = todo.total if todo.total is not None else await self._estimate(connection, plan, todo)
+        total = todo.total if todo.total is not None else await chunks.estimated_rows(connection, plan)
+        if todo.total is None and total is not None and todo.kind != "backfill":
+            total *= 2  # the table, and its rows in the stream
         if not await store.begin_backfill(self._database, self._number, self._epoch, todo.number, total):
             return
         if todo.fresh:
@@ -252,15 +255,6 @@ class Backfiller:
             if reader.done:
                 await self._until_reached()
                 return
-
-    async def _estimate(self, connection: SourceConnection, plan: Plan, todo: BackfillToDo) -> int | None:
-        """Return the estimated number of rows and messages to read."""
-        rows = await chunks.estimated_rows(connection, plan)
-        if rows is None or todo.kind == "backfill":
-            return rows
-        if self._spec.mode == "rows":
-            return 2 * rows
-        return 2 * rows + (await store.stream(self._database, self._spec.stream)).messages
 
     async def _reader(self, connection: SourceConnection, plan: Plan, todo: BackfillToDo) -> Reader:
         """Return what reads the next chunks: of the table, or of the stream that it is compared with."""

@@ -57,11 +57,13 @@ class LookedUp(msgspec.Struct, frozen=True):
         message: the message.
         key: the values of the table's key in the message, as the server writes them. None if they can't be read.
         row: the columns of which the message's key is made, or None if there is no such row.
+        impossible: whether the server refuses the values in the message, so that no row can have them.
     """
 
     message: CapturedMessage
     key: list[bytes] | None
     row: list[bytes | None] | None
+    impossible: bool = False
 
 
 class Verified(msgspec.Struct, frozen=True):

@@ -90,7 +90,7 @@ class Expectations:
             if excluded is None:
                 rows += [shape.key_array(row).decode("utf-8", "replace")] * (len(expected.keys) - len(rows))
             elif self._mode_rows:
-                absent[excluded] = None, self._shaper.gone(shape, list(row), transaction, idx)
+                absent[excluded] = None, self._shaper.gone(shape, shape.key_record(row), transaction, idx)
         for idx, one in enumerate(how.messages):
             gone = self._gone(shape, one)
             if gone is None:
@@ -104,21 +104,34 @@ class Expectations:
             deletes=self._deletes, unchecked=unchecked + len(expected.failures),
         )  # fmt: skip
 
-    def _gone(self, shape: Shape, one: LookedUp) -> Row | None:
-        """Return a row that is gone, with only its key, or an empty row if it is not gone. None if that is not known."""
-        key, row = one.key, one.row
-        if key is None:
-            return None
-        if row is not None and (not self._mode_rows or shape.key(row) == one.message.key):
-            return []
-        values: dict[int, bytes] = dict(zip(shape.key_indexes, key, strict=True))
-        gone: Row = [values.get(index, UNCHANGED) for index in range(shape.width)]
-        return gone if self._is_of(shape, gone, one.message) else None
+    def _gone(self, shape: Shape, one: LookedUp) -> bytes | None:
+        """Return the members of the JSON of a key whose row is gone. Empty if it is not gone, and None if that is not
+        known.
+        """
+        in_message = _members(one.message, shape)
+        if one.key is None:
+            return in_message if one.impossible else None
+        values: dict[int, bytes] = dict(zip(shape.key_indexes, one.key, strict=True))
+        looked_up: Row = [values.get(index, UNCHANGED) for index in range(shape.width)]
+        key = shape.key_record(looked_up)
+        if self._mode_rows:
+            if one.row is not None and shape.key(one.row) == one.message.key:
+                return b""
+            by_key = self._spec.key is None and shape.key(looked_up) == one.message.key
+            return key if by_key or key == in_message else None
+        if key == in_message:
+            return key if one.row is None else b""
+        # A column has one kind of JSON, so no row has a number as its key where others have text.
+        return in_message if in_message is not None and _kinds(key) != _kinds(in_message) else None
 
-    def _is_of(self, shape: Shape, row: Row, message: CapturedMessage) -> bool:
-        """Whether a message was made of a row with this key. It is if the key has the same JSON."""
-        if self._mode_rows and self._spec.key is None and shape.key(row) == message.key:
-            return True
-        in_message = message.values or {}
-        key = msgspec.json.decode(b"{%b}" % shape.key_record(row), type=dict[str, msgspec.Raw])
-        return all(bytes(in_message.get(name, b"")) == bytes(value) for name, value in key.items())
+
+def _members(message: CapturedMessage, shape: Shape) -> bytes | None:
+    """Return the members of the JSON of the key that a message has. None if it lacks some."""
+    names, values = [shape.names[index] for index in shape.key_indexes], message.values or {}
+    if not all(name in values and bytes(values[name]) != b"null" for name in names):
+        return None
+    return b",".join(msgspec.json.encode(name) + b":" + bytes(values[name]) for name in names)
+
+
+def _kinds(members: bytes) -> list[type]:
+    return [type(value) for value in msgspec.json.decode(b"{%b}" % members).values()]

@@ -16,6 +16,9 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
 from headrace.store import BackfillToDo
 
+FOLD_MESSAGES = 2_000
+"""Number of messages to fold in one append, whatever the rate is. Folding has to be faster than the captured changes."""
+
 _ABOVE_ALL_HASHES = "g"
 
 
@@ -63,8 +66,8 @@ class FoldReader:
         reading, todo = self._reading, self._reading.todo
         [(text,)] = await reading.connection.query("select pg_current_snapshot()")
         assert text is not None
-        done = store.ChunkDone(id=todo.number, place=None, read=limit, published=0, done=False)
-        how = msgspec.structs.replace(self._how, fold=limit)
+        done = store.ChunkDone(id=todo.number, place=None, read=0, published=0, done=False)
+        how = msgspec.structs.replace(self._how, fold=FOLD_MESSAGES)
         self.done = True
         return PendingChunk(Chunk(reading.plan.table, reading.plan.names, [], done, how), Snapshot.of(text), 0.0)
 

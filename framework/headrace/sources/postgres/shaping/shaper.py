@@ -388,9 +388,9 @@ class Shaper:
             self._builder.add_transformed(key, data, into)
         return None if meets else key
 
-    def gone(self, shape: Shape, row: Row, transaction: Transaction, idx: int) -> str:
-        """Return the tombstone or the delete of a row, of which only the key has to be known."""
-        key, metadata = shape.key_record(row), shape.metadata(transaction)
+    def gone(self, shape: Shape, key: bytes, transaction: Transaction, idx: int) -> str:
+        """Return the tombstone or the delete of a row, given the members of the JSON of its key."""
+        metadata = shape.metadata(transaction)
         if self._mode_rows:
             return _tombstone(metadata + b"%d" % idx, key)
         return (b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (key, metadata, idx)).decode(
