@@ -63,8 +63,12 @@ async def request_due_verifications(
     """
     await executor.fetchval(
         "select headrace_internal.request_due_verifications($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-        number, epoch, tables, timedelta(seconds=every), now,
-    )  # fmt: skip
+        number,
+        epoch,
+        tables,
+        timedelta(seconds=every),
+        now,
+    )
 
 
 async def backfills(

@@ -48,8 +48,13 @@ async def live_messages(
     """
     rows = await executor.fetch(
         "select * from headrace_internal.live_messages($1, $2, $3, $4, $5, $6) as key",
-        table.stream, keys, seqs, table.schema, table.relation, table.prefix,
-    )  # fmt: skip
+        table.stream,
+        keys,
+        seqs,
+        table.schema,
+        table.relation,
+        table.prefix,
+    )
     return {row["key"] for row in rows}
 
 
@@ -59,8 +64,14 @@ async def captured_page(
     """Return the next messages of the stream above a key."""
     rows = await executor.fetch(
         "select * from headrace_internal.captured_page($1, $2, $3, $4, $5, $6, $7)",
-        table.stream, after, limit, table.schema, table.relation, table.prefix, columns,
-    )  # fmt: skip
+        table.stream,
+        after,
+        limit,
+        table.schema,
+        table.relation,
+        table.prefix,
+        columns,
+    )
     return [CapturedMessage(key=row["key"], seq=row["seq"], values=_decoded(row["values"])) for row in rows]
 
 
@@ -88,8 +99,13 @@ async def fold_messages(
     """
     done: bool = await executor.fetchval(
         "select headrace_internal.fold_messages($1, $2, $3, $4, $5, $6)",
-        verification, table.stream, table.schema, table.relation, key, limit,
-    )  # fmt: skip
+        verification,
+        table.stream,
+        table.schema,
+        table.relation,
+        key,
+        limit,
+    )
     return done
 
 
@@ -112,11 +128,12 @@ async def folded_page(
     )
     return [
         CapturedMessage(
-            key=row["hash"].hex(), seq=row["seq"],
+            key=row["hash"].hex(),
+            seq=row["seq"],
             values=dict(zip(columns, msgspec.json.decode(row["key"], type=list[msgspec.Raw]), strict=True)),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def live_folded(
@@ -125,8 +142,11 @@ async def live_folded(
     """Return those of the rows that still have this newest message, with the message's key."""
     rows = await executor.fetch(
         "select * from headrace_internal.live_folded($1, $2, $3, $4)",
-        verification, stream, [bytes.fromhex(one) for one in hashes], seqs,
-    )  # fmt: skip
+        verification,
+        stream,
+        [bytes.fromhex(one) for one in hashes],
+        seqs,
+    )
     return {row["hash"].hex(): row["key"] for row in rows}
 
 

@@ -99,10 +99,19 @@ class Expectations:
                 absent[one.message.key] = one.message.seq, self._shaper.gone(shape, gone, transaction, idx)
         folding = None if self._mode_rows else Folding(chunk.table.key, rows, how.fold)
         return Comparison(
-            index=index, table=in_stream(self._spec, chunk.table), chunk=chunk.done, repair=how.repair, missing=how.missing,
-            folding=folding, keys=expected.keys, data=expected.data, as_text=self._spec.transform is None, absent=absent,
-            deletes=self._deletes, unchecked=unchecked + len(expected.failures),
-        )  # fmt: skip
+            index=index,
+            table=in_stream(self._spec, chunk.table),
+            chunk=chunk.done,
+            repair=how.repair,
+            missing=how.missing,
+            folding=folding,
+            keys=expected.keys,
+            data=expected.data,
+            as_text=self._spec.transform is None,
+            absent=absent,
+            deletes=self._deletes,
+            unchecked=unchecked + len(expected.failures),
+        )
 
     def _gone(self, shape: Shape, one: LookedUp) -> bytes | None:
         """Return the members of the JSON of a key whose row is gone. Empty if it is not gone, and None if that is not
