@@ -117,7 +117,7 @@ async def _progress(shop: Shop, id_: str) -> None:
 async def _until_equal(shop: Shop, mode: str) -> None:
     with anyio.move_on_after(60):
         await until(lambda: _equal(shop, mode))
-    assert await _mirror(shop, mode) == await _table(shop)
+    assert await _mirror(shop, mode) == await _table(shop, mode)
 
 
 async def _mirror(shop: Shop, mode: str) -> dict[int, dict[str, Any]]:
@@ -132,18 +132,20 @@ async def _mirror(shop: Shop, mode: str) -> dict[int, dict[str, Any]]:
         else:
             before = found.pop((message["changes"] or {}).get("id", record["id"]), {})
             found[record["id"]] = before | record
+    if mode == "changes":
+        return {id_: {name: value for name, value in row.items() if name != "big"} for id_, row in found.items()}
     return found
 
 
-async def _table(shop: Shop) -> dict[int, Any]:
-    rows = await shop.sql.fetch(
-        "select to_json(t) as row from (select id, status, total::text, version, big from orders) as t"
-    )
+async def _table(shop: Shop, mode: str) -> dict[int, Any]:
+    # In mode `changes` a value that did not change may be in no message: the backfill leaves a changed row to its change.
+    columns = "id, status, total::text, version" + (", big" if mode == "rows" else "")
+    rows = await shop.sql.fetch(f"select to_json(t) as row from (select {columns} from orders) as t")
     return {row["id"]: row for row in (json.loads(row["row"]) for row in rows)}
 
 
 async def _equal(shop: Shop, mode: str) -> bool:
-    return await _mirror(shop, mode) == await _table(shop)
+    return await _mirror(shop, mode) == await _table(shop, mode)
 
 
 @pytest.mark.parametrize("mode", ["rows", "changes"])
