@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from headrace import store
-from headrace.model.capture import CaptureFacts
+from headrace.model.capture import CaptureFacts, Differences
 from headrace.store import CaptureBatch, CaptureFailure, ChunkDone
 from tests.cli.conftest import BOTH_WAYS, Operator
 from tests.support.capturers import begun
@@ -93,7 +93,7 @@ def test_a_source_with_every_setting(operator: Operator, tmp_path: Path) -> None
         *ADD, "shop", "--table", "public.orders", "--table", "public.Items".lower(), "--stream", "all", "--from-file", url,
         "--columns", "public.orders=id, total", "--actions", "insert,update", "--where", "data.record.total>100",
         "--group", "id", "--numeric", "number", "--transform", "shop.capture:slim", "--no-backfill", "--rate", "5000",
-        "--slot", "theirs", "--publication", "theirs too", "--heartbeat", "30s", "--alarm", "5GB", "--no-check",
+        "--slot", "theirs", "--publication", "theirs too", "--heartbeat", "30s", "--verify-every", "1d", "--alarm", "5GB", "--no-check",
     )  # fmt: skip
     source = operator.json("source", "info", "shop")
     assert source["settings"] == {
@@ -101,7 +101,7 @@ def test_a_source_with_every_setting(operator: Operator, tmp_path: Path) -> None
         "columns": {"public.orders": ["id", "total"]}, "actions": ["insert", "update"], "where": "data.record.total > 100",
         "group": ["id"], "key": None, "sort": None, "deletes": "ignore", "numeric": "number",
         "transform": "shop.capture:slim", "backfill": False, "rate": 5000, "slot": "theirs", "publication": "theirs too",
-        "heartbeat": 30.0, "alarm": 5_000_000_000,
+        "heartbeat": 30.0, "verify_every": 86400.0, "alarm": 5_000_000_000,
     }  # fmt: skip
     shown = operator.out("source", "info", "shop")
     for words in (
@@ -315,8 +315,21 @@ def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
     assert "Cancelled: 0 backfills." in shop.out("source", "backfill", "cancel", "shop", "--yes", code=1)
     lines = shop.out("source", "postgres", "backfill", "ls").splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
-        ["shop", "public.orders", "cancelled"], ["shop", "public.items", "cancelled"]
+        ["shop", "public.orders", "backfill"], ["shop", "public.items", "backfill"]
     ]  # fmt: skip
+
+
+@BOTH_WAYS
+def test_a_verification_is_started_and_its_result_is_printed(shop: Operator) -> None:
+    shop.call(*ADD, "orders", "--table", "public.orders", "--mode", "rows", "--no-check")
+    assert "Queued a verification of public.orders" in shop.out("source", "postgres", "verify", "orders", "--no-wait")
+    assert shop.json("source", "postgres", "verify", "orders", "--no-wait", "--repair")[0]["kind"] == "repair"
+    found = Differences(differs=2, extra=1, kept=1)
+    chunk = ChunkDone(id=1, place=["420"], read=420, published=0, done=True, differences=found)
+    _as_capturer(shop.dsn, "orders", CaptureBatch(chunks=[chunk]))
+    lines = shop.out("source", "backfill", "ls", "orders").splitlines()
+    assert lines[2].startswith("orders  public.orders  verification  done")
+    assert lines[2].endswith("2 differ, 1 extra, 1 kept")
 
 
 @BOTH_WAYS
@@ -329,7 +342,7 @@ def test_the_progress_of_a_backfill_is_printed(shop: Operator) -> None:
     assert (backfill["read"], backfill["total"], backfill["published"], backfill["done"]) == (420, 1000, 400, 0.42)
     assert backfill["time_left"] > 0
     line = shop.out("source", "backfill", "ls").splitlines()[1]
-    assert line.split()[:8] == ["orders", "public.orders", "running", "420", "1,000", "400", "42", "%,"]
+    assert line.split()[:8] == ["orders", "public.orders", "backfill", "running", "420", "1,000", "400", "42"]
     assert "42 %" in shop.out("source", "info", "orders")
 
 
@@ -401,6 +414,7 @@ CURLS = [
     ("postgres rm orders --force", "DELETE", "/sources/orders?force=true", None),
     ("backfill start orders --table public.orders --where data.record.id=1", "POST", "/sources/orders/backfills",
      {"tables": ["public.orders"], "where": "data.record.id=1"}),
+    ("postgres verify orders --repair", "POST", "/sources/orders/verify", {"repair": True}),
     ("backfill ls", "GET", "/backfills?limit=100", None),
     ("backfill ls orders --limit 5", "GET", "/sources/orders/backfills?limit=5", None),
     ("backfill cancel orders", "POST", "/sources/orders/backfills/cancel", {}),

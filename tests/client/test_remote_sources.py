@@ -68,6 +68,7 @@ async def test_both_return_the_same(admin: Admin, remote: Remote, database: stor
     await store.append_captured(database, number, epoch, "orders", CaptureBatch(failures=failures))
     await remote.pause_source("orders")
     await remote.start_backfill("orders", ["public.orders"], rate=5)
+    await remote.verify_source("orders", repair=True)
     operations: list[Callable[[Any], Any]] = [
         lambda side: side.sources(),
         lambda side: side.source("orders"),
@@ -84,9 +85,9 @@ async def test_both_return_the_same(admin: Admin, remote: Remote, database: stor
         assert await operation(remote) == await operation(admin)
     assert await remote.retry_failures("orders", [1]) == 1
     assert await remote.drop_failures("orders") == 3
-    assert await remote.cancel_backfills("orders") == 1
+    assert await remote.cancel_backfills("orders") == 3
     assert (await remote.resume_source("orders", anew=True)).capture is not None
-    assert len(await admin.backfills()) == 3
+    assert len(await admin.backfills()) == 5
 
 
 async def test_both_refuse_the_same(admin: Admin, remote: Remote) -> None:
@@ -102,6 +103,7 @@ async def test_both_refuse_the_same(admin: Admin, remote: Remote) -> None:
         (HeadraceError, lambda side: side.edit_source("orders", mode="rows")),
         (HeadraceError, lambda side: side.start_backfill("orders", ["public.items"])),
         (HeadraceError, lambda side: side.start_backfill("orders", ["public.nope"])),
+        (HeadraceError, lambda side: side.verify_source("orders", ["public.nope"])),
         (HeadraceError, lambda side: side.cancel_backfills("orders", "nope")),
         (HeadraceError, lambda side: side.delete_stream("orders", force=True)),
     ]

@@ -58,7 +58,7 @@ async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.
         "mode": "changes", "database": NOWHERE.replace("hush", "…"), "columns": {}, "key": None, "rate": None,
         "actions": ["insert", "update", "delete", "truncate"], "where": "data.record.total > 5", "group": None, "sort": None,
         "deletes": "ignore", "numeric": "string", "transform": None, "backfill": True, "slot": None, "publication": None,
-        "heartbeat": 30.0, "alarm": 10**9, "state": "unattended", "reason": None, "mend": None,
+        "heartbeat": 30.0, "verify_every": None, "alarm": 10**9, "state": "unattended", "reason": None, "mend": None,
     }  # fmt: skip
     assert {name: created[name] for name in expected} == expected
     assert set(created) - set(expected) == {"id", "capture", "inserted_at", "updated_at", "info", "replication_slot"}
@@ -149,6 +149,20 @@ async def test_backfills_are_started_seen_and_cancelled(shop: store.Database, ap
     await api.refused("POST", "/sources/orders/backfills/cancel", {"id": "nope"}, status=422)
     assert await api.post("/sources/orders/backfills/cancel", {"id": backfill["id"]}) == {"data": {"cancelled": 1}}
     assert await api.post("/sources/orders/backfills/cancel") == {"data": {"cancelled": 0}}
+
+
+async def test_a_table_is_verified_and_repaired(shop: store.Database, api: Api) -> None:
+    await _made(api)
+    (verification,) = (await api.post("/sources/orders/verify", {"rate": 9}, 201))["data"]
+    assert (verification["kind"], verification["table"], verification["rate"]) == ("verification", "public.orders", 9)
+    assert verification["differences"] is None
+    (repair,) = (await api.post("/sources/orders/verify", {"tables": ["public.orders"], "repair": True}, 201))["data"]
+    assert repair["kind"] == "repair"
+    assert (await api.get("/sources/orders/backfills"))["data"] == [repair, verification]
+    assert (await api.refused("POST", "/sources/orders/verify", status=409))["code"] == "exists"
+    for wrong in ({"tables": ["public.nope"]}, {"rate": 0}, {"where": "true"}):
+        await api.refused("POST", "/sources/orders/verify", wrong, status=422)
+    assert await api.post("/sources/orders/backfills/cancel") == {"data": {"cancelled": 2}}
 
 
 async def test_failed_changes_are_seen_tried_again_and_dropped(shop: store.Database, api: Api) -> None:

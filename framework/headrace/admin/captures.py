@@ -11,7 +11,7 @@ from headrace.admin.base import Base
 from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import MAX_ANSWER_BYTES, Where, check_limit, condition_of
 from headrace.admin.watching.recording import first_seqs
-from headrace.model.capture import BackfillInfo, FailedChange, Finding
+from headrace.model.capture import BackfillInfo, BackfillKind, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
 from headrace.model.pages import Page, follow, listing
@@ -49,8 +49,8 @@ class Captures(Base):
         Args:
             anew: start again instead, after the slot was lost or on another server. This creates a
                 new slot, unless the source uses an existing one, and backfills all tables. In mode
-                `changes` each row is published once more, as a read. Rows that were deleted in the
-                meantime are not reported.
+                `changes` each row is published once more, as a read, and rows that were deleted in the
+                meantime are not reported. In mode `rows` they get tombstones if the source has them.
 
         Returns:
             The source after the change. Raises `UnknownSource`, or `InvalidInput` if it captures no
@@ -65,6 +65,8 @@ class Captures(Base):
             await store.reset_capture(connection, source.id)
             for table in spec.tables:
                 await store.start_backfill(connection, source.id, table)
+                if spec.mode == "rows":  # rows that were deleted in the meantime
+                    await store.start_backfill(connection, source.id, table, kind="repair")
 
         await self._change(self._change_of("resume", source.name, source.stream, anew=anew), resume)
         return await store.source(self._database, source.id)
@@ -141,6 +143,32 @@ class Captures(Base):
             InvalidInput: a table that the source doesn't capture.
             BackfillExists: a table has an unfinished backfill. Then none is started.
         """
+        return await self._start(ref, "backfill", tables, where, rate)
+
+    async def verify_source(
+        self, ref: str, tables: Sequence[str] | None = None, *, repair: bool = False, rate: int | None = None
+    ) -> list[BackfillInfo]:
+        """Compare tables with the stream, while their changes are captured. `backfills` lists the progress and the
+        differences.
+
+        Args:
+            tables: tables of the source. None for all.
+            repair: correct the stream: publish rows that differ or are missing, and tombstones of rows that are gone.
+            rate: maximum rows per second. None for the source's setting.
+
+        Returns:
+            The verifications, one for each table. The process that captures the source runs them.
+
+        Raises:
+            UnknownSource.
+            InvalidInput: a table that the source doesn't capture.
+            BackfillExists: the same is queued for a table. Then none is started.
+        """
+        return await self._start(ref, "repair" if repair else "verification", tables, None, rate)
+
+    async def _start(
+        self, ref: str, kind: BackfillKind, tables: Sequence[str] | None, where: Where, rate: int | None
+    ) -> list[BackfillInfo]:
         source, spec = await self._capture(ref)
         condition = condition_of(where)
         if rate is not None and not 1 <= rate <= _MAX_RATE:
@@ -154,14 +182,16 @@ class Captures(Base):
         if condition is not None:
             await self._check_condition(spec, chosen, condition)
         text = encoded(condition)
-        change = self._change_of("backfill", source.name, source.stream, where=text, rate=rate)
+        change = self._change_of(kind, source.name, source.stream, where=text, rate=rate)
 
         async def start(connection: store.Executor) -> list[BackfillInfo]:
-            ids = {table: await store.start_backfill(connection, source.id, table, text, rate) for table in chosen}
+            ids = {
+                table: await store.start_backfill(connection, source.id, table, text, rate, kind) for table in chosen
+            }
             unfinished = [table for table, id_ in ids.items() if id_ is None]
             if unfinished and (tables is not None or len(unfinished) == len(chosen)):
                 raise BackfillExists(
-                    f"A backfill of {', '.join(unfinished)} is queued or running. Wait until it is done, or cancel it with"
+                    f"A {kind} of {', '.join(unfinished)} is queued or running. Wait until it is done, or cancel it with"
                     f" `headrace source backfill cancel {source.name}`."
                 )
             change.details["tables"] = [table for table, id_ in ids.items() if id_ is not None]

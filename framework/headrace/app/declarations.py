@@ -161,6 +161,7 @@ class Declarations:
         transform: str | Callable[..., Any] | None = None,
         backfill: bool = True,
         rate: int | None = None,
+        verify_every: Duration | None = None,
         slot: str | None = None,
         shared_slot: str | None = None,
         publication: str | None = None,
@@ -200,6 +201,8 @@ class Declarations:
             backfill: whether the existing rows of a table are published when it is captured for the
                 first time.
             rate: the maximum number of rows that a backfill reads.
+            verify_every: the time after which each table is compared with the stream again.
+                Differences are reported. Never by default.
             slot: an existing replication slot to use. By default Headrace creates its own.
             shared_slot: the name of a replication slot that all sources with this name share. Headrace
                 creates it, and drops it with the last of them. By default Headrace creates the

@@ -56,6 +56,9 @@ headrace source postgres add shop --table public.orders --table public.items \\
 headrace source postgres edit orders --columns public.orders=id,status
 headrace source postgres edit orders --rate 5000 --alarm 5GB""",
     "source postgres resume": "headrace source postgres resume orders --anew",
+    "source postgres verify": """\
+headrace source postgres verify orders
+headrace source postgres verify orders --repair --rate 5000""",
     "source rm": "headrace source rm stripe",
     "source webhook add": """\
 headrace source webhook add sent --stream forms --key 'forms.{body.kind}'

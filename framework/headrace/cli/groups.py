@@ -12,7 +12,7 @@ from cyclopts import App
 
 from headrace.cli.commands import contexts, databases, grants, jobs, schedules, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, push, seek_and_pause
-from headrace.cli.commands.sources import backfills, captures, deliveries, failed_changes, sources
+from headrace.cli.commands.sources import backfills, captures, deliveries, failed_changes, sources, verifying
 from headrace.cli.commands.streams import messages, searching, streams
 from headrace.cli.examples import example
 from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
@@ -150,6 +150,7 @@ postgres = _group(
         "ls": (sources.ls_captures, ""),
         "info": (sources.info, "NAME"),
         "check": (captures.check, "NAME"),
+        "verify": (verifying.verify, "NAME"),
         "pause": (captures.pause, "NAME"),
         "resume": (captures.resume, "NAME"),
         "rm": (sources.rm, "NAME"),

@@ -288,6 +288,10 @@ class Calls:
         "POST", SOURCE + "/backfills", Argument("tables", None), WHERE, Argument("rate", None),
         answer=records(BackfillInfo), extra_time=CAPTURE_TIME, on_error=(AlreadyExists, _backfill_exists),
     )  # fmt: skip
+    verify_source = Call(
+        "POST", SOURCE + "/verify", Argument("tables", None), Argument("repair", False), Argument("rate", None),
+        answer=records(BackfillInfo), extra_time=CAPTURE_TIME, on_error=(AlreadyExists, _backfill_exists),
+    )  # fmt: skip
     cancel_backfills = Call("POST", SOURCE + "/backfills/cancel", Argument("id", None), answer=count("cancelled"))
     failures = ListCall(SOURCE + "/failures", ABOVE, _limit(100), answer=pages(FailedChange))
     retry_failures = Call("POST", SOURCE + "/failures/retry", IDS, answer=count("retried"))

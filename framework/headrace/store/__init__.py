@@ -55,8 +55,13 @@ from headrace.store.capture.verifications import (
     CapturedMessage,
     TableInStream,
     captured_page,
+    compare_folded,
     compare_messages,
+    delete_verified_rows,
+    fold_messages,
+    folded_page,
     last_key,
+    live_folded,
     live_messages,
 )
 from headrace.store.catalog.configurations import (

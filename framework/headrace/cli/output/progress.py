@@ -1,11 +1,11 @@
-"""A progress bar on standard error, if that is a terminal."""
+"""Progress bars on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.text.printing import printable
 
@@ -50,3 +50,27 @@ def progress_bar(lines: LineReader) -> Iterator[Progress]:
     known = (BarColumn(), TaskProgressColumn(), count, TimeRemainingColumn())
     with Bar(*(known if lines.total else (BarColumn(), count)), console=Console(stderr=True), transient=True) as bar:
         yield _ProgressBar(bar, lines)
+
+
+class Step(NamedTuple):
+    """The state of work that a server does: its name, the share that is done, from 0 to 1, and more text."""
+
+    name: str
+    share: float
+    text: str
+
+
+@contextmanager
+def step_bar() -> Iterator[Callable[[Step], None]]:
+    """A progress bar of work that a server does."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0, text="")
+        yield lambda step: bar.update(task, description=printable(step.name), completed=step.share, text=step.text)

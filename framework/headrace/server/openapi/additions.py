@@ -99,6 +99,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     },
     ("post", "/v1/sources/{source}/resume"): {"anew": False},
     ("post", "/v1/sources/{source}/backfills"): {"tables": ["public.orders"], "where": "data.record.total > 100"},
+    ("post", "/v1/sources/{source}/verify"): {"tables": ["public.orders"], "repair": False},
     ("post", "/v1/sources/{source}/backfills/cancel"): {"id": None},
     ("post", "/v1/sources/{source}/failures/retry"): {"ids": [1, 2]},
     ("post", "/v1/sources/{source}/failures/drop"): {"ids": [1, 2]},

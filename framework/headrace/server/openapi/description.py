@@ -52,7 +52,7 @@ _TAGS = {
     "Pull consumers": "Receive and settle by the consumer's name alone, for captured changes.",
     "Consume API": "Consumers, receive and settle for clients of the consume API.",
     "Sources": "Create and change webhooks and captured tables.",
-    "Change capture": "Check, pause and resume captures, and backfill tables.",
+    "Change capture": "Check, pause and resume captures, and backfill and verify tables.",
     "Schedules": "Pause, run and delete the schedules of periodic messages.",
     "Databases": "Add, check and remove further databases, in which streams can live.",
     "Tokens": "Create and revoke access tokens, and sign in to the console.",

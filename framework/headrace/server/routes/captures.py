@@ -38,6 +38,7 @@ from headrace.server.wire.captures import (
     Dropped,
     DroppedAnswer,
     NewBackfill,
+    NewVerification,
     PostgresSource,
     Resume,
     Retried,
@@ -172,6 +173,17 @@ async def start_backfill(
     return Listed([Backfill.of(one) for one in started])
 
 
+@post(f"{_PATH}/verify", effect="change", summary="Compare tables with the stream", tags=_TAGS, status_code=201)
+async def verify_source(
+    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[NewVerification | None] = None
+) -> Listed[Backfill]:
+    """Compares the rows of tables with the messages of the stream, while changes are captured.
+    The backfills of the source show the progress and the differences."""
+    info, which = await context.source(request, source), data or NewVerification()
+    started = await context.admin.verify_source(info.id, which.tables, repair=which.repair, rate=which.rate)
+    return Listed([Backfill.of(one) for one in started])
+
+
 @post(f"{_PATH}/backfills/cancel", effect="change", summary="Cancel backfills", tags=_TAGS, status_code=200)
 async def cancel_backfills(
     request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
@@ -242,6 +254,7 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     list_all_backfills,
     list_backfills,
     start_backfill,
+    verify_source,
     cancel_backfills,
     list_failures,
     retry_failures,

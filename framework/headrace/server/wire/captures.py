@@ -27,6 +27,7 @@ class CaptureSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     where: Where | UnsetType | None = UNSET
     rate: Annotated[int, Meta(ge=1, lt=2**31)] | UnsetType | None = UNSET
     heartbeat: float | UnsetType | None = UNSET
+    verify_every: float | UnsetType | None = UNSET
     tables: list[_Table] | UnsetType = UNSET
     columns: (
         dict[str, Annotated[list[str], Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_COLUMNS})]] | UnsetType
@@ -99,8 +100,19 @@ class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
     rate: Annotated[int, Meta(ge=1, lt=2**31, description="Rows a second, at most.")] | None = None
 
 
+class NewVerification(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to compare with the stream."""
+
+    tables: Annotated[
+        Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
+        Meta(description="Which of the source's tables. Null for all."),
+    ] = None
+    repair: Annotated[bool, Meta(description="Whether to correct the stream.")] = False
+    rate: Annotated[int, Meta(ge=1, lt=2**31, description="Maximum rows per second.")] | None = None
+
+
 class Backfill(BackfillInfo, frozen=True, kw_only=True):
-    """A running or ended backfill of one table."""
+    """A running or ended backfill or verification of one table."""
 
     done: Annotated[float | None, Meta(description="How much of it is done, from 0 to 1, as estimated.")]
     time_left: Annotated[float | None, Meta(description="Seconds, as estimated.")]

@@ -83,6 +83,10 @@ class PostgresSettings(SourceSpec, frozen=True, kw_only=True):
         "The maximum number of rows that a backfill reads.",
         "rows per second", (1, 10_000_000), otherwise="no limit", example="5000",
     )] = None  # fmt: skip
+    verify_every: Annotated[float | None, Setting(
+        "The time after which each table is compared with the stream again. Differences are reported.",
+        "seconds", (60, 31_536_000), otherwise="never", example="1d",
+    )] = None  # fmt: skip
     slot: Annotated[str | None, Setting(
         "An existing replication slot to use.", length=(1, LONGEST_NAME), otherwise="the source creates its own", fixed=True,
     )] = None  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -56,11 +56,18 @@ async def start_backfill(
 
 
 async def request_due_verifications(
-    executor: Executor, number: int, epoch: int, tables: Sequence[str], before: datetime
+    executor: Executor, number: int, epoch: int, tables: Sequence[str], every: float, *, now: datetime | None = None
 ) -> None:
-    """Request a verification of each of these tables whose last one was requested before a time. Raises `LeaseLost`."""
+    """Request a verification of each of these tables whose last one was requested more than `every` seconds ago.
+    Raises `LeaseLost`.
+    """
     await executor.fetchval(
-        "select headrace_internal.request_due_verifications($1, $2, $3, $4)", number, epoch, tables, before
+        "select headrace_internal.request_due_verifications($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
+        number,
+        epoch,
+        tables,
+        timedelta(seconds=every),
+        now,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from headrace.cli.commands.sources.facts import SourceRef, backfill_progress, unfinished_backfills
+from headrace.cli.commands.sources.facts import SourceRef, backfill_progress, differences_found, unfinished_backfills
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
@@ -53,7 +53,7 @@ def start(
     rows_per_second = None if rate is None else rows_a_second(rate)
     started = administer(backend, lambda admin: admin.start_backfill(source, table, where, rows_per_second))
     if json:
-        print_json([_as_json(one) for one in started])
+        print_json([as_json(one) for one in started])
         return
     for one in started:
         print(printable(f"Queued a backfill of {one.table}: {one.id}"))
@@ -70,17 +70,17 @@ def ls(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """List backfills, the newest first, and their progress."""
+    """List backfills and verifications, the newest first, and their progress."""
     found = administer(backend, lambda admin: admin.backfills(source, limit=limit))
     if json:
-        print_json([_as_json(one) for one in found])
+        print_json([as_json(one) for one in found])
     elif not found:
         print_notice("There are no backfills. Start one with `headrace source backfill start`.")
     else:
         print_table(
-            ("source", "table", "state", "rows#", "of about#", "published#", "progress", "id", "reason…"),
-            ((one.source, one.table, one.state, number_or_dash(one.read), number_or_dash(one.total), number_or_dash(one.published),
-              backfill_progress(one), one.id, one.reason or "") for one in found),
+            ("source", "table", "kind", "state", "rows#", "of about#", "published#", "progress", "id", "result…"),
+            ((one.source, one.table, one.kind, one.state, number_or_dash(one.read), number_or_dash(one.total), number_or_dash(one.published),
+              backfill_progress(one), one.id, one.reason or differences_found(one)) for one in found),
         )  # fmt: skip
     print_cut(found, limit)
 
@@ -123,5 +123,6 @@ async def _cancel(admin: Administration, source: str, id: str | None, yes: bool)
     return await admin.cancel_backfills(source, id)
 
 
-def _as_json(backfill: BackfillInfo) -> dict[str, object]:
+def as_json(backfill: BackfillInfo) -> dict[str, object]:
+    """Return a backfill with its progress."""
     return {**msgspec.structs.asdict(backfill), "done": backfill.share, "time_left": backfill.seconds_left}

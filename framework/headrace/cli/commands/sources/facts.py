@@ -73,6 +73,7 @@ def _capture_settings(source: SourceInfo) -> list[tuple[str, str]]:
         ("numeric", f"as {settings['numeric']}"),
         ("transform", settings["transform"] or ""),
         ("backfill", _backfill(settings["backfill"], settings["rate"])),
+        ("verified", "" if settings["verify_every"] is None else f"every {lasting(settings['verify_every'])}"),
         ("slot", settings["slot"] or ""),
         ("shared slot", settings["shared_slot"] or ""),
         ("publication", settings["publication"] or ""),
@@ -135,6 +136,21 @@ def backfill_progress(backfill: BackfillInfo) -> str:
         "" if left is None else f"{_rough_duration(left)} left",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def differences_found(one: BackfillInfo) -> str:
+    """Format the result of a verification: `2 differ, 1 is missing`. Empty for a backfill."""
+    found = one.differences
+    if found is None:
+        return ""
+    kinds = ((found.differs, "differ"), (found.missing, "missing"), (found.extra, "extra"))
+    parts = [f"{number:,} {word}" for number, word in kinds if number]
+    if parts and one.kind == "repair":
+        parts.append("repaired")
+    others = [
+        f"{number:,} {word}" for number, word in ((found.kept, "kept"), (found.unchecked, "not checked")) if number
+    ]
+    return ", ".join((parts or ["equal"]) + others)
 
 
 async def unfinished_backfills(admin: Administration, source: str) -> list[BackfillInfo]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.sources.postgres.backfill.chunks import Chunk
+from headrace.sources.postgres.backfill.expecting import Expectations
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values import TypeInfo
-from headrace.sources.postgres.verification.expecting import Expectations
 
 
 class ChunkAdder:

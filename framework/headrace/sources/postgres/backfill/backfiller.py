@@ -21,7 +21,6 @@ from operator import itemgetter
 from uuid import uuid4
 
 import anyio
-import msgspec
 
 from headrace import store
 from headrace.model.capture import BackfillKind
@@ -29,22 +28,27 @@ from headrace.model.errors import public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill import chunks
 from headrace.sources.postgres.backfill.chunks import BackfillImpossible, Chunk, Plan
+from headrace.sources.postgres.backfill.expecting import unverifiable
 from headrace.sources.postgres.backfill.open_transactions import wait_until_visible
-from headrace.sources.postgres.backfill.visibility import ChangedRows, Key, Snapshot
+from headrace.sources.postgres.backfill.rate_limit import RateLimit
+from headrace.sources.postgres.backfill.readers import PendingChunk, Reader, Reading, TableReader
+from headrace.sources.postgres.backfill.stream_readers import FoldReader, StreamReader, refuse_shared_stream, verified
+from headrace.sources.postgres.backfill.visibility import ChangedRows, Key
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
-from headrace.sources.postgres.verification.expecting import Verified, in_stream, key_columns
-from headrace.sources.postgres.verification.lookups import look_up
 from headrace.store import BackfillToDo
 
 log = Log("headrace")
 
 POLL_INTERVAL = 1.0
 """Seconds between two checks for a backfill to do."""
+
+VERIFY_INTERVAL = 10.0
+"""Seconds between two checks for a verification that is due."""
 
 RETRY_DELAY = 0.5
 """Seconds before a retry after a temporary failure."""
@@ -62,14 +66,6 @@ _TRANSIENT = frozenset(("55P03", "57014", "40001", "40P01", "53000", "53100", "5
 # undefined_column, undefined_table, invalid_schema_name, datatype_mismatch, undefined_function,
 # feature_not_supported (a changed plan)
 _TABLE_ALTERED = frozenset(("42703", "42P01", "3F000", "42804", "42883", "0A000"))
-
-
-class _PendingChunk(msgspec.Struct):
-    """A chunk with its watermark written. `seconds` is the time to read it, in seconds."""
-
-    chunk: Chunk
-    snapshot: Snapshot
-    seconds: float
 
 
 class Backfiller:
@@ -102,14 +98,14 @@ class Backfiller:
         self._changed_rows = ChangedRows(limits.max_changed_rows)
         self._earlier_visible = False
         self._watermarks = (f"{uuid4().hex}-{n}" for n in itertools.count())
-        self._pending: dict[bytes, _PendingChunk] = {}  # in the order of their watermarks
+        self._pending: dict[bytes, PendingChunk] = {}  # in the order of their watermarks
         self._appending: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and the time to read them
         self._discarded = False  # whether a chunk was discarded, and the following ones with it
         self._progress = anyio.Event()
         # A transform may take milliseconds for each row, and all rows of a chunk are shaped at one
         # place of the stream.
         self._rows = limits.first_chunk_rows if spec.transform is None else limits.min_chunk_rows
-        self._appended_at = clock()
+        self._appended_at = self._verify_at = clock()
         self._refused_at: tuple[int, int] | None = (
             None  # the backfill and the row at which the server refused to continue
         )
@@ -158,7 +154,8 @@ class Backfiller:
         if self._appending:
             rows, since, seconds = self._appending.popleft()
             now = self._clock()
-            self._adapt_chunk_size(rows, max(seconds, now - max(since, self._appended_at)))
+            if rows:
+                self._adapt_chunk_size(rows, max(seconds, now - max(since, self._appended_at)))
             self._appended_at = now
         self._notify_progress()
 
@@ -194,6 +191,7 @@ class Backfiller:
             LeaseLost: the capture lease is lost.
         """
         while True:
+            await self._look_after_verifications()
             if await store.next_backfill(self._database, self._number) is None:
                 await anyio.sleep(POLL_INTERVAL)
                 continue
@@ -206,6 +204,18 @@ class Backfiller:
                 self._changed_rows.stop()
                 with anyio.CancelScope(shield=True):
                     await connection.close()
+
+    async def _look_after_verifications(self) -> None:
+        """Request those that are due, and delete what those that have ended remember."""
+        if self._clock() < self._verify_at:
+            return
+        self._verify_at = self._clock() + VERIFY_INTERVAL
+        while await store.delete_verified_rows(self._database, self._number):
+            pass
+        if self._spec.verify_every is not None:
+            await store.request_due_verifications(
+                self._database, self._number, self._epoch, list(self._tables()), self._spec.verify_every
+            )
 
     async def _run_requested(self, connection: SourceConnection) -> None:
         """Work on backfills until there are none."""
@@ -228,6 +238,8 @@ class Backfiller:
         plan = await self._plan(connection, todo)
         self._changed_rows.start(plan.table.name)
         total = todo.total if todo.total is not None else await chunks.estimated_rows(connection, plan)
+        if todo.total is None and total is not None and todo.kind != "backfill":
+            total *= 2  # the table, and its rows in the stream
         if not await store.begin_backfill(self._database, self._number, self._epoch, todo.number, total):
             return
         if todo.fresh:
@@ -236,91 +248,29 @@ class Backfiller:
             await wait_until_visible(connection, self._clock, self._limits.visibility_timeout)
             self._earlier_visible = True
         rate_limit = RateLimit(todo.rate or self._spec.rate, self._clock)
-        if isinstance(todo.place, dict):
-            await self._read_stream(connection, plan, todo, rate_limit)
-        else:
-            await self._read_table(connection, plan, todo, rate_limit)
-
-    async def _read_table(
-        self, connection: SourceConnection, plan: Plan, todo: BackfillToDo, rate_limit: RateLimit
-    ) -> None:
-        after = None if todo.place is None else plan.bound_of(todo.place)
-        up_to = await chunks.last_key(connection, plan)
+        reader = await self._reader(connection, plan, todo)
         while await self._wait_for_turn(todo, rate_limit):
-            started_at = self._clock()
-            chunk_read = await chunks.read(
-                connection,
-                plan,
-                after,
-                up_to,
-                rate_limit.chunk_rows(self._rows),
-                self._limits.max_chunk_bytes,
-                self._clock,
-            )
-            if not self._changed_rows.covers(chunk_read.snapshot):  # a captured transaction is not visible yet
+            read = await reader.read(rate_limit.chunk_rows(self._rows))
+            if read is None:
                 await anyio.sleep(RETRY_DELAY / 10)
                 continue
-            rate_limit.count(len(chunk_read.rows))
-            place = plan.place_of(chunk_read.rows[-1]) if chunk_read.rows else None
-            done = store.ChunkDone(
-                id=todo.number, place=place, read=len(chunk_read.rows), published=0, done=chunk_read.done
-            )
-            chunk = Chunk(plan.table, plan.names, chunk_read.rows, done)
-            if todo.kind != "backfill":
-                chunk.verified = self._verified(todo)
-                if chunk_read.done:  # the stream comes next
-                    chunk.done = msgspec.structs.replace(done, place={"key": ""}, done=False)
-            await self._write_watermark(
-                connection, _PendingChunk(chunk, chunk_read.snapshot, self._clock() - started_at)
-            )
-            if chunk_read.done:
-                await self._until_reached()
-                return
-            after = None if place is None else plan.bound_of(place)
-
-    async def _read_stream(
-        self, connection: SourceConnection, plan: Plan, todo: BackfillToDo, rate_limit: RateLimit
-    ) -> None:
-        """Look for messages whose rows are gone.
-
-        A message that still has its seq when its chunk is appended was replaced by no change since it was read. The
-        snapshot sees all changes that were captured before. So it is of a row that is gone if the snapshot has no
-        such row.
-        """
-        await self._refuse_shared_stream(plan.table)
-        table, columns = in_stream(self._spec, plan.table), key_columns(self._spec, plan.table)
-        after, up_to = todo.place["key"], await store.last_key(self._database, self._spec.stream)
-        while await self._wait_for_turn(todo, rate_limit):
-            started_at, captured = self._clock(), self._changed_rows.transactions()
-            page_size = rate_limit.chunk_rows(self._rows)
-            page = await store.captured_page(self._database, table, after, page_size, plan.table.key)
-            messages = [message for message in page if message.values is not None and message.key <= up_to]
-            looked_up, snapshot = await look_up(connection, plan, columns, messages, table.prefix)
-            if not self._changed_rows.covers(snapshot) or not all(map(snapshot.sees, captured)):
-                await anyio.sleep(RETRY_DELAY / 10)
-                continue
-            rate_limit.count(len(messages))
-            is_last = len(page) < page_size or page[-1].key >= up_to
-            after = page[-1].key if page else after
-            done = store.ChunkDone(id=todo.number, place={"key": after}, read=len(messages), published=0, done=is_last)
-            verified = msgspec.structs.replace(self._verified(todo), messages=looked_up)
-            chunk = Chunk(plan.table, columns, [], done, verified)
-            await self._write_watermark(connection, _PendingChunk(chunk, snapshot, self._clock() - started_at))
-            if is_last:
+            rate_limit.count(read.chunk.done.read)
+            await self._write_watermark(connection, read)
+            if reader.done:
                 await self._until_reached()
                 return
 
-    def _verified(self, todo: BackfillToDo) -> Verified:
-        return Verified(repair=todo.kind == "repair", complete=self._spec.backfill or todo.complete)
-
-    async def _refuse_shared_stream(self, table: Table) -> None:
-        """Raise `BackfillImpossible` if another source has rows of a table of this name in the stream."""
-        for one in await store.captures_to_do(self._database):
-            if one.number != self._number and one.stream == self._spec.stream and table.name in one.settings["tables"]:
-                raise BackfillImpossible(
-                    f"The rows of {table.name} that are gone can't be found, since the source {one.name!r} publishes a table of this name"
-                    f" to the stream {one.stream!r}, too. The rows that the table has were compared."
-                )
+    async def _reader(self, connection: SourceConnection, plan: Plan, todo: BackfillToDo) -> Reader:
+        """Return what reads the next chunks: of the table, or of the stream that it is compared with."""
+        how = None if todo.kind == "backfill" else await verified(self._database, self._spec, todo)
+        reading = Reading(connection, plan, todo, self._changed_rows, self._limits, self._clock)
+        if how is not None and (isinstance(todo.place, dict) or self._spec.mode == "changes"):
+            await refuse_shared_stream(self._database, self._number, self._spec, plan.table)
+        if how is not None and self._spec.mode == "changes" and todo.place is None:
+            return FoldReader(reading, how)
+        if how is not None and isinstance(todo.place, dict):
+            return await StreamReader.opened(reading, how, self._database, self._spec)
+        return await TableReader.opened(reading, how)
 
     async def _wait_for_turn(self, todo: BackfillToDo, rate_limit: RateLimit) -> bool:
         """Wait until another chunk may be read. Returns whether the backfill is still wanted."""
@@ -333,7 +283,7 @@ class Backfiller:
             await anyio.sleep(min(wait, POLL_INTERVAL))
         return False
 
-    async def _write_watermark(self, connection: SourceConnection, pending: _PendingChunk) -> None:
+    async def _write_watermark(self, connection: SourceConnection, pending: PendingChunk) -> None:
         """Write the chunk's watermark into the WAL."""
         watermark = next(self._watermarks)
         self._pending[watermark.encode()] = pending  # before it is written, since it may be reached immediately
@@ -353,14 +303,15 @@ class Backfiller:
                 "The captured server is a standby, and a backfill writes watermarks into the WAL. Capture the primary, or promote the standby,"
                 " and start a new backfill."
             )
-        if todo.kind != "backfill" and self._spec.mode != "rows":
-            raise BackfillImpossible("Only a source with mode='rows' can be verified.")
         known = self._tables().get(todo.table)
         found = None if known is None else await catalog.table_with_oid(connection, known.oid, self._spec.publication)
         if known is None or found is None:
             raise BackfillImpossible(f"The table {todo.table} does not exist, or the source no longer captures it.")
         catalog.refuse_own(found[0])
-        return await chunks.plan(connection, known, found[0], self._spec, todo.where)
+        plan = await chunks.plan(connection, known, found[0], self._spec, todo.where)
+        if todo.kind != "backfill" and (reason := unverifiable(self._spec, plan.table)) is not None:
+            raise BackfillImpossible(reason)
+        return plan
 
     async def _handle_refusal(self, todo: BackfillToDo, error: SourceRefused) -> None:
         """Handle a refusal of the server. A temporary one is retried after a pause. An altered table
@@ -396,33 +347,6 @@ def _unchanged_rows(chunk: Chunk, changed: set[Key]) -> list[list[bytes | None]]
     return [row for row in chunk.rows if key(row) not in changed_keys]
 
 
-class RateLimit:
-    """Limits the rate at which rows are read.
-
-    Args:
-        rate: largest number of rows per second. None means no limit.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, rate: int | None, clock: Callable[[], float]) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._next = clock()
-
-    def chunk_rows(self, rows: int) -> int:
-        """Return the number of rows for a chunk. With a rate, several small chunks are read per second."""
-        return rows if self._rate is None else min(rows, max(self._rate // 4, 10))
-
-    def count(self, rows: int) -> None:
-        """Count rows that were read."""
-        if self._rate is not None:
-            self._next = max(self._next, self._clock()) + rows / self._rate
-
-    def seconds_left(self) -> float:
-        """Return the seconds until more rows may be read."""
-        return self._next - self._clock()
-
-
 async def request_backfills(database: store.Executor, source_id: str, spec: PostgresSpec) -> None:
     """Request a backfill of each table of a source that is captured for the first time.
 
@@ -438,7 +362,7 @@ async def request_resync(database: store.Executor, source_id: str, spec: Postgre
 
     The table is compared with the stream. What is missing or differs is published, and rows that are gone get
     tombstones, in order with the changes that are captured meanwhile. A request during another resync of the table
-    is done after that. In mode `changes` all rows are published once more.
+    is done after that. If the stream can't be compared with rows, see `unverifiable`, all rows are published once more.
 
     Args:
         source_id: the source's id.
@@ -447,6 +371,6 @@ async def request_resync(database: store.Executor, source_id: str, spec: Postgre
     Returns:
         Whether it will be done. False if a backfill of the table has to end first.
     """
-    kind: BackfillKind = "repair" if spec.mode == "rows" else "backfill"
+    kind: BackfillKind = "repair" if unverifiable(spec) is None else "backfill"
     queued = await store.start_backfill(database, source_id, table, None, spec.rate, kind)
     return queued is not None or kind == "repair"  # one that is queued already has not begun

@@ -10,7 +10,7 @@ ends however fast the table grows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,8 +22,7 @@ from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import joined, quoted
 from headrace.sources.postgres.tables import Table, TableColumn
-from headrace.sources.postgres.verification.expecting import Verified
-from headrace.store import ChunkDone
+from headrace.store import CapturedMessage, ChunkDone
 
 WATERMARK_PREFIX = "headrace"
 """Prefix of the WAL messages that are watermarks."""
@@ -49,6 +48,38 @@ _EQUAL_SORT_ORDER = ({20, 21, 23}, {25, 1043})  # sets of types with the same so
 
 class BackfillImpossible(HeadraceError):
     """Raised when a backfill is impossible, or can't continue."""
+
+
+class LookedUp(msgspec.Struct, frozen=True):
+    """A message whose row was looked up in the table.
+
+    Attributes:
+        message: the message.
+        key: the values of the table's key in the message, as the server writes them. None if they can't be read.
+        row: the columns of which the message's key is made, or None if there is no such row.
+        impossible: whether the server refuses the values in the message, so that no row can have them.
+    """
+
+    message: CapturedMessage
+    key: list[bytes] | None
+    row: list[bytes | None] | None
+    impossible: bool = False
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """How a chunk is verified.
+
+    Attributes:
+        repair: whether to correct the stream.
+        missing: what a row without a message is.
+        messages: the messages of a chunk of the stream. Empty for a chunk of the table.
+        fold: number of messages of the stream to fold. None folds all.
+    """
+
+    repair: bool
+    missing: Literal["difference", "unchecked", "ignored"]
+    messages: list[LookedUp] = []
+    fold: int | None = None
 
 
 class Chunk(msgspec.Struct):

@@ -18,11 +18,11 @@ import msgspec
 from headrace import store
 from headrace.model.errors import InvalidInput, public_text
 from headrace.model.log import Log
+from headrace.sources.postgres.backfill.comparing import compare, split_at_comparison
 from headrace.sources.postgres.capture.outbox import Outbox
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, TruncatedTable
-from headrace.sources.postgres.verification.comparing import compare, split_at_comparison
 from headrace.store.database.errors import translated
 
 log = Log("headrace")

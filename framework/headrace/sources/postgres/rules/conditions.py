@@ -18,12 +18,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SourceCondition:
-    """A condition. `columns` are the columns of the record that it uses."""
+    """A condition. `columns` are the columns of the record that it uses, and `parts` the members of the message."""
 
     def __init__(self, condition: Condition) -> None:
         self.condition = condition
         self.columns = frozenset(filter(None, map(_column, _leaves(condition))))
-        self._parts = frozenset(path[1] for leaf in _leaves(condition) if len(path := split(leaf.field)) > 1)
+        self.parts = frozenset(path[1] for leaf in _leaves(condition) if len(path := split(leaf.field)) > 1)
 
     def evaluate(self, key: str, data: bytes, unknown: Collection[str] = ()) -> bool | None:
         """Return whether a message meets the condition.
@@ -45,7 +45,7 @@ class SourceCondition:
         all of its input.
         """
         message = _decode(data)
-        parts = {name: value for name, value in message.items() if name in self._parts}
+        parts = {name: value for name, value in message.items() if name in self.parts}
         record = parts.get("record")
         if record is not None and bytes(record) != b"null":
             columns = _decode(record)

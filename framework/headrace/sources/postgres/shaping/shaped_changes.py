@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -54,20 +55,35 @@ class TruncatedTable(msgspec.Struct, frozen=True):
     metadata: str
 
 
+class Folding(msgspec.Struct, frozen=True):
+    """How rows are found in a stream in mode `changes`.
+
+    Attributes:
+        columns: the columns of the table's key.
+        rows: the keys of the rows to compare, each as a JSON array.
+        limit: number of messages to fold. None folds all.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[str]
+    limit: int | None
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages to compare with the stream as it is before `index`, in mode `rows`.
+    """Messages to compare with the stream as it is before `index`.
 
     Attributes:
         index: number of messages of the batch that come before it.
         table: the table, as the stream names it.
         chunk: the part of the verification that is done with it.
         repair: whether to correct the stream.
-        complete: whether a key without a message is a difference.
+        missing: what a row without a message is: a difference, something that can't be checked, or neither.
+        folding: in mode `changes`, how the rows are found in the stream.
         keys, data: the messages that the rows should have.
         as_text: whether messages with the same text of their record are equal. Otherwise each message is read.
-        absent: the tombstones of messages that the stream should not have, by key, each with the message's seq, or
-            with None for any.
-        tombstones: whether the source has tombstones. Otherwise such messages stay, and are no difference.
+        absent: what is published for messages that the stream should not have, by key, each with the message's seq, or
+            with None for any. In mode `changes` by the hash of the row's key.
+        deletes: whether the source publishes deletes. Otherwise such messages stay, and are no difference.
         unchecked: number of rows and messages that can't be compared.
     """
 
@@ -75,12 +91,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     table: TableInStream
     chunk: ChunkDone
     repair: bool
-    complete: bool
+    missing: Literal["difference", "unchecked", "ignored"]
+    folding: Folding | None
     keys: list[str]
     data: list[str]
     as_text: bool
     absent: dict[str, tuple[int | None, str]]
-    tombstones: bool
+    deletes: bool
     unchecked: int
 
 

@@ -61,6 +61,9 @@ class Shaper:
         self._shapes: dict[int, Shape] = {}
         self._backfill_shapes: dict[str, tuple[tuple[Any, ...], Shape]] = {}
         self._mode_rows = spec.mode == "rows"
+        self._read = (
+            b'{"record":{%b}%b%d}}' if self._mode_rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
+        )
         self._tombstones = self._mode_rows and spec.deletes == "tombstone"
         self._actions = frozenset(spec.actions)
 
@@ -354,13 +357,10 @@ class Shaper:
             How many messages were added.
         """
         shape = self.read_shape(table, types, columns)
-        template = (
-            b'{"record":{%b}%b%d}}' if self._mode_rows else b'{"record":{%b},"changes":null,"action":"read"%b%d}}'
-        )
         metadata, before = shape.metadata(transaction), len(into.keys)
         for idx, row in enumerate(rows):
             try:
-                self._add(shape, row, template % (shape.record(row), metadata, idx), into, ())
+                self._add(shape, row, self._read % (shape.record(row), metadata, idx), into, ())
             except TransformStuck:
                 raise
             except Exception as error:
@@ -376,10 +376,10 @@ class Shaper:
     def expect(
         self, shape: Shape, row: Sequence[bytes | None], transaction: Transaction, idx: int, into: ShapedChanges
     ) -> str | None:
-        """Add the message that a row should have in mode `rows`, or a failure. Returns the row's key if the
-        row does not meet the condition, and so should have no message. Raises `NoKey`.
+        """Add the message that a row should have, or a failure. Returns the row's key if the row does not meet the
+        condition, and so should have no message. Raises `NoKey`.
         """
-        data = b'{"record":{%b}%b%d}}' % (shape.record(row), shape.metadata(transaction), idx)
+        data = self._read % (shape.record(row), shape.metadata(transaction), idx)
         key = shape.key(row)
         meets = self._builder.meets(key, data)
         if isinstance(meets, Exception):
@@ -388,9 +388,14 @@ class Shaper:
             self._builder.add_transformed(key, data, into)
         return None if meets else key
 
-    def tombstone(self, shape: Shape, row: Row, transaction: Transaction, idx: int) -> str:
-        """Return the tombstone of a row, of which only the key has to be known."""
-        return _tombstone(shape.metadata(transaction) + b"%d" % idx, shape.key_record(row))
+    def gone(self, shape: Shape, key: bytes, transaction: Transaction, idx: int) -> str:
+        """Return the tombstone or the delete of a row, given the members of the JSON of its key."""
+        metadata = shape.metadata(transaction)
+        if self._mode_rows:
+            return _tombstone(metadata + b"%d" % idx, key)
+        return (b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (key, metadata, idx)).decode(
+            "utf-8", "replace"
+        )
 
     def read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
         """Return the shape of rows that are read."""

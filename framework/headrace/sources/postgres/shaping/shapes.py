@@ -124,6 +124,10 @@ class Shape:
         """Return the members of the JSON of a row's key."""
         return _members(row, self._key_fields)
 
+    def key_array(self, row: Sequence[Value]) -> bytes:
+        """Return the JSON array of the values of a row's key, as the database formats it."""
+        return b"[%b]" % b", ".join([convert(row[index]) for index, _, convert in self._key_fields])  # type: ignore[arg-type]
+
     def key_members(self, values: Sequence[bytes]) -> bytes:
         """The same, given only the key's values."""
         return _members(values, [(n, name, convert) for n, (_, name, convert) in enumerate(self._key_fields)])

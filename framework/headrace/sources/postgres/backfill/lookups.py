@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.sources.postgres.backfill.chunks import BEGIN, Plan
+from headrace.sources.postgres.backfill.chunks import BEGIN, LookedUp, Plan
 from headrace.sources.postgres.backfill.visibility import Snapshot
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.catalog import text_array
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.table_names import quoted
-from headrace.sources.postgres.verification.expecting import LookedUp
 from headrace.store import CapturedMessage
 
 _EXPANDED_YEAR = re.compile(r"([+-]|(?=0000))(\d{4,})(-\d\d-\d\d.*)", re.DOTALL)
 _DATES = {1082, 1114, 1184}  # date, timestamp, timestamptz
+_REWRITTEN = _DATES | {1186, 1266}  # and interval, timetz: types whose JSON is not their text
 _DATA_ERROR = "22"  # the class of values that are not of their type
 
 
@@ -49,19 +49,69 @@ async def look_up(
     """
     types = {column.name: column.type_oid for column in plan.order}
     keys = [_key_of(message, {name: types[name] for name in plan.table.key}, prefix) for message in messages]
-    readable = [index for index, key in enumerate(keys) if key is not None]
-    found: dict[int, LookedUp] = {}
+    lookup = _Lookup(connection, plan, columns, messages, keys)
     try:
         await connection.query(BEGIN.format(lock=plan.lock_sql()))
         [(text,)] = await connection.query("select pg_current_snapshot()")
-        await _look_up(connection, lookup_sql(plan, columns), len(plan.table.key), readable, keys, messages, found)
+        await lookup.run([index for index, key in enumerate(keys) if key is not None])
     except SourceRefused:
         await connection.query("rollback")
         raise
     await connection.query("commit")
     assert text is not None
-    looked_up = [found.get(index) or LookedUp(message, None, None) for index, message in enumerate(messages)]
-    return looked_up, Snapshot.of(text)
+    return lookup.looked_up, Snapshot.of(text)
+
+
+class _Lookup:
+    """Looks up messages by their keys. `looked_up` has the results, in the order of the messages."""
+
+    def __init__(
+        self,
+        connection: SourceConnection,
+        plan: Plan,
+        columns: Sequence[str],
+        messages: Sequence[CapturedMessage],
+        keys: Sequence[list[str] | None],
+    ) -> None:
+        self.looked_up = [LookedUp(message, None, None) for message in messages]
+        self._connection = connection
+        self._sql = lookup_sql(plan, columns)
+        self._keys = keys
+        self._width = len(plan.table.key)
+        self._exact = not {column.type_oid for column in plan.order if column.name in plan.table.key} & _REWRITTEN
+
+    async def run(self, indexes: Sequence[int]) -> None:
+        """Look up the messages with these indexes. If the server can't read a value, do it with halves of them."""
+        if not indexes:
+            return
+        arrays = [text_array((self._keys[index] or [])[n] for index in indexes) for n in range(self._width)]
+        await self._connection.query("savepoint lookup")
+        try:
+            rows = await self._connection.rows(self._sql, *arrays)
+        except SourceRefused as error:
+            if not (error.sqlstate or "").startswith(_DATA_ERROR):
+                raise
+            await self._connection.query("rollback to savepoint lookup")
+            await self._divide(indexes)
+            return
+        await self._connection.query("release savepoint lookup")
+        for place, *values in rows:
+            index = indexes[int(place or 0) - 1]
+            key, row = values[: self._width], values[self._width :]
+            self.looked_up[index] = LookedUp(
+                self.looked_up[index].message,
+                [value for value in key if value is not None],
+                row if row[0] is not None else None,
+            )
+
+    async def _divide(self, indexes: Sequence[int]) -> None:
+        middle = len(indexes) // 2
+        if middle:
+            await self.run(indexes[:middle])
+            await self.run(indexes[middle:])
+        else:
+            message = self.looked_up[indexes[0]].message
+            self.looked_up[indexes[0]] = LookedUp(message, None, None, impossible=self._exact)
 
 
 def lookup_sql(plan: Plan, columns: Sequence[str]) -> str:
@@ -76,34 +126,6 @@ def lookup_sql(plan: Plan, columns: Sequence[str]) -> str:
         f"select k.place, {', '.join(values)}, {listed} from unnest({arrays}) with ordinality as k ({names}, place)"
         f" left join {plan.source} as t on {joined} order by k.place"
     )
-
-
-async def _look_up(
-    connection: SourceConnection, sql: str, width: int, indexes: Sequence[int],
-    keys: Sequence[list[str] | None], messages: Sequence[CapturedMessage], into: dict[int, LookedUp],
-) -> None:  # fmt: skip
-    """Look up these messages. If the server can't read a value, do it with halves of them."""
-    if not indexes:
-        return
-    arrays = [text_array((keys[index] or [])[n] for index in indexes) for n in range(width)]
-    await connection.query("savepoint lookup")
-    try:
-        rows = await connection.rows(sql, *arrays)
-    except SourceRefused as error:
-        if not (error.sqlstate or "").startswith(_DATA_ERROR):
-            raise
-        await connection.query("rollback to savepoint lookup")
-        middle = len(indexes) // 2
-        for half in (indexes[:middle], indexes[middle:]) if middle else ():
-            await _look_up(connection, sql, width, half, keys, messages, into)
-        return
-    await connection.query("release savepoint lookup")
-    for place, *values in rows:
-        index = indexes[int(place or 0) - 1]
-        key, row = values[:width], values[width:]
-        into[index] = LookedUp(
-            messages[index], [value for value in key if value is not None], row if row[0] is not None else None
-        )
 
 
 def _key_of(message: CapturedMessage, columns: Mapping[str, int], prefix: str | None) -> list[str] | None:

@@ -1,1 +1,0 @@
-"""Verifications: tables are compared with their streams, and streams are repaired. See `backfill.backfiller`."""
