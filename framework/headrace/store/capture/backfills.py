@@ -42,6 +42,14 @@ async def start_backfill(
     return None if found is None else str(found)
 
 
+async def request_resync(executor: Executor, source: str, table: str) -> str | None:
+    """Request that a whole table is read, by the source's id. Returns the id of the backfill that will do it, or None
+    if another one of that table has to finish first.
+    """
+    found = await executor.fetchval("select headrace_internal.request_resync($1, $2)", source, table)
+    return None if found is None else str(found)
+
+
 async def backfills(
     executor: Executor,
     source: str | None = None,

@@ -360,11 +360,16 @@ class RateLimit:
         return self._next - self._clock()
 
 
-async def request_backfills(database: store.Executor, source_id: str, spec: PostgresSpec) -> None:
-    """Request a backfill of each table of a source that is captured for the first time.
+async def request_resync(database: store.Executor, source_id: str, table: str) -> str | None:
+    """Request that a table is read, because it is new, or its rows have changed without a message.
 
     Args:
+        database: Headrace's database, or a connection inside a transaction, of which the request is a part.
         source_id: the source's id.
+        table: the table's name in the source's settings.
+
+    Returns:
+        The id of the backfill that reads it. None if another one of the table is running, which may have read rows
+        before they changed. The caller has to request again later.
     """
-    for table in spec.tables:
-        await store.start_backfill(database, source_id, table)
+    return await store.request_resync(database, source_id, table)

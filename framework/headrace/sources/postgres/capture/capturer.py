@@ -78,10 +78,6 @@ REPLAY_PAUSE_EVERY = 500
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-class TablesChanged(Exception):
-    """Raised when the capturer has to start again, because its tables have changed."""
-
-
 class Capturer:
     """Captures one source.
 
@@ -167,6 +163,7 @@ class Capturer:
                 self._database, self._todo, self._spec, self._epoch, self._dsn, self._schema_cache
             )
             start = await preparation.run(self._connection)
+            self._table_watch = start.table_watch
             self._start_position = self._appended_position = start.position
             self._outbox = Outbox(start.captured, start.position, self._limits)
             self._captured = self._captured_before = start.captured
@@ -193,7 +190,7 @@ class Capturer:
             self._connect,
             self._progress,
             self._clock,
-            self._problem,
+            lambda: self._table_watch.problem,
         )
         toast_completion = ToastCompletion(self._spec, self._shaper, self._schema_cache, self._query, self._limits)
         appender = Appender(
@@ -215,7 +212,10 @@ class Capturer:
         )  # fmt: skip
         try:
             async with anyio.create_task_group() as group:
-                background = (self._backfiller.run, failure_retries.run, self._check_tables)
+                background = (self._backfiller.run, failure_retries.run)
+                group.start_soon(
+                    self._table_watch.run, self._connection, self._connection_lock, self._limits.table_check_interval
+                )
                 for task in (replication.send_statuses, appender.run, *background):
                     group.start_soon(task)
                 group.start_soon(self._report_running, slot_monitor, start.position)
@@ -388,7 +388,9 @@ class Capturer:
         """
         with anyio.move_on_after(STARTUP_SILENCE):
             await self._first_received.wait()
-        await store.report_capture(self._database, self._todo.number, self._epoch, "running", *self._problem())
+        await store.report_capture(
+            self._database, self._todo.number, self._epoch, "running", *self._table_watch.problem
+        )
         log.info("capture started", source=self._todo.name, position=positions.as_text(position))
         self._slot_monitor = slot_monitor
         await slot_monitor.run()
@@ -407,12 +409,6 @@ class Capturer:
         """Return the position, the number of changes, and the commit time of the newest one, for the slot monitor."""
         return self._appended_position, self._captured, self._committed_at
 
-    def _problem(self) -> tuple[str | None, str | None]:
-        """Return a problem that does not stop the capture, and the statement that corrects it."""
-        for error in self._schema_cache.missing.values():
-            return error.reason, error.mend
-        return None, None
-
     @property
     def captured_count(self) -> int:
         """Number of changes that this capturer has captured."""
@@ -422,25 +418,6 @@ class Capturer:
     def facts(self) -> CaptureFacts | None:
         """The facts that the slot monitor reported last, or None before it runs."""
         return None if self._slot_monitor is None else self._slot_monitor.facts
-
-    # --- changes of tables
-
-    async def _check_tables(self) -> None:
-        """Check regularly whether a table was dropped or recreated under its name. A new table is
-        backfilled, and the capturer restarts.
-        """
-        while True:
-            await anyio.sleep(self._limits.table_check_interval)
-            before = dict(self._schema_cache.oids())
-            schema_cache = SchemaCache(self._spec)
-            async with self._connection_lock:
-                await schema_cache.refresh(self._connection)
-            now = schema_cache.oids()
-            new = [name for name in now if before.get(name) != now[name]]
-            for name in new if self._spec.backfill else ():
-                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
-            if new or before.keys() - now.keys():
-                raise TablesChanged(f"The tables have changed: {', '.join(new) or 'one was dropped'}.")
 
 
 _STREAM_STOP, _ORIGIN = ord("E"), ord("O")

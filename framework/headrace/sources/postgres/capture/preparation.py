@@ -9,9 +9,9 @@ import msgspec
 from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.model.log import Log
-from headrace.sources.postgres.backfill.backfiller import request_backfills
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.table_watch import TableWatch
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import publications, slots
@@ -30,12 +30,14 @@ class StartingPoint(msgspec.Struct, frozen=True, kw_only=True):
         slot, publication: their names.
         position: everything that was committed up to here is in the stream.
         captured: number of changes up to there.
+        table_watch: the watch of the tables, which has looked at them once.
     """
 
     slot: str
     publication: str
     position: int
     captured: int
+    table_watch: TableWatch
 
 
 def application_name(source_id: str) -> str:
@@ -69,6 +71,7 @@ class CapturePreparation:
         self._own_name = slots.slot_name(todo.name, todo.id)
         self._slot = spec.slot or self._own_name
         self._publication = spec.publication or self._own_name
+        self._table_watch = TableWatch(database, todo, spec, epoch, self._publication, schema_cache)
 
     async def run(self, connection: SourceConnection) -> StartingPoint:
         """Prepare the server. If the source was removed meanwhile, its own slot and publication are
@@ -101,10 +104,9 @@ class CapturePreparation:
         server = await slots.identify_server(connection)
         stored = await store.capture_position(self._database, todo.number)
         position = None if stored is None else await self._resume_position(server, stored)
-        await self._schema_cache.refresh(connection)
-        if stored is not None and spec.backfill and spec.publication is None:
-            await self._backfill_new_tables(connection)
-        await publications.ensure_publication(connection, spec, self._publication)
+        await self._table_watch.find_tables(connection)
+        tables = list(self._schema_cache.tables.values())
+        await publications.ensure_publication(connection, spec, self._publication, tables)
         confirmed = await slots.ensure_slot(
             connection,
             self._slot,
@@ -112,26 +114,20 @@ class CapturePreparation:
             expected=position,
             application_name=application_name(todo.id),
         )
-        if position is not None and stored is not None:
-            return self._starting_point(position, stored.captured)
-        if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
-            await request_backfills(self._database, todo.id, spec)
-        await store.begin_capture(
-            self._database, todo.number, self._epoch, positions.as_text(confirmed), server.system_id, server.timeline
-        )
-        return self._starting_point(confirmed, 0)
-
-    def _starting_point(self, position: int, captured: int) -> StartingPoint:
-        return StartingPoint(slot=self._slot, publication=self._publication, position=position, captured=captured)
-
-    async def _backfill_new_tables(self, connection: SourceConnection) -> None:
-        """Start backfills of tables that were created or recreated while the source was not captured.
-        They are not in the source's publication yet, and their first rows are not in the stream.
-        """
-        published = await publications.find_publication(connection, self._publication)
-        for name, table in self._schema_cache.tables.items():
-            if published is not None and not published.all_tables and table.oid not in published.named:
-                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
+        if position is None or stored is None:
+            await store.begin_capture(
+                self._database,
+                todo.number,
+                self._epoch,
+                positions.as_text(confirmed),
+                server.system_id,
+                server.timeline,
+            )
+        await self._table_watch.settle(connection)  # also requests that new tables are read
+        return StartingPoint(
+            slot=self._slot, publication=self._publication, position=confirmed if position is None else position,
+            captured=0 if stored is None else stored.captured, table_watch=self._table_watch,
+        )  # fmt: skip
 
     async def _resume_position(self, server: slots.Server, stored: store.CapturePosition) -> int:
         """Return the position at which to continue on this server. Raises `SourceStopped` if it is

@@ -2,15 +2,15 @@
 
 The catalog shows the present, and a relation message shows the table at the time of the change. The names of columns
 and their order therefore come from the relation, and only the key and the types come from the catalog. A table is
-recognised by its oid, even after it was renamed.
+recognised by its oid, even after it was renamed. When another table takes its name, that one is captured instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
+from headrace import store
+from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceStopped
@@ -35,27 +35,34 @@ class SchemaCache:
         self.missing: dict[str, SourceStopped] = {}
         self.types: dict[int, TypeInfo] = {}
 
-    async def refresh(self, connection: SourceConnection) -> None:
-        """Look the tables up. Raises `SourceStopped` if none of them exists."""
-        self.missing = {}
-        try:
-            self.tables = await catalog.load_tables(connection, self._spec.tables, self._spec.publication)
-        except SourceStopped as error:
-            self.tables = await self._load_one_by_one(connection)
-            if not self.tables:
-                raise error from None
+    async def refresh(self, connection: SourceConnection, captured: Mapping[str, int]) -> None:
+        """Look the tables up. Raises `SourceStopped` if none of them can be captured, or one belongs to Headrace.
+
+        Args:
+            captured: the oids of the tables that were captured before, by their names in the spec.
+        """
+        located = await catalog.locate_tables(connection, self._spec.tables)
+        for one in located:
+            if one.problem is not None and table_names.split(one.name)[0] in store.SCHEMAS:
+                raise SourceStopped(one.problem)
+        oids = {one.name: int(one.oid) for one in located if one.oid is not None and one.problem is None}
+        taken = {one.oid for one in located}
+        for name in {one.name for one in located if one.oid is None} & captured.keys():
+            if str(captured[name]) not in taken:
+                oids[name] = captured[name]  # renamed, if it still exists
+        self.tables = await catalog.tables_with_oids(connection, oids, self._spec.publication)
+        self.missing = {
+            one.name: SourceStopped(one.problem or f"The captured table {one.name} has just been dropped.", one.mend)
+            for one in located
+            if one.name not in self.tables
+        }
+        if not self.tables:
+            problems = self.missing.values()
+            mends = [error.mend for error in problems if error.mend is not None]
+            raise SourceStopped(" ".join(error.reason for error in problems), " ".join(mends) or None)
         await load_types(
             connection, [column.type_oid for one in self.tables.values() for column in one.columns], self.types
         )
-
-    async def _load_one_by_one(self, connection: SourceConnection) -> dict[str, Table]:
-        found: dict[str, Table] = {}
-        for name in self._spec.tables:
-            try:
-                found |= await catalog.load_tables(connection, [name], self._spec.publication)
-            except SourceStopped as error:
-                self.missing[name] = error
-        return found
 
     def oids(self) -> Mapping[str, int]:
         """Return the oid of the table behind each name."""
@@ -66,29 +73,28 @@ class SchemaCache:
         the spec's tables.
         """
         await load_types(connection, [column.type_oid for column in relation.columns], self.types)
+        name = table_names.joined(relation.schema, relation.name)  # at the time of the change
+        names = {known.oid: one for one, known in self.tables.items()}
         found = await catalog.table_with_oid(connection, relation.oid, self._spec.publication)
-        if found is None:
-            return self._dropped(relation)
+        if found is None:  # dropped, and its last changes still arrive
+            dropped = self.tables.get(names.get(relation.oid, name))
+            if dropped is not None:
+                catalog.refuse_own(dropped, relation.schema)
+            return dropped
         table, root = found
-        for name, known in self.tables.items():
-            if known.oid == table.oid or name == root:
-                catalog.refuse_own(table, relation.schema)
-                known = known if name == root else _renamed(table, known)
-                self.tables[name] = known
-                return known
-        return None
+        captured = names.get(table.oid) or (None if root is None else names.get(root))
+        if captured is None and name not in self._spec.tables:
+            return None
+        catalog.refuse_own(table, relation.schema)
+        if captured is not None and table.oid not in names:  # a partition, of a publication that names partitions
+            return self.tables[captured]
+        if captured is None or (name != captured and await self._is_replaced(connection, captured, table)):
+            # Another table has taken its name since. Its own changes are those from before that.
+            return catalog.named(table, name) if name in self._spec.tables else None
+        self.tables[captured] = catalog.named(table, captured)
+        return self.tables[captured]
 
-    def _dropped(self, relation: Relation) -> Table | None:
-        """Return a table that was dropped. Its last changes still arrive."""
-        for known in self.tables.values():
-            if known.oid == relation.oid or (known.schema, known.relation) == (relation.schema, relation.name):
-                catalog.refuse_own(known, relation.schema)
-                return known
-        return None
-
-
-def _renamed(table: Table, known: Table) -> Table:
-    """Return the current table under the source's name for it. Keys must not change when the table is
-    renamed.
-    """
-    return msgspec.structs.replace(table, name=known.name, schema=known.schema, relation=known.relation)
+    async def _is_replaced(self, connection: SourceConnection, name: str, table: Table) -> bool:
+        """Whether another table has this name now."""
+        [located] = await catalog.locate_tables(connection, [name])
+        return located.oid is not None and int(located.oid) != table.oid

@@ -33,6 +33,7 @@ _NAMED = """
       from pg_catalog.pg_publication_rel as r
            join pg_catalog.pg_publication as p on p.oid = r.prpubid join pg_catalog.pg_class as c on c.oid = r.prrelid
      where p.pubname = $1
+       and coalesce(to_jsonb(r) -> 'prqual', 'null') = 'null' and coalesce(to_jsonb(r) -> 'prattrs', 'null') = 'null'  -- whole tables
        and (c.relispartition                            -- tables that inherit from a table come with it, unless they are partitions
             or not exists (select from pg_catalog.pg_inherits as i join pg_catalog.pg_publication_rel as parent on parent.prrelid = i.inhparent
                             where i.inhrelid = r.prrelid and parent.prpubid = p.oid))
@@ -83,9 +84,10 @@ async def tables_missing_from(connection: SourceConnection, name: str, tables: I
     return [wanted[int(oid or 0)] for oid, complete in rows if complete != "t"]
 
 
-def create_statement(name: str, spec: PostgresSpec, version: int) -> str:
-    """Return the statement that creates the publication of a source."""
-    return f"create publication {table_names.quoted(name)} for table {', '.join(spec.tables)} with ({_options(spec, version)});"
+def create_statement(name: str, spec: PostgresSpec, version: int, tables: Iterable[Table] | None = None) -> str:
+    """Return the statement that creates the publication of a source, with these tables, or those that it names."""
+    names = ", ".join(spec.tables) if tables is None else _names(tables)
+    return f"create publication {table_names.quoted(name)} for table {names} with ({_options(spec, version)});"
 
 
 def add_tables_statement(name: str, tables: Iterable[Table]) -> str:
@@ -99,8 +101,9 @@ def set_actions_statement(name: str, actions: Iterable[str]) -> str:
 
 
 async def ensure_publication(
-    connection: SourceConnection, spec: PostgresSpec, name: str, *, lock_timeout: float = LOCK_TIMEOUT
-) -> None:
+    connection: SourceConnection, spec: PostgresSpec, name: str, tables: Sequence[Table] | None = None,
+    *, lock_timeout: float = LOCK_TIMEOUT,
+) -> None:  # fmt: skip
     """Make sure that the publication has the source's tables and actions. The source's own one is
     created or altered. A given one is only checked.
 
@@ -108,6 +111,7 @@ async def ensure_publication(
         connection: a connection to the captured database.
         spec: the source's settings. If `publication` is set, that one is given, and is not altered.
         name: the publication's name.
+        tables: the tables. None for those that have the names in the settings.
         lock_timeout: timeout in seconds for locks on the tables.
 
     Raises:
@@ -115,12 +119,13 @@ async def ensure_publication(
             publication. The error has the statement that corrects it.
         SourceUnavailable: another session has locked a table.
     """
-    tables = list((await catalog.load_tables(connection, spec.tables)).values())
+    if tables is None:
+        tables = list((await catalog.load_tables(connection, spec.tables)).values())
     if spec.publication is None:
         refuse_without_identity(tables, spec.actions)
     publication = await find_publication(connection, name)
     if publication is None:
-        await _create(connection, spec, name, lock_timeout)
+        await _create(connection, spec, name, tables, lock_timeout)
         return
     statements = _changes(publication, spec, name, tables, connection.version)
     if statements and spec.publication is None and publication.owned and not publication.all_tables:
@@ -161,8 +166,10 @@ def full_identity(table: Table) -> str:
     return f"alter table {table.name} replica identity full;"
 
 
-async def _create(connection: SourceConnection, spec: PostgresSpec, name: str, lock_timeout: float) -> None:
-    statement = create_statement(name, spec, connection.version)
+async def _create(
+    connection: SourceConnection, spec: PostgresSpec, name: str, tables: Sequence[Table], lock_timeout: float
+) -> None:
+    statement = create_statement(name, spec, connection.version, tables)
     if spec.publication is not None:
         raise SourceStopped(f"The captured database has no publication {name}.", statement)
     try:
@@ -222,7 +229,7 @@ async def _alter(connection: SourceConnection, statements: Sequence[str], lock_t
 
 
 def _names(tables: Iterable[Table]) -> str:
-    return ", ".join(table.name for table in tables)
+    return ", ".join(table.sql_name for table in tables)
 
 
 def _options(spec: PostgresSpec, version: int) -> str:
