@@ -35,7 +35,8 @@ async def taken(connection: SourceConnection, actions: tuple[str, ...] = ACTIONS
     tables = await catalog.load_tables(connection, ["public.t"])
     found = await fingerprints.fingerprints(connection, tables, "p", actions)
     oids = [table.oid for table in tables.values()]
-    return await fingerprints.digest(connection, oids, ["public.t"], "p"), found["public.t"]
+    digest, _ = await fingerprints.digest(connection, oids, ["public.t"], "p")
+    return digest, found["public.t"]
 
 
 async def changed_by(connection: SourceConnection, *statements: str) -> list[str]:
@@ -63,8 +64,9 @@ async def changed_by(connection: SourceConnection, *statements: str) -> list[str
         (["alter table t alter v type varchar(20)"], ["it was rewritten or truncated", "the column v has another type"]),
         (["alter table t alter id type oid"], ["the column id has another type"]),
         (["truncate t"], ["it was rewritten or truncated"]),
-        (["alter table t rename v to w"], []),
-        (["alter table t rename id to nr"], []),
+        (["alter table t rename v to w"], ["the column v was renamed"]),
+        (["alter table t drop v, add v text"], ["another column has the name v"]),
+        (["alter table t rename id to nr"], ["the column id was renamed"]),
         (["alter table t drop v"], []),
         (["alter table t rename to u; alter table u rename to t"], []),
         (["alter table t drop constraint t_pkey; alter table t add primary key (v)"], ["it has another key"]),

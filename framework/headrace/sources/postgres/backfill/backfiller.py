@@ -134,7 +134,7 @@ class Backfiller:
         if pending is None:
             return None
         if not self._changed_rows.covers(pending.snapshot):
-            self._discard_pending()
+            self.discard()
             return None
         changed_keys = self._changed_rows.keys_unseen_by(pending.snapshot)
         if self._pending:
@@ -158,9 +158,10 @@ class Backfiller:
     def failed(self) -> None:
         """Note that the reached chunks can't be appended. They are read again."""
         self._appending.clear()
-        self._discard_pending()
+        self.discard()
 
-    def _discard_pending(self) -> None:
+    def discard(self) -> None:
+        """Discard the chunks that are not reached yet. They are read again."""
         self._pending.clear()
         self._discarded = True
         self._notify_progress()
@@ -242,6 +243,8 @@ class Backfiller:
                 self._limits.max_chunk_bytes,
                 self._clock,
             )
+            if self._discarded:
+                return
             if not self._changed_rows.covers(chunk_read.snapshot):  # a captured transaction is not visible yet
                 await anyio.sleep(RETRY_DELAY / 10)
                 continue

@@ -12,7 +12,7 @@ Everything runs in one event loop, so changes are handled in the order of the WA
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,7 +57,6 @@ from headrace.sources.postgres.pgoutput.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Type,
     Update,
 )
 from headrace.sources.postgres.rules import transforms
@@ -65,6 +64,8 @@ from headrace.sources.postgres.rules.transform_watchdog import TransformWatchdog
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.values import TypeInfo
 from headrace.store import CaptureToDo
 
 log = Log("headrace")
@@ -158,6 +159,9 @@ class Capturer:
     async def _run(self, transform: transforms.Transform | None) -> None:
         self._shaper = Shaper(self._spec, transform)
         self._schema_cache = SchemaCache(self._spec)
+        self._types: Mapping[int, TypeInfo] = self._schema_cache.types
+        self._alterations = 0
+        self._relations: dict[int, tuple[Relation, Table | None]] = {}
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
                 self._database, self._todo, self._spec, self._epoch, self._dsn, self._schema_cache
@@ -251,6 +255,8 @@ class Capturer:
         while True:
             received = await read()
             self._first_received.set()
+            if received.payloads and self._schema_cache.has_composites:
+                await self._look_at_types()
             await handle(received.payloads)
             if outbox.idle:
                 self._store_idle_position(received.end)
@@ -288,10 +294,6 @@ class Capturer:
         match message:
             case Relation():
                 await self._handle_relation(message)
-            case Type():
-                self._schema_cache.types.pop(
-                    message.oid, None
-                )  # the type may have changed, and its relation comes next
             case LogicalMessage():
                 self._handle_logical_message(message)
             case StreamStart():
@@ -326,6 +328,7 @@ class Capturer:
         self._already_captured = transaction.lsn < self._start_position
         self._transaction = transaction
         self._idx, self._is_empty = 0, True
+        self._use_types(transaction)
         if not self._already_captured:
             self._outbox.begin()
 
@@ -378,7 +381,25 @@ class Capturer:
     async def _handle_relation(self, relation: Relation) -> None:
         async with self._connection_lock:
             table = await self._schema_cache.table_of(self._connection, relation)
-        self._shaper.set_relation(relation, table, self._schema_cache.types)
+        self._relations[relation.oid] = relation, table
+        self._use_types(self._transaction)
+        self._shaper.set_relation(relation, table, self._types)
+
+    async def _look_at_types(self) -> None:
+        async with self._connection_lock:
+            await self._schema_cache.look_at_types(self._connection)
+        self._use_types(self._transaction)
+
+    def _use_types(self, transaction: Transaction | None) -> None:
+        """Use the definitions of types that the values of this transaction have."""
+        if self._alterations != self._schema_cache.alterations:
+            self._alterations = self._schema_cache.alterations
+            self._backfiller.discard()  # the chunks that were read before
+        types = self._schema_cache.types if transaction is None else self._schema_cache.types_of(transaction.xid)
+        if types is not self._types and types != self._types:
+            for relation, table in self._relations.values():
+                self._shaper.set_relation(relation, table, types)
+        self._types = types
 
     # --- progress
 

@@ -3,6 +3,11 @@
 The catalog shows the present, and a relation message shows the table at the time of the change. The names of columns
 and their order therefore come from the relation, and only the key and the types come from the catalog. A table is
 recognised by its oid, even after it was renamed. When another table takes its name, that one is captured instead.
+
+No message announces that a composite type was altered, and the text of its values has no names. The definition is
+therefore looked at after changes have arrived, and before they are shaped. If it is still the one of the look before, it
+fits all that arrived in between. Otherwise it is not known which definition the values of a transaction have that began
+before the look. They are kept as text. The table is read again, see `table_watch`.
 """
 
 from __future__ import annotations
@@ -19,6 +24,15 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo, load_types
 
+# The transaction that has altered a type last is the writer of the newest row about an attribute, also of a dropped one.
+_COMPOSITES = """
+    select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text, t.oid::text,
+           md5(string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid), ',' order by a.attnum)),
+           (select w.xmin::text from pg_catalog.pg_attribute as w where w.attrelid = t.typrelid and w.attnum > 0 order by age(w.xmin) limit 1)
+      from pg_catalog.pg_type as t join pg_catalog.pg_attribute as a on a.attrelid = t.typrelid and a.attnum > 0
+     where t.oid = any ($1::pg_catalog.oid[]) group by t.oid, t.typrelid
+"""
+
 
 class SchemaCache:
     """The tables and types of one captured database.
@@ -27,6 +41,7 @@ class SchemaCache:
         tables: the spec's tables that exist, by their name in the spec.
         missing: the error for each of the spec's tables that does not exist.
         types: the types that are not built in, by oid.
+        alterations: how many times a composite type was found altered.
     """
 
     def __init__(self, spec: PostgresSpec) -> None:
@@ -34,6 +49,10 @@ class SchemaCache:
         self.tables: dict[str, Table] = {}
         self.missing: dict[str, SourceStopped] = {}
         self.types: dict[int, TypeInfo] = {}
+        self.alterations = 0
+        self._definitions: dict[int, str] = {}  # of the composite types, as digests
+        self._known_from: dict[int, int] = {}  # the oldest transaction that certainly has this definition
+        self._next_xid = 0  # at the last look
 
     async def refresh(self, connection: SourceConnection, captured: Mapping[str, int]) -> None:
         """Look the tables up. Raises `SourceStopped` if none of them can be captured, or one belongs to Headrace.
@@ -60,19 +79,78 @@ class SchemaCache:
             problems = self.missing.values()
             mends = [error.mend for error in problems if error.mend is not None]
             raise SourceStopped(" ".join(error.reason for error in problems), " ".join(mends) or None)
-        await load_types(
-            connection, [column.type_oid for one in self.tables.values() for column in one.columns], self.types
-        )
+        await self._load_types(connection, {column.type_oid for one in self.tables.values() for column in one.columns})
 
     def oids(self) -> Mapping[str, int]:
         """Return the oid of the table behind each name."""
         return {name: table.oid for name, table in self.tables.items()}
 
+    # --- types
+
+    async def _load_types(self, connection: SourceConnection, oids: set[int]) -> None:
+        if not oids <= self.types.keys():
+            await load_types(connection, oids, self.types)
+            await self.look_at_types(connection)
+
+    @property
+    def has_composites(self) -> bool:
+        """Whether `look_at_types` has to be called before changes are shaped."""
+        return bool(self._definitions)
+
+    async def look_at_types(self, connection: SourceConnection) -> None:
+        """Look at the composite types, and load those that were altered."""
+        composites = sorted(oid for oid, info in self.types.items() if info.kind == "composite")
+        if not composites:
+            return
+        stale = []
+        for next_xid, oid_text, definition, writer in await connection.query(
+            _COMPOSITES, "{" + ",".join(map(str, composites)) + "}"
+        ):
+            oid = int(oid_text or 0)
+            self._next_xid = int(next_xid or 0)
+            if self._definitions.get(oid) == definition:
+                continue
+            self.alterations += oid in self._definitions
+            # A type that was not known before has been as it is since its last writer, as far as can be known.
+            known_from = self._next_xid if oid in self._definitions else self._full_xid(int(writer or 0))
+            self._known_from[oid] = max(known_from, self._known_from.get(oid, 0))
+            self._definitions[oid] = definition or ""
+            stale.append(oid)
+        if stale:  # loaded after the look, so that a later change is seen at the next one
+            self.types = {oid: info for oid, info in self.types.items() if oid not in stale}
+            await load_types(connection, stale, self.types)
+
+    def distrust_types(self, oids: Mapping[int, int]) -> None:
+        """Note the first transaction of which it is certain that it has the present definition of each type."""
+        for oid, xid in oids.items():
+            self._known_from[oid] = max(xid, self._known_from.get(oid, 0))
+
+    @property
+    def next_xid(self) -> int:
+        """The first transaction that began after the last look."""
+        return self._next_xid
+
+    def types_of(self, xid: int) -> Mapping[int, TypeInfo]:
+        """Return the types of the values of a transaction that has arrived. A type is base, and its values text, if its
+        definition may have been another one.
+        """
+        full = self._full_xid(xid)
+        unknown = [oid for oid, known_from in self._known_from.items() if full < known_from and oid in self.types]
+        if not unknown:
+            return self.types
+        return {**self.types, **{oid: TypeInfo(oid, self.types[oid].name) for oid in unknown}}
+
+    def _full_xid(self, xid: int) -> int:
+        """Return a number of a transaction without wraparound. It began before the last look."""
+        return self._next_xid - ((self._next_xid - xid) & 0xFFFFFFFF)
+
+    # --- relations
+
     async def table_of(self, connection: SourceConnection, relation: Relation) -> Table | None:
         """Return the captured table that a relation is, or is a partition of. None if it is not one of
         the spec's tables.
         """
-        await load_types(connection, [column.type_oid for column in relation.columns], self.types)
+        await self._load_types(connection, {column.type_oid for column in relation.columns})
         name = table_names.joined(relation.schema, relation.name)  # at the time of the change
         names = {known.oid: one for one, known in self.tables.items()}
         found = await catalog.table_with_oid(connection, relation.oid, self._spec.publication)

@@ -71,6 +71,7 @@ class TableWatch:
         self._failures: dict[str, str] = {}
         self._uncaptured: dict[str, str] = {}
         self._duration = 0.0  # of the last look, in seconds
+        self._oldest_xid = 0  # the oldest open transaction at the last look
 
     async def find_tables(self, connection: SourceConnection) -> None:
         """Look the tables up, those that were renamed by their oids. Raises `SourceStopped` if none can be captured."""
@@ -115,7 +116,9 @@ class TableWatch:
     async def look(self, connection: SourceConnection) -> None:
         """Look once. Raises as `run` does."""
         oids = self._schema_cache.oids()
-        digest = await fingerprints.digest(connection, oids.values(), self._spec.tables, self._publication)
+        digest, self._oldest_xid = await fingerprints.digest(
+            connection, oids.values(), self._spec.tables, self._publication
+        )
         if digest != self._digest:
             await self._schema_cache.refresh(connection, self._captured())
             if self._schema_cache.oids() != oids:
@@ -139,9 +142,21 @@ class TableWatch:
             if leaves := fingerprints.not_captured(fingerprint):
                 self._uncaptured[name] = await fingerprints.names(connection, leaves[:3])
             self._unsettled.pop(name, None)
+            await self._note_altered_types(connection, name, fingerprint)
             if self._stored.get(name) != fingerprint:
                 await self._record(name, fingerprint, await self._reason(connection, name, fingerprint))
         self._unsettled = {name: one for name, one in self._unsettled.items() if name in found}
+
+    async def _note_altered_types(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> None:
+        before = self._stored.get(name)
+        if before is None:
+            return
+        fingerprint.altered.update(before.altered)
+        altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
+        if altered:
+            await self._schema_cache.look_at_types(connection)
+            fingerprint.altered.update(dict.fromkeys(altered, self._schema_cache.next_xid))
+        self._schema_cache.distrust_types(fingerprint.altered)
 
     async def _reason(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> str:
         """Return why the table has to be read. Empty if it has not."""
@@ -172,7 +187,10 @@ class TableWatch:
                 )
                 return True
 
-        if not await with_repeat(record):
+        # Transactions from before a type was altered may still commit values that are kept as text. The table is read
+        # after them.
+        is_early = bool(reason) and self._oldest_xid < max(fingerprint.altered.values(), default=0)
+        if is_early or not await with_repeat(record):
             self._unsettled[name] = fingerprint, reason
             return
         self._unsettled.pop(name, None)
@@ -203,6 +221,12 @@ class TableWatch:
             return (
                 f"Rows of {table} have changed without a message, and they could not be read. {reason}",
                 self._backfill_command(table),
+            )
+        for table, (_, reason) in self._unsettled.items():
+            return (
+                f"Rows of {table} have changed without a message: {reason}. They are read as soon as another backfill of the table"
+                " and the transactions from before have ended.",
+                None,
             )
         for table, leaves in self._uncaptured.items():
             return (

@@ -81,7 +81,8 @@ _DIGEST = """
         (select string_agg(concat(c.oid, c.relnamespace, c.relname, (
                     select string_agg(concat(i.indexrelid, ' ', i.indkey), ',' order by i.indexrelid) from pg_catalog.pg_index as i
                      where i.indrelid = c.oid and i.indisunique and i.indisvalid)), ',' order by c.oid)
-           from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[]))))
+           from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[])))),
+           pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text
 """
 
 # Which columns have values that are not stored in the rows of some leaf, since they were added with a default.
@@ -115,6 +116,10 @@ class TypeDefinition(NamedTuple):
     name: str
     parts: tuple[tuple[int, str, int], ...]
 
+    @property
+    def composite(self) -> bool:
+        return any(type_oid for *_, type_oid in self.parts)
+
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What a table consists of.
@@ -128,6 +133,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
         columns: without those that were dropped.
         key: the numbers of the columns of the key, in the order of the key.
         types: the composite types and enums of the columns, and of the types that these consist of.
+        altered: the composite types that were altered, with the first transaction that certainly has their definition.
     """
 
     oid: int
@@ -137,6 +143,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     types: tuple[TypeDefinition, ...] = ()
+    altered: dict[int, int] = {}
 
 
 class Difference(NamedTuple):
@@ -146,8 +153,11 @@ class Difference(NamedTuple):
     attached: tuple[int, ...] = ()
 
 
-async def digest(connection: SourceConnection, tables: Iterable[int], names: Sequence[str], publication: str) -> str:
-    """Return a digest of the fingerprints of tables, and of the tables that have names.
+async def digest(
+    connection: SourceConnection, tables: Iterable[int], names: Sequence[str], publication: str
+) -> tuple[str, int]:
+    """Return a digest of the fingerprints of tables, and of the tables that have names, and the oldest transaction that is
+    open.
 
     Args:
         tables: their oids.
@@ -155,11 +165,11 @@ async def digest(connection: SourceConnection, tables: Iterable[int], names: Seq
         publication: the name of the publication.
     """
     parts = [table_names.split(name) for name in names]
-    ((found,),) = await connection.query(
+    ((found, oldest),) = await connection.query(
         _DIGEST.format(fingerprints=_sql(connection)), _oids(tables), publication,
         catalog.text_array(schema for schema, _ in parts), catalog.text_array(relation for _, relation in parts),
     )  # fmt: skip
-    return found or ""
+    return found or "", int(oldest or 0)
 
 
 async def fingerprints(
@@ -209,11 +219,14 @@ def differences(before: Fingerprint, now: Fingerprint) -> Iterator[Difference]:
     yield from _differences_of_columns(before, now)
     if before.key != now.key:
         yield Difference("it has another key")
-    definitions = {definition.oid: definition for definition in before.types}
-    for definition in now.types:
-        earlier = definitions.get(definition.oid)
-        if earlier is not None and _redefined(earlier, definition):
-            yield Difference(f"the type {definition.name} was altered")
+    for definition in altered_types(before, now):
+        yield Difference(f"the type {definition.name} was altered")
+
+
+def altered_types(before: Fingerprint, now: Fingerprint) -> list[TypeDefinition]:
+    """Return the types whose values have another text, or another meaning."""
+    earlier = {definition.oid: definition for definition in before.types}
+    return [one for one in now.types if one.oid in earlier and _redefined(earlier[one.oid], one)]
 
 
 def _differences_of_leaves(before: Mapping[int, str], now: Mapping[int, str]) -> Iterator[Difference]:
@@ -241,11 +254,16 @@ def _storage(leaf: str) -> str:
 
 def _differences_of_columns(before: Fingerprint, now: Fingerprint) -> Iterator[Difference]:
     earlier = {column.number: column for column in before.columns}
+    names = {column.name for column in before.columns}
     for column in now.columns:
         was = earlier.get(column.number)
         if was is None:
             if column.missing:
                 yield Difference(f"the column {column.name} was added with a default")
+            elif column.name in names:
+                yield Difference(f"another column has the name {column.name}")
+        elif was.name != column.name:
+            yield Difference(f"the column {was.name} was renamed")
         elif was.type_oid != column.type_oid:
             yield Difference(f"the column {column.name} has another type")
 
@@ -253,7 +271,7 @@ def _differences_of_columns(before: Fingerprint, now: Fingerprint) -> Iterator[D
 def _redefined(before: TypeDefinition, now: TypeDefinition) -> bool:
     """Whether values have another text, or it means something else. A label that was added to an enum changes none."""
     parts = {part[0]: part for part in now.parts}
-    if any(type_oid for *_, type_oid in (*before.parts, *now.parts)):  # a composite type
+    if before.composite or now.composite:
         return before.parts != now.parts
     return any(parts.get(part[0]) != part for part in before.parts)
 

@@ -374,7 +374,7 @@ class Shaper:
         return "{" + self._read_shape(table, types, columns).record(row).decode("utf-8", "replace") + "}"
 
     def _read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
-        cache_key = (table, tuple(columns), len(types))
+        cache_key = (table, tuple(columns), len(types), types)  # a type that is altered is in another mapping
         found = self._backfill_shapes.get(table.name)
         if found is None or found[0] != cache_key:
             found = self._backfill_shapes[table.name] = (cache_key, shape_of_table(self._spec, table, columns, types))
