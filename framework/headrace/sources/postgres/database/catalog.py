@@ -57,6 +57,19 @@ _TABLES = """
                 when w.reltuples >= 0 then w.reltuples::bigint end,
            (select r.oid::pg_catalog.oid::text from pg_catalog.pg_partition_root(w.oid) as r(oid) where r.oid <> w.oid),
            (with recursive tree (oid) as (
+                select w.oid union all select i.inhrelid from pg_catalog.pg_inherits as i join tree as t on t.oid = i.inhparent)
+            select json_agg(json_build_array(l.name, l.columns) order by l.name)
+              from (select min(pg_catalog.format('%I.%I', n.nspname, c.relname)) as name, x.columns
+                      from tree as t join pg_catalog.pg_class as c on c.oid = t.oid join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                           cross join lateral (
+                               select coalesce(array_agg(a.attname::text order by a.attnum), '{}') as columns
+                                 from pg_catalog.pg_index as i cross join unnest(i.indkey) with ordinality as k(attnum, place)
+                                      join pg_catalog.pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                                where i.indrelid = c.oid and k.place <= i.indnkeyatts
+                                  and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end) as x
+                     where w.relkind = 'p' and c.relkind = 'r' and c.relreplident <> 'f' and not (c.relreplident = 'd' and w.relreplident = 'd')
+                     group by x.columns) as l),
+           (with recursive tree (oid) as (
                 select w.oid union select i.inhrelid from pg_catalog.pg_inherits as i join tree as t on t.oid = i.inhparent)
             select min(pg_catalog.format('%I.%I', n.nspname, c.relname))
               from tree as t join pg_catalog.pg_class as c on c.oid = t.oid join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
@@ -256,7 +269,7 @@ async def _load(
 
 def _table(row: tuple[str | None, ...]) -> tuple[Table, int | None]:
     texts = [value or "" for value in row[:6]]
-    columns, key, primary, identity_columns, estimate, root, own_part = row[6:]
+    columns, key, primary, identity_columns, estimate, root, leaf_identities, own_part = row[6:]
     oid, schema, relation, kind, _, identity = texts
     table_columns = tuple(TableColumn(*column) for column in _json(columns))
     old = [column.name for column in table_columns if column.published] if identity == "f" else _json(identity_columns)
@@ -264,7 +277,7 @@ def _table(row: tuple[str | None, ...]) -> tuple[Table, int | None]:
         oid=int(oid), name=table_names.joined(schema, relation), schema=schema, relation=relation, columns=table_columns,
         key=tuple(_json(key)), primary=primary == "t", identity=identity, identity_columns=tuple(old),
         partitioned=kind == "p", estimate=None if estimate is None else int(estimate),
-        own_part=own_part,
+        leaf_identities=tuple((name, frozenset(known)) for name, known in _json(leaf_identities)), own_part=own_part,
     )  # fmt: skip
     return table, int(root) if root else None
 
