@@ -188,12 +188,21 @@ async def test_a_table_that_left_our_publication_is_put_back_and_read(shop: Shop
 async def test_changes_that_our_publication_left_out_for_a_while_are_made_up_for(shop: Shop, mode: str) -> None:
     async with mirrored(shop, mode):
         name = await shop.sql.fetchval("select pubname from pg_publication")
-    for statement in ("set (publish = 'insert')", "set table orders, only parts"):
-        await shop.sql.execute(f"alter publication {name} {statement}")
+    await shop.sql.execute(f"alter publication {name} set (publish = 'insert')")
     await shop.sql.execute("update orders set status = 'missed'")
-    await shop.sql.execute(f"alter publication {name} set (publish = 'insert, update, delete, truncate')")
-    await shop.sql.execute(f"drop publication {name}; create publication {name} for table orders, parts")
     async with mirrored(shop, mode):
+        await until_rows(shop, "orders", lambda rows: all(row["status"] == "missed" for row in rows.values()))
+        await shop.sql.execute(f"alter publication {name} set (publish = 'insert'); update orders set status = 'lost'")
+        await until_rows(shop, "orders", lambda rows: all(row["status"] == "lost" for row in rows.values()))
+
+
+@MODES
+async def test_changes_that_a_given_publication_left_out_for_a_while_are_made_up_for(shop: Shop, mode: str) -> None:
+    await shop.sql.execute("create publication given for table orders, parts with (publish_via_partition_root)")
+    async with mirrored(shop, mode, publication="given"):
+        await shop.sql.execute("alter publication given set (publish = 'insert'); update orders set status = 'missed'")
+        await until_state_stopped(shop, "does not publish")
+        await shop.sql.execute("alter publication given set (publish = 'insert, update, delete, truncate')")
         await until_rows(shop, "orders", lambda rows: all(row["status"] == "missed" for row in rows.values()))
 
 
@@ -284,6 +293,21 @@ async def until_stored(shop: Shop, table: str, answer: Callable[[dict[str, Any]]
         return answer(json.loads(text))
 
     await eventually(look)
+
+
+@MODES
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_rows_of_a_partition_that_was_away_for_a_moment_come(shop: Shop, mode: str, restarted: bool) -> None:
+    moment = """alter table parts detach partition parts_1; update parts_1 set v = 'apart';
+                alter table parts attach partition parts_1 for values from (0) to (10)"""
+    async with mirrored(shop, mode):
+        if not restarted:
+            await shop.sql.execute(moment)
+            await until_rows(shop, "parts", lambda rows: rows[1]["v"] == "apart")
+    if restarted:
+        await shop.sql.execute(moment)
+    async with mirrored(shop, mode):
+        await until_rows(shop, "parts", lambda rows: rows[1]["v"] == "apart")
 
 
 @ONLY_PUBLISHES

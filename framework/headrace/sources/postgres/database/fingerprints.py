@@ -23,21 +23,19 @@ from headrace.sources.postgres.tables import Table
 
 # Which of the names exist is a part of the digest. Leaves are listed by oid, and a partition that is being detached
 # concurrently is none. Types that are built in never change, so only the others are listed, with all that they
-# consist of. Publications of all tables of a schema exist from PostgreSQL 15 on.
+# consist of. Publications of all tables of a schema exist from PostgreSQL 15 on. A partition that is detached and
+# attached again has another row in pg_inherits, and a publication another version if its options are set.
 _FINGERPRINTS = """
     with recursive publication as (
-        select p.oid, p.puballtables,
-               concat(case when p.pubinsert then 'i' end, case when p.pubupdate then 'u' end, case when p.pubdelete then 'd' end,
-                      case when p.pubtruncate then 't' end, case when p.pubviaroot then 'r' end) as actions
-          from pg_catalog.pg_publication as p where p.pubname = $2
-    ), tree (root, oid) as (
-        select c.oid, c.oid from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[])
+        select p.oid, p.puballtables, p.xmin::text as version from pg_catalog.pg_publication as p where p.pubname = $2
+    ), tree (root, oid, attached) as (
+        select c.oid, c.oid, '' from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[])
         union all
-        select t.root, i.inhrelid
+        select t.root, i.inhrelid, concat(t.attached, '.', i.xmin)
           from tree as t join pg_catalog.pg_inherits as i on i.inhparent = t.oid join pg_catalog.pg_class as r on r.oid = t.root
          where r.relkind = 'p' and not i.inhdetachpending
     ), leaves as (
-        select t.root, string_agg(concat(c.oid, ':', c.relfilenode, case when c.relkind = 'r' then c.relpersistence else c.relkind end), ' ' order by c.oid) as leaves
+        select t.root, string_agg(concat_ws(':', c.oid, c.relfilenode, t.attached, case when c.relkind = 'r' then c.relpersistence else c.relkind end), ' ' order by c.oid) as leaves
           from tree as t join pg_catalog.pg_class as c on c.oid = t.oid
          where c.relkind <> 'p' group by t.root
     ), parts (root, oid) as (
@@ -56,7 +54,7 @@ _FINGERPRINTS = """
     select c.oid::text,
            coalesce((select r.oid from pg_catalog.pg_publication_rel as r where r.prpubid = p.oid and r.prrelid = c.oid),
                     case when p.puballtables then p.oid end, {of_schema})::text as membership,
-           p.actions,
+           p.version,
            (select l.leaves from leaves as l where l.root = c.oid) as leaves,
            (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atthasmissing) order by a.attnum)
               from pg_catalog.pg_attribute as a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
@@ -121,15 +119,24 @@ class TypeDefinition(NamedTuple):
         return any(type_oid for *_, type_oid in self.parts)
 
 
+class Leaf(NamedTuple):
+    """A table with rows of its own. `kind` is p(ermanent), u(nlogged) or f(oreign)."""
+
+    storage: str
+    attached: str
+    kind: str
+
+
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What a table consists of.
 
     Attributes:
         oid: the table's oid.
         membership: the oid of what makes it a part of the publication. Another one was added later. None if it is not.
-        lacking: the first letters of the kinds of changes that the source captures and that are not published.
-        leaves: of each leaf its storage, which a rewrite replaces, and its kind. A table that has no partitions is
-            its own leaf.
+        publication: the version of the publication's options. None if there is no publication.
+        actions: the kinds of changes that the source captures.
+        leaves: of each leaf its storage, which a rewrite replaces, how it was attached, and its kind. A table that has
+            no partitions is its own leaf.
         columns: without those that were dropped.
         key: the numbers of the columns of the key, in the order of the key.
         types: the composite types and enums of the columns, and of the types that these consist of.
@@ -138,8 +145,9 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
     oid: int
     membership: int | None
-    lacking: str
-    leaves: dict[int, str]
+    publication: str | None
+    actions: tuple[str, ...]
+    leaves: dict[int, Leaf]
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     types: tuple[TypeDefinition, ...] = ()
@@ -173,33 +181,35 @@ async def digest(
 
 
 async def fingerprints(
-    connection: SourceConnection, tables: Mapping[str, Table], publication: str, actions: Iterable[str]
+    connection: SourceConnection, tables: Mapping[str, Table], publication: str, actions: tuple[str, ...]
 ) -> dict[str, Fingerprint]:
     """Return the fingerprints of the tables that still exist, by the names in `tables`.
 
     Args:
         actions: the kinds of changes that the source captures.
     """
-    wanted = {action[0] for action in actions}
     oids = _oids(table.oid for table in tables.values())
     rows = {int(row[0] or 0): row[1:] for row in await connection.query(_sql(connection), oids, publication)}
     missing = {(int(root or 0), name) for root, name in await connection.query(_MISSING_IN_LEAVES, oids)}
     return {
-        name: _fingerprint(table, rows[table.oid], wanted, {column for root, column in missing if root == table.oid})
+        name: _fingerprint(table, rows[table.oid], actions, {column for root, column in missing if root == table.oid})
         for name, table in tables.items()
         if table.oid in rows
     }
 
 
-def _fingerprint(table: Table, row: tuple[str | None, ...], wanted: set[str], missing: set[str | None]) -> Fingerprint:
-    membership, actions, leaves, columns, types = row
+def _fingerprint(
+    table: Table, row: tuple[str | None, ...], actions: tuple[str, ...], missing: set[str | None]
+) -> Fingerprint:
+    membership, publication, leaves, columns, types = row
     listed = msgspec.json.decode(columns or "[]", type=list[Column])
     numbers = {column.name: column.number for column in listed}
     return Fingerprint(
         oid=table.oid,
         membership=None if membership is None else int(membership),
-        lacking="".join(sorted(wanted - set(actions or ""))),
-        leaves={int(oid): storage for oid, _, storage in (leaf.partition(":") for leaf in (leaves or "").split())},
+        publication=publication,
+        actions=actions,
+        leaves={int(oid): Leaf(*leaf) for oid, *leaf in (text.split(":") for text in (leaves or "").split())},
         columns=tuple(column._replace(missing=column.missing or column.name in missing) for column in listed),
         key=tuple(numbers[name] for name in table.key if name in numbers),
         types=tuple(msgspec.json.decode(types or "[]", type=list[TypeDefinition])),
@@ -213,8 +223,8 @@ def differences(before: Fingerprint, now: Fingerprint) -> Iterator[Difference]:
         return
     if now.membership is not None and before.membership != now.membership:
         yield Difference("it was not in the publication for a while")
-    if set(before.lacking) - set(now.lacking):
-        yield Difference("not all kinds of its changes were published for a while")
+    elif before.publication != now.publication and before.actions == now.actions:
+        yield Difference("the options of the publication were set")
     yield from _differences_of_leaves(before.leaves, now.leaves)
     yield from _differences_of_columns(before, now)
     if before.key != now.key:
@@ -229,13 +239,16 @@ def altered_types(before: Fingerprint, now: Fingerprint) -> list[TypeDefinition]
     return [one for one in now.types if one.oid in earlier and _redefined(earlier[one.oid], one)]
 
 
-def _differences_of_leaves(before: Mapping[int, str], now: Mapping[int, str]) -> Iterator[Difference]:
+def _differences_of_leaves(before: Mapping[int, Leaf], now: Mapping[int, Leaf]) -> Iterator[Difference]:
     added = tuple(sorted(now.keys() - before.keys()))
     if added:
         yield Difference(_counted(len(added), "attached"), added)
     if removed := len(before.keys() - now.keys()):
         yield Difference(_counted(removed, "detached or dropped"))
-    replaced = [oid for oid in now.keys() & before.keys() if _storage(now[oid]) != _storage(before[oid])]
+    both = now.keys() & before.keys()
+    if again := sum(now[oid].attached != before[oid].attached for oid in both):
+        yield Difference(_counted(again, "detached and attached again"))
+    replaced = [oid for oid in both if now[oid].storage != before[oid].storage]
     if replaced:
         plain = len(now) == len(before) == 1
         yield Difference(
@@ -245,11 +258,6 @@ def _differences_of_leaves(before: Mapping[int, str], now: Mapping[int, str]) ->
 
 def _counted(count: int, participle: str) -> str:
     return f"a partition was {participle}" if count == 1 else f"{count:,} partitions were {participle}"
-
-
-def _storage(leaf: str) -> str:
-    """Return the storage of a leaf, without its kind."""
-    return leaf.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
 def _differences_of_columns(before: Fingerprint, now: Fingerprint) -> Iterator[Difference]:
@@ -292,7 +300,7 @@ async def with_rows(connection: SourceConnection, leaves: Sequence[int]) -> bool
 
 def not_captured(fingerprint: Fingerprint) -> list[int]:
     """Return the leaves whose changes are not in the WAL: foreign tables, and unlogged ones."""
-    return [oid for oid, storage in fingerprint.leaves.items() if storage[-1:] in ("f", "u")]
+    return [oid for oid, leaf in fingerprint.leaves.items() if leaf.kind in ("f", "u")]
 
 
 async def names(connection: SourceConnection, oids: Iterable[int]) -> str:
