@@ -167,6 +167,16 @@ async def test_a_renamed_table_keeps_its_name_in_messages_also_after_a_restart_a
         assert not [key for key in await shop.keys() if "sold" in key]
 
 
+async def test_partitions_of_a_renamed_table_are_captured_from_a_publication_of_partitions(shop: Shop) -> None:
+    await shop.sql.execute("create publication given for table orders, parts")
+    async with mirrored(shop, "rows", publication="given"):
+        await shop.sql.execute("alter table parts rename to pieces; insert into pieces values (2, 'new')")
+        await until_rows(shop, "parts", lambda rows: 2 in rows)
+    await shop.sql.execute("insert into pieces values (3, 'newer')")
+    async with mirrored(shop, "rows", publication="given"):
+        await until_rows(shop, "parts", lambda rows: 3 in rows)
+
+
 @MODES
 async def test_a_table_that_left_our_publication_is_put_back_and_read(shop: Shop, mode: str) -> None:
     async with mirrored(shop, mode):

@@ -175,6 +175,8 @@ class TableWatch:
     async def _record(self, name: str, fingerprint: Fingerprint, reason: str) -> None:
         """Store a fingerprint, and request that the table is read if there is a reason."""
 
+        is_new = name not in self._stored
+
         async def record() -> bool:
             async with self._database.transaction() as connection:
                 resync = None
@@ -183,8 +185,9 @@ class TableWatch:
                     if resync is None:
                         return False
                 await store.record_captured_table(
-                    connection, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(), resync
-                )
+                    connection, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
+                    None if is_new else resync,  # whether the first one fails is in the list of backfills
+                )  # fmt: skip
                 return True
 
         # Transactions from before a type was altered may still commit values that are kept as text. The table is read
@@ -194,7 +197,6 @@ class TableWatch:
             self._unsettled[name] = fingerprint, reason
             return
         self._unsettled.pop(name, None)
-        is_new = name not in self._stored
         self._stored[name] = fingerprint
         if reason and self._spec.backfill:
             self._awaited.add(name)
