@@ -277,12 +277,29 @@ async def test_rows_of_an_attached_partition_come(shop: Shop, mode: str, restart
         if not restarted:
             await shop.sql.execute(attach)
             await until_rows(shop, "parts", lambda rows: 21 in rows)
+            await shop.sql.execute("insert into parts values (22, 'live')")
+            await until_rows(shop, "parts", lambda rows: 22 in rows)
     if restarted:
         await shop.sql.execute(attach)
     async with mirrored(shop, mode):
         await until_rows(shop, "parts", lambda rows: 21 in rows)
         await shop.sql.execute("update parts set v = 'live' where id = 21")
         await until_rows(shop, "parts", lambda rows: rows[21]["v"] == "live")
+
+
+async def test_changes_of_a_detached_partition_are_not_of_the_table(shop: Shop) -> None:
+    async with mirrored(shop, "changes"):
+        before = await resyncs(shop, "parts")
+        await shop.sql.execute("update parts set v = 'attached' where id = 11")
+        await shop.sql.execute("alter table parts detach partition parts_2")
+
+        async def is_seen() -> bool:
+            return await resyncs(shop, "parts") > before
+
+        await eventually(is_seen)
+        await shop.sql.execute("update parts_2 set v = 'apart'; insert into parts values (2, 'end')")
+        await until_rows(shop, "parts", lambda rows: 2 in rows)
+        assert "apart" not in [one["record"].get("v") for one in await shop.stream()]
 
 
 async def test_an_empty_new_partition_is_no_reason_to_read_the_table(shop: Shop) -> None:

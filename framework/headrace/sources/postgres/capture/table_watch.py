@@ -134,9 +134,17 @@ class TableWatch:
 
     async def settle(self, connection: SourceConnection) -> None:
         """Compare the tables with what is stored of them, store what has changed, and request what has to be read again."""
-        found = await fingerprints.fingerprints(
-            connection, self._schema_cache.tables, self._publication, self._spec.actions
-        )
+        found = await self._fingerprints(connection)
+        if connection.version < 150000 and self._spec.publication is None and self._attached_or_detached(found):
+            # The server keeps what it has found out about a partition, before it was attached or detached, until the
+            # publication is altered.
+            await publications.refresh_publication(connection, self._spec, self._publication)
+            found = await self._fingerprints(connection)
+            self._stored = {
+                name: one
+                and msgspec.structs.replace(one, publication=found[name].publication if name in found else None)
+                for name, one in self._stored.items()
+            }
         self._uncaptured = {}
         for name, fingerprint in found.items():
             if leaves := fingerprints.not_captured(fingerprint):
@@ -146,6 +154,16 @@ class TableWatch:
             if self._stored.get(name) != fingerprint:
                 await self._record(name, fingerprint, await self._reason(connection, name, fingerprint))
         self._unsettled = {name: one for name, one in self._unsettled.items() if name in found}
+
+    async def _fingerprints(self, connection: SourceConnection) -> dict[str, Fingerprint]:
+        tables = self._schema_cache.tables
+        return await fingerprints.fingerprints(connection, tables, self._publication, self._spec.actions)
+
+    def _attached_or_detached(self, found: Mapping[str, Fingerprint]) -> bool:
+        return any(
+            (before := self._stored.get(name)) is not None and before.attachments != fingerprint.attachments
+            for name, fingerprint in found.items()
+        )
 
     async def _note_altered_types(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> None:
         before = self._stored.get(name)

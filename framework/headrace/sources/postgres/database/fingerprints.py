@@ -153,6 +153,11 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[TypeDefinition, ...] = ()
     altered: dict[int, int] = {}
 
+    @property
+    def attachments(self) -> dict[int, str]:
+        """How each leaf was attached."""
+        return {oid: leaf.attached for oid, leaf in self.leaves.items()}
+
 
 class Difference(NamedTuple):
     """A difference by which rows may have changed without a message. `attached` has the new leaves, if it is that."""

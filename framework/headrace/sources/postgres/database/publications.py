@@ -138,6 +138,19 @@ async def ensure_publication(
     await _verify(connection, publication, spec, name, tables)
 
 
+async def refresh_publication(connection: SourceConnection, spec: PostgresSpec, name: str) -> None:
+    """Set the options of the source's own publication to what they are. The server then looks again at which tables are
+    in it.
+    """
+    try:
+        await _alter(
+            connection, [f"alter publication {table_names.quoted(name)} set ({_options(spec, connection.version)})"]
+        )
+    except SourceRefused as error:
+        if error.sqlstate != "42501":  # made by another role
+            raise server_errors.setup_error(error) from error
+
+
 async def drop_publication(connection: SourceConnection, name: str) -> None:
     """Drop the publication, if it exists."""
     await _alter(connection, [f"drop publication if exists {table_names.quoted(name)}"])
