@@ -37,8 +37,7 @@ async def taken(connection: SourceConnection, actions: tuple[str, ...] = ACTIONS
     tables = await catalog.load_tables(connection, ["public.t"])
     found = await fingerprints.fingerprints(connection, tables, "p", actions)
     oids = [table.oid for table in tables.values()]
-    digest, _ = await fingerprints.digest(connection, oids, ["public.t"], "p")
-    return digest, found["public.t"]
+    return await fingerprints.digest(connection, oids, ["public.t"], "p"), found["public.t"]
 
 
 async def changed_by(connection: SourceConnection, *statements: str) -> list[str]:

@@ -117,8 +117,9 @@ class SchemaCache:
             self._definitions[oid] = definition or ""
             stale.append(oid)
         if stale:  # loaded after the look, so that a later change is seen at the next one
-            self.types = {oid: info for oid, info in self.types.items() if oid not in stale}
-            await load_types(connection, stale, self.types)
+            types = {oid: info for oid, info in self.types.items() if oid not in stale}
+            await load_types(connection, stale, types)
+            self.types = types
 
     def distrust_types(self, oids: Mapping[int, int]) -> None:
         """Note the first transaction of which it is certain that it has the present definition of each type."""

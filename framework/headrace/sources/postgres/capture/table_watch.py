@@ -71,7 +71,6 @@ class TableWatch:
         self._failures: dict[str, str] = {}
         self._uncaptured: dict[str, str] = {}
         self._duration = 0.0  # of the last look, in seconds
-        self._oldest_xid = 0  # the oldest open transaction at the last look
 
     async def find_tables(self, connection: SourceConnection) -> None:
         """Look the tables up, those that were renamed by their oids. Raises `SourceStopped` if none can be captured."""
@@ -116,9 +115,7 @@ class TableWatch:
     async def look(self, connection: SourceConnection) -> None:
         """Look once. Raises as `run` does."""
         oids = self._schema_cache.oids()
-        digest, self._oldest_xid = await fingerprints.digest(
-            connection, oids.values(), self._spec.tables, self._publication
-        )
+        digest = await fingerprints.digest(connection, oids.values(), self._spec.tables, self._publication)
         if digest != self._digest:
             await self._schema_cache.refresh(connection, self._captured())
             if self._schema_cache.oids() != oids:
@@ -128,7 +125,7 @@ class TableWatch:
             await self.settle(connection)
             self._digest = digest
         for name, (fingerprint, reason) in list(self._unsettled.items()):
-            await self._record(name, fingerprint, reason)
+            await self._record(connection, name, fingerprint, reason)
         if self._awaited:
             self._note_resyncs(await store.captured_tables(self._database, self._todo.number))
 
@@ -152,7 +149,8 @@ class TableWatch:
             self._unsettled.pop(name, None)
             await self._note_altered_types(connection, name, fingerprint)
             if self._stored.get(name) != fingerprint:
-                await self._record(name, fingerprint, await self._reason(connection, name, fingerprint))
+                reason = await self._reason(connection, name, fingerprint)
+                await self._record(connection, name, fingerprint, reason)
         self._unsettled = {name: one for name, one in self._unsettled.items() if name in found}
 
     async def _fingerprints(self, connection: SourceConnection) -> dict[str, Fingerprint]:
@@ -190,27 +188,28 @@ class TableWatch:
             ]
         )
 
-    async def _record(self, name: str, fingerprint: Fingerprint, reason: str) -> None:
+    async def _record(self, connection: SourceConnection, name: str, fingerprint: Fingerprint, reason: str) -> None:
         """Store a fingerprint, and request that the table is read if there is a reason."""
 
         is_new = name not in self._stored
 
         async def record() -> bool:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction() as transaction:
                 resync = None
                 if reason and self._spec.backfill:
-                    resync = await request_resync(connection, self._todo.id, name)
+                    resync = await request_resync(transaction, self._todo.id, name)
                     if resync is None:
                         return False
                 await store.record_captured_table(
-                    connection, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
+                    transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
                     None if is_new else resync,  # whether the first one fails is in the list of backfills
                 )  # fmt: skip
                 return True
 
         # Transactions from before a type was altered may still commit values that are kept as text. The table is read
         # after them.
-        is_early = bool(reason) and self._oldest_xid < max(fingerprint.altered.values(), default=0)
+        altered = max(fingerprint.altered.values(), default=None) if reason else None
+        is_early = altered is not None and await fingerprints.are_open_before(connection, altered)
         if is_early or not await with_repeat(record):
             self._unsettled[name] = fingerprint, reason
             return

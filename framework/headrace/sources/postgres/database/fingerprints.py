@@ -79,8 +79,7 @@ _DIGEST = """
         (select string_agg(concat(c.oid, c.relnamespace, c.relname, (
                     select string_agg(concat(i.indexrelid, ' ', i.indkey), ',' order by i.indexrelid) from pg_catalog.pg_index as i
                      where i.indrelid = c.oid and i.indisunique and i.indisvalid)), ',' order by c.oid)
-           from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[])))),
-           pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text
+           from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[]))))
 """
 
 # Which columns have values that are not stored in the rows of some leaf, since they were added with a default.
@@ -90,6 +89,15 @@ _MISSING_IN_LEAVES = """
         union all select t.root, i.inhrelid from tree as t join pg_catalog.pg_inherits as i on i.inhparent = t.oid)
     select distinct t.root::text, a.attname
       from tree as t join pg_catalog.pg_attribute as a on a.attrelid = t.oid where a.attnum > 0 and a.atthasmissing
+"""
+
+# Each transaction with a number has locked that.
+_OPEN_BEFORE = """
+    select exists (select from pg_catalog.pg_locks as l join pg_catalog.pg_stat_activity as a on a.pid = l.pid
+                    where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and a.datname = current_database()
+                      and age(l.transactionid) > age($1::pg_catalog.xid))
+           or exists (select from pg_catalog.pg_prepared_xacts as p
+                       where p.database = current_database() and age(p.transaction) > age($1::pg_catalog.xid))
 """
 
 LOCK_TIMEOUT = 0.5
@@ -166,11 +174,8 @@ class Difference(NamedTuple):
     attached: tuple[int, ...] = ()
 
 
-async def digest(
-    connection: SourceConnection, tables: Iterable[int], names: Sequence[str], publication: str
-) -> tuple[str, int]:
-    """Return a digest of the fingerprints of tables, and of the tables that have names, and the oldest transaction that is
-    open.
+async def digest(connection: SourceConnection, tables: Iterable[int], names: Sequence[str], publication: str) -> str:
+    """Return a digest of the fingerprints of tables, and of the tables that have names.
 
     Args:
         tables: their oids.
@@ -178,11 +183,11 @@ async def digest(
         publication: the name of the publication.
     """
     parts = [table_names.split(name) for name in names]
-    ((found, oldest),) = await connection.query(
+    ((found,),) = await connection.query(
         _DIGEST.format(fingerprints=_sql(connection)), _oids(tables), publication,
         catalog.text_array(schema for schema, _ in parts), catalog.text_array(relation for _, relation in parts),
     )  # fmt: skip
-    return found or "", int(oldest or 0)
+    return found or ""
 
 
 async def fingerprints(
@@ -306,6 +311,12 @@ async def with_rows(connection: SourceConnection, leaves: Sequence[int]) -> bool
 def not_captured(fingerprint: Fingerprint) -> list[int]:
     """Return the leaves whose changes are not in the WAL: foreign tables, and unlogged ones."""
     return [oid for oid, leaf in fingerprint.leaves.items() if leaf.kind in ("f", "u")]
+
+
+async def are_open_before(connection: SourceConnection, xid: int) -> bool:
+    """Return whether transactions of this database that began before another one are still open."""
+    [(found,)] = await connection.query(_OPEN_BEFORE, str(xid & 0xFFFFFFFF))
+    return found == "t"
 
 
 async def names(connection: SourceConnection, oids: Iterable[int]) -> str:
