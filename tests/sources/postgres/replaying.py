@@ -39,6 +39,9 @@ _STEPS = """
             begin
                 case m.action
                 when 'insert', 'read' then
+                    if m.action = 'read' then  -- a table is read again after it was truncated
+                        delete from replica.{table} as r using json_populate_record(null::replica.{table}, m.record) as w where {same};
+                    end if;
                     insert into replica.{table} select * from json_populate_record(null::replica.{table}, m.record);
                 when 'update' then
                     delete from replica.{table} as r using jsonb_populate_record(null::replica.{table}, v_was) as w

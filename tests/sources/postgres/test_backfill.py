@@ -228,13 +228,16 @@ async def test_queued_backfills_run_in_the_order_of_their_requests(items: store.
         assert names == ["others"] * 10 + ["items"] * 1000
 
 
-async def test_tables_captured_for_the_first_time_are_backfilled_one_by_one(items: store.Database) -> None:
-    await items.fetch("create table others (id int primary key)")
-    async with Capture.opened(items, tables=("public.others", "public.items")) as capture:
-        await backfill.request_backfills(items, capture.source, capture.spec)
-        await backfill.request_backfills(items, capture.source, capture.spec)  # as after a crash
-        queued = await store.backfills(items, capture.source)
-        assert [(one.table, one.state) for one in queued] == [("public.items", "queued"), ("public.others", "queued")]
+async def test_a_resync_is_one_backfill_unless_another_one_may_have_passed_the_change(items: store.Database) -> None:
+    async with Capture.opened(items) as capture:
+        asked = await backfill.request_resync(items, capture.source, "public.items")
+        assert asked is not None
+        assert await backfill.request_resync(items, capture.source, "public.items") == asked  # it is queued
+        assert await store.begin_backfill(items, capture.number, capture.epoch, 1, None)
+        assert await backfill.request_resync(items, capture.source, "public.items") is None  # it is running
+        await store.cancel_backfills(items, capture.source)
+        await capture.request_backfill(where={"eq": [["data", "record", "id"], 1]})
+        assert await backfill.request_resync(items, capture.source, "public.items") is None  # it reads some rows only
 
 
 async def test_no_faster_than_the_rate(capture: Capture) -> None:

@@ -32,6 +32,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         partitioned: whether it is the root of partitions.
         estimate: number of rows, as the planner estimates it.
         own_part: a table of Headrace that this is, or that is a part of it. None for all others.
+        leaf_identities: the columns of old rows that replication sends of partitions whose replica identity is neither
+            `full` nor that of a root with `default`, each with the name of one of these partitions.
+        renamed: its present name in SQL, if that is another one than `name`.
     """
 
     oid: int
@@ -46,3 +49,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     partitioned: bool = False
     estimate: int | None = None
     own_part: str | None = None
+    leaf_identities: tuple[tuple[str, frozenset[str]], ...] = ()
+    renamed: str | None = None
+
+    @property
+    def sql_name(self) -> str:
+        """The table's present name in SQL."""
+        return self.renamed or self.name

@@ -71,6 +71,18 @@ async def request_due_verifications(
     )
 
 
+async def request_resync(
+    executor: Executor, source: str, table: str, kind: BackfillKind, rate: int | None
+) -> str | None:
+    """Request a backfill or a repair of a whole table, by the source's id. Returns the id of the run that will do it, or None
+    if another one of that table has to finish first.
+    """
+    found = await executor.fetchval(
+        "select headrace_internal.request_resync($1, $2, $3, $4)", source, table, kind, rate
+    )
+    return None if found is None else str(found)
+
+
 async def backfills(
     executor: Executor,
     source: str | None = None,

@@ -21,6 +21,20 @@ from headrace.store.database.pages import page_of, text_size
 from headrace.store.messages.publish import chunks
 
 
+class CapturedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a source.
+
+    Attributes:
+        fingerprint: what it consisted of when it was last looked at, as JSON text. None if that was never stored.
+        unfinished: whether the last requested resync is under way.
+        failure: why it failed. None if it did not, or the table was read since.
+    """
+
+    fingerprint: str | None
+    unfinished: bool
+    failure: str | None
+
+
 class CaptureToDo(msgspec.Struct, frozen=True, kw_only=True):
     """A source that captures tables. `number` is its number in the database. `settings` include secrets.
     `free` means that no process captures it.
@@ -219,6 +233,27 @@ async def begin_capture(
         system_id,
         timeline,
     )
+
+
+async def captured_tables(executor: Executor, number: int) -> dict[str, CapturedTable]:
+    """What is stored of a source's tables, by their names in its settings."""
+    rows = await executor.fetch("select * from headrace_internal.captured_tables($1)", number)
+    names = ("fingerprint", "unfinished", "failure")
+    return {row["relation"]: CapturedTable(**{name: row[name] for name in names}) for row in rows}
+
+
+async def record_captured_table(
+    executor: Executor, number: int, epoch: int, table: str, fingerprint: str, resync: str | None
+) -> None:
+    """Store what a table consists of, and the id of the resync that was requested for it, if any. Raises `LeaseLost`."""
+    await executor.fetchval(
+        "select headrace_internal.record_captured_table($1, $2, $3, $4, $5)", number, epoch, table, fingerprint, resync
+    )
+
+
+async def forget_captured_tables(executor: Executor, number: int, epoch: int, tables: Sequence[str]) -> None:
+    """Forget tables that the source's settings no longer name. Raises `LeaseLost`."""
+    await executor.fetchval("select headrace_internal.forget_captured_tables($1, $2, $3)", number, epoch, tables)
 
 
 async def append_captured(executor: Executor, number: int, epoch: int, stream: str, batch: CaptureBatch) -> None:

@@ -27,7 +27,7 @@ SQL = files("headrace.store") / "sql"
 
 # In the order of their dependencies: types before the functions that use them.
 FUNCTIONS = ("clock", "history", "segments", "checks", "streams", "notifications", "publish", "conditions", "expiry", "consumers", "lookups", "holes", "unique", "parking", "due_messages", "scan",
-             "rate", "lease", "lease_few", "settle", "check_in", "transactions", "seek", "replay", "captures", "verifications", "backfills", "sources", "databases", "operate", "dead_letters", "erasures", "info", "peek", "journeys", "key_states", "search", "seek_preview", "jobs", "recent_events", "retention",
+             "rate", "lease", "lease_few", "settle", "check_in", "transactions", "seek", "replay", "captures", "captured_tables", "verifications", "backfills", "sources", "databases", "operate", "dead_letters", "erasures", "info", "peek", "journeys", "key_states", "search", "seek_preview", "jobs", "recent_events", "retention",
              "ranges", "writes", "planning", "gaps", "removal", "schedule", "periodic", "upkeep", "leader", "workers", "revisions", "sequences", "audit", "live", "samples", "grants", "grant_changes", "public", "views")  # fmt: skip
 
 # Generated from all functions, also the retired ones.

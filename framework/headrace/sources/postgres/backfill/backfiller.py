@@ -137,7 +137,7 @@ class Backfiller:
         if pending is None:
             return None
         if not self._changed_rows.covers(pending.snapshot):
-            self._discard_pending()
+            self.discard()
             return None
         changed_keys = self._changed_rows.keys_unseen_by(pending.snapshot)
         if self._pending:
@@ -162,9 +162,10 @@ class Backfiller:
     def failed(self) -> None:
         """Note that the reached chunks can't be appended. They are read again."""
         self._appending.clear()
-        self._discard_pending()
+        self.discard()
 
-    def _discard_pending(self) -> None:
+    def discard(self) -> None:
+        """Discard the chunks that are not reached yet. They are read again."""
         self._pending.clear()
         self._discarded = True
         self._notify_progress()
@@ -251,6 +252,8 @@ class Backfiller:
         reader = await self._reader(connection, plan, todo)
         while await self._wait_for_turn(todo, rate_limit):
             read = await reader.read(rate_limit.chunk_rows(self._rows))
+            if self._discarded:
+                return
             if read is None:
                 await anyio.sleep(RETRY_DELAY / 10)
                 continue
@@ -347,30 +350,24 @@ def _unchanged_rows(chunk: Chunk, changed: set[Key]) -> list[list[bytes | None]]
     return [row for row in chunk.rows if key(row) not in changed_keys]
 
 
-async def request_backfills(database: store.Executor, source_id: str, spec: PostgresSpec) -> None:
-    """Request a backfill of each table of a source that is captured for the first time.
+async def request_resync(
+    database: store.Executor, source_id: str, spec: PostgresSpec, table: str, *, is_new: bool = False
+) -> str | None:
+    """Request that the stream is made equal to a table that is new, or whose rows may have changed without a message.
+
+    The table is compared with the stream. Messages that are missing or differ are published, and rows that are gone get
+    tombstones or deletes, in order with the changes that are captured meanwhile. If the stream can't be compared, or the
+    table is new, all rows are published.
 
     Args:
-        source_id: the source's id.
-    """
-    for table in spec.tables:
-        await store.start_backfill(database, source_id, table)
-
-
-async def request_resync(database: store.Executor, source_id: str, spec: PostgresSpec, table: str) -> bool:
-    """Request that the stream is made equal to a table whose rows may have changed without WAL.
-
-    The table is compared with the stream. What is missing or differs is published, and rows that are gone get
-    tombstones, in order with the changes that are captured meanwhile. A request during another resync of the table
-    is done after that. If the stream can't be compared with rows, see `unverifiable`, all rows are published once more.
-
-    Args:
+        database: Headrace's database, or a connection inside a transaction, of which the request is a part.
         source_id: the source's id.
         table: one of its tables, by its name in the settings.
+        is_new: whether the table is captured for the first time.
 
     Returns:
-        Whether it will be done. False if a backfill of the table has to end first.
+        The id of the run that does it: a new one, or one that is queued. None if another one is running that may have
+        passed rows before they changed. The caller has to request again later.
     """
-    kind: BackfillKind = "repair" if unverifiable(spec) is None else "backfill"
-    queued = await store.start_backfill(database, source_id, table, None, spec.rate, kind)
-    return queued is not None or kind == "repair"  # one that is queued already has not begun
+    kind: BackfillKind = "backfill" if is_new or unverifiable(spec) is not None else "repair"
+    return await store.request_resync(database, source_id, table, kind, spec.rate)

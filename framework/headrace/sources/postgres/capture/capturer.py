@@ -13,7 +13,7 @@ stream and the change reader belong to the slot, see `shared_slot`.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -47,6 +47,8 @@ from headrace.sources.postgres.rules.transform_watchdog import TransformWatchdog
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
+from headrace.sources.postgres.tables import Table
+from headrace.sources.postgres.values import TypeInfo
 from headrace.store import CaptureToDo
 
 log = Log("headrace")
@@ -58,10 +60,6 @@ CATCH_UP_INTERVAL = 0.2
 """Seconds between two checks whether a capturer has caught up with its shared slot."""
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-class TablesChanged(Exception):
-    """Raised when the capturer has to start again, because its tables have changed."""
 
 
 class Capturer:
@@ -150,6 +148,9 @@ class Capturer:
         self._shaper = Shaper(self._spec, transform)
         self._chunk_adder = ChunkAdder(self._spec, self._shaper)
         self._schema_cache = SchemaCache(self._spec)
+        self._types: Mapping[int, TypeInfo] = self._schema_cache.types
+        self._alterations = 0
+        self._relations: dict[int, tuple[Relation, Table | None]] = {}
         async with self._connected() as self._connection:
             preparation = CapturePreparation(
                 self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache
@@ -158,6 +159,7 @@ class Capturer:
             self._publication_guard = preparation.guard
             self.publication, self.is_new = start.publication, start.is_new
             self.handled = self._appended_position = start.position
+            self._table_watch = start.table_watch
             self._outbox = Outbox(start.captured, start.position, self._limits)
             self._captured = self._captured_before = start.captured
             await self._run_tasks(start)
@@ -201,7 +203,7 @@ class Capturer:
             database, number, self._epoch, self._spec, self._shaper, appender.append_lock, self._notify_committed
         )
         async with anyio.create_task_group() as group:
-            background = (self._backfiller.run, failure_retries.run, self._check_tables, self._guard_publication)
+            background = (self._backfiller.run, failure_retries.run, self._watch_tables, self._guard_publication)
             for task in (appender.run, *background):
                 group.start_soon(task)
             group.start_soon(self._report_running, slot_monitor, start.position)
@@ -336,18 +338,24 @@ class Capturer:
                     await refuse_root(self._connection, relation, tables)
                 return False
             table = await self._schema_cache.table_of(self._connection, relation)
-        self._shaper.set_relation(relation, table, self._schema_cache.types)
+        self._relations[relation.oid] = relation, table
+        self._use_types(self.transaction)
+        self._shaper.set_relation(relation, table, self._types)
         return table is not None
 
-    def type_changed(self, oid: int) -> None:
-        """Note that a type may have changed. Its relation comes next."""
-        self._schema_cache.types.pop(oid, None)
+    async def look(self) -> None:
+        """Look at the definitions of types before changes are taken, since the WAL does not announce that one was altered."""
+        if self._schema_cache.has_composites:
+            async with self._connection_lock:
+                await self._schema_cache.look_at_types(self._connection)
+            self._use_types(self.transaction)
 
     def begin(self, transaction: Transaction) -> None:
         """Begin a transaction, which has something for this capturer."""
         self._already_captured = transaction.lsn < self.handled
         self.transaction = transaction
         self._idx = 0
+        self._use_types(transaction)
         if not self._already_captured:
             self._outbox.begin()
 
@@ -395,6 +403,17 @@ class Capturer:
         if self._idx:
             self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
 
+    def _use_types(self, transaction: Transaction | None) -> None:
+        """Use the definitions of types that the values of this transaction have."""
+        if self._alterations != self._schema_cache.alterations:
+            self._alterations = self._schema_cache.alterations
+            self._backfiller.discard()  # the chunks that were read before
+        types = self._schema_cache.types if transaction is None else self._schema_cache.types_of(transaction.xid)
+        if types is not self._types and types != self._types:
+            for relation, table in self._relations.values():
+                self._shaper.set_relation(relation, table, types)
+        self._types = types
+
     # --- progress
 
     async def _report_running(self, slot_monitor: SlotMonitor, position: int) -> None:
@@ -426,8 +445,7 @@ class Capturer:
 
     def _problem(self) -> tuple[str | None, str | None]:
         """Return a problem that does not stop the capture, and the statement that corrects it."""
-        missing = [(error.reason, error.mend) for error in self._schema_cache.missing.values()]
-        problems = [*missing, *self._publication_guard.notes][:3]
+        problems = [*self._table_watch.problems, *self._publication_guard.notes][:3]
         mends = " ".join(mend for _, mend in problems if mend)
         return " ".join(reason for reason, _ in problems) or None, mends or None
 
@@ -443,22 +461,8 @@ class Capturer:
 
     # --- changes of tables
 
-    async def _check_tables(self) -> None:
-        """Check regularly whether a table was dropped or recreated under its name. A new table is
-        backfilled, and the capturer restarts.
-        """
-        while True:
-            await anyio.sleep(self._limits.table_check_interval)
-            before = dict(self._schema_cache.oids())
-            schema_cache = SchemaCache(self._spec)
-            async with self._connection_lock:
-                await schema_cache.refresh(self._connection)
-            now = schema_cache.oids()
-            new = [name for name in now if before.get(name) != now[name]]
-            for name in new if self._spec.backfill else ():
-                await store.start_backfill(self._database, self._todo.id, name, None, self._spec.rate)
-            if new or before.keys() - now.keys():
-                raise TablesChanged(f"The tables have changed: {', '.join(new) or 'one was dropped'}.")
+    async def _watch_tables(self) -> None:
+        await self._table_watch.run(self._connection, self._connection_lock, self._limits.table_check_interval)
 
     async def _guard_publication(self) -> None:
         guard = self._publication_guard

@@ -22,8 +22,9 @@ from headrace.model.log import Log
 from headrace.model.text.error_text import text_of
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.capture.capture_lease import CaptureLease
-from headrace.sources.postgres.capture.capturer import Capturer, TablesChanged
+from headrace.sources.postgres.capture.capturer import Capturer
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
+from headrace.sources.postgres.capture.table_watch import TablesChanged
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable, StreamingFailed
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits

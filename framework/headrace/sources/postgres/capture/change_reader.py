@@ -34,7 +34,6 @@ from headrace.sources.postgres.pgoutput.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Type,
     Update,
 )
 from headrace.sources.postgres.shaping.shaped_changes import Transaction
@@ -61,8 +60,8 @@ class Taker(Protocol):
     async def relation(self, relation: Relation) -> bool:
         """Note the current definition of a relation. Returns whether its changes are captured."""
 
-    def type_changed(self, oid: int) -> None:
-        """Note that a type may have changed. Its relation comes next."""
+    async def look(self) -> None:
+        """Look at what the next changes depend on, and the WAL does not announce."""
 
     def begin(self, transaction: Transaction) -> None:
         """Begin a transaction. It is called before the first change or message that the capturer takes."""
@@ -131,6 +130,12 @@ class ChangeReader:
             DecodeError, SourceStopped: the data is not usable.
         """
         decode = self._decoder.decode
+        if received.payloads:
+            for taker in self._takers:
+                try:
+                    await taker.look()
+                except Exception as error:
+                    self._failed(taker, error)
         for payload in received.payloads:
             if self._open_block is not None and payload[0] != _STREAM_STOP:
                 if payload[0] != _ORIGIN:  # it has no xid, unlike the others in a block, and is not needed
@@ -163,9 +168,6 @@ class ChangeReader:
         match message:
             case Relation():
                 await self._relation(message)
-            case Type():
-                for taker in self._takers:
-                    taker.type_changed(message.oid)
             case LogicalMessage():
                 self._message(message)
             case StreamStart():

@@ -11,11 +11,11 @@ import msgspec
 from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.model.log import Log
-from headrace.sources.postgres.backfill.backfiller import request_backfills
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from headrace.sources.postgres.capture.publication_guard import PublicationGuard
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
+from headrace.sources.postgres.capture.table_watch import TableWatch
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import publications, shared_slots, slots
@@ -35,6 +35,7 @@ class StartingPoint(msgspec.Struct, frozen=True, kw_only=True):
         position: everything that was committed up to here is in the stream.
         captured: number of changes up to there.
         is_new: whether the source is captured for the first time, or again after `--anew`.
+        table_watch: the watch of the tables, which has looked at them once.
     """
 
     slot: str
@@ -42,6 +43,7 @@ class StartingPoint(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     captured: int
     is_new: bool
+    table_watch: TableWatch
 
 
 def application_name(source_id: str) -> str:
@@ -105,6 +107,7 @@ class CapturePreparation:
         self.guard = PublicationGuard(
             database, todo.id, spec, self._publication, lambda: schema_cache.tables, time.monotonic
         )
+        self._table_watch = TableWatch(database, todo, spec, epoch, self._publication, schema_cache)
 
     async def run(self, connection: SourceConnection, shared_slot: SharedSlot | None = None) -> StartingPoint:
         """Prepare the server. If the source was removed meanwhile, its own slot and publication are
@@ -131,21 +134,27 @@ class CapturePreparation:
             raise
 
     async def _prepare(self, connection: SourceConnection, shared_slot: SharedSlot | None) -> StartingPoint:
-        todo, spec = self._todo, self._spec
+        todo = self._todo
         server = await slots.identify_server(connection)
         stored = await store.capture_position(self._database, todo.number)
         position = None if stored is None else await self._resume_position(server, stored)
-        await self._schema_cache.refresh(connection)
+        await self._table_watch.find_tables(connection)
         await self.guard.prepare(connection, captured_before=stored is not None)
         confirmed = await self._ensure_slot(connection, position, shared_slot)
-        if position is not None and stored is not None:
-            return self._starting_point(position, stored.captured, is_new=False)
-        if spec.backfill:  # before the position is stored, so that a crash here does not lose the backfill
-            await request_backfills(self._database, todo.id, spec)
-        await store.begin_capture(
-            self._database, todo.number, self._epoch, positions.as_text(confirmed), server.system_id, server.timeline
-        )
-        return self._starting_point(confirmed, 0, is_new=True)
+        if position is None or stored is None:
+            await store.begin_capture(
+                self._database,
+                todo.number,
+                self._epoch,
+                positions.as_text(confirmed),
+                server.system_id,
+                server.timeline,
+            )
+        await self._table_watch.settle(connection)  # also requests that new tables are read
+        return StartingPoint(
+            slot=self._slot, publication=self._publication, position=confirmed if position is None else position,
+            captured=0 if stored is None else stored.captured, is_new=stored is None, table_watch=self._table_watch,
+        )  # fmt: skip
 
     async def _ensure_slot(
         self, connection: SourceConnection, position: int | None, shared_slot: SharedSlot | None
@@ -164,11 +173,6 @@ class CapturePreparation:
                 connection, self._slot, owned=True, expected=position, application_name=None
             )
         return confirmed if position is not None else await shared_slots.position_for_publication(connection)
-
-    def _starting_point(self, position: int, captured: int, *, is_new: bool) -> StartingPoint:
-        return StartingPoint(
-            slot=self._slot, publication=self._publication, position=position, captured=captured, is_new=is_new
-        )
 
     async def _resume_position(self, server: slots.Server, stored: store.CapturePosition) -> int:
         """Return the position at which to continue on this server. Raises `SourceStopped` if it is

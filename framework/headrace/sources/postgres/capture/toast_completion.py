@@ -19,6 +19,7 @@ from msgspec import Raw
 from headrace import store
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
@@ -35,6 +36,8 @@ class _Message(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Message).decode
 _decode_record = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
+
+_GONE = frozenset(("42P01", "3F000", "42703"))  # undefined_table, invalid_schema_name, undefined_column
 
 
 class ToastCompletion:
@@ -101,13 +104,22 @@ class ToastCompletion:
         return _encode({"record": {**in_order, **record}, "metadata": message.metadata}).decode()
 
     async def _table_row(self, row: IncompleteRow) -> Mapping[str, Raw]:
-        """Return the row as the table has it now, or nothing if the row is gone."""
+        """Return the row as the table has it now, or nothing if the row or the table is gone."""
         table = row.table
         columns = [column for column in table.columns if column.published]
         condition = " and ".join(f"{table_names.quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
         column_list = ", ".join(table_names.quoted(column.name) for column in columns)
         key = [value.decode(errors="surrogateescape") for value in row.key]
-        rows = await self._rows(f"select {column_list} from {table.name} where {condition}", *key)
+        literal = table.sql_name.replace("'", "''")
+        same_table = f"{table.oid} = '{literal}'::pg_catalog.regclass"  # another one may have taken its name
+        try:
+            rows = await self._rows(
+                f"select {column_list} from {table.sql_name} where {condition} and {same_table}", *key
+            )
+        except SourceRefused as error:
+            if error.sqlstate in _GONE:
+                return {}
+            raise
         if not rows:
             return {}
         return _decode_record(

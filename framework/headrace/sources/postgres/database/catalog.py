@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,9 +55,20 @@ _TABLES = """
                 then (select sum(greatest(leaf.reltuples, 0))::bigint from pg_catalog.pg_partition_tree(w.oid) as t
                         join pg_catalog.pg_class as leaf on leaf.oid = t.relid where t.isleaf)
                 when w.reltuples >= 0 then w.reltuples::bigint end,
-           (select json_build_array(n.nspname, c.relname)
-              from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-             where c.oid = pg_catalog.pg_partition_root(w.oid) and c.oid <> w.oid),
+           (select r.oid::pg_catalog.oid::text from pg_catalog.pg_partition_root(w.oid) as r(oid) where r.oid <> w.oid),
+           (with recursive tree (oid) as (
+                select w.oid union all select i.inhrelid from pg_catalog.pg_inherits as i join tree as t on t.oid = i.inhparent)
+            select json_agg(json_build_array(l.name, l.columns) order by l.name)
+              from (select min(pg_catalog.format('%I.%I', n.nspname, c.relname)) as name, x.columns
+                      from tree as t join pg_catalog.pg_class as c on c.oid = t.oid join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                           cross join lateral (
+                               select coalesce(array_agg(a.attname::text order by a.attnum), '{}') as columns
+                                 from pg_catalog.pg_index as i cross join unnest(i.indkey) with ordinality as k(attnum, place)
+                                      join pg_catalog.pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                                where i.indrelid = c.oid and k.place <= i.indnkeyatts
+                                  and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end) as x
+                     where w.relkind = 'p' and c.relkind = 'r' and c.relreplident <> 'f' and not (c.relreplident = 'd' and w.relreplident = 'd')
+                     group by x.columns) as l),
            (with recursive tree (oid) as (
                 select w.oid union select i.inhrelid from pg_catalog.pg_inherits as i join tree as t on t.oid = i.inhparent)
             select min(pg_catalog.format('%I.%I', n.nspname, c.relname))
@@ -137,10 +148,30 @@ async def load_tables(
     return {table.name: tables[int(table.oid)] for table in located if table.oid}
 
 
+async def tables_with_oids(
+    connection: SourceConnection, oids: Mapping[str, int], publication: str | None = None
+) -> dict[str, Table]:
+    """Return the tables with these oids, by their names in a source's settings. Those that are gone are left out. Raises
+    `SourceStopped` for a table of Headrace.
+    """
+    loaded = {table.oid: table for table, _ in await _load(connection, [*map(str, oids.values())], publication)}
+    for table in loaded.values():
+        refuse_own(table)
+    return {name: named(loaded[oid], name) for name, oid in oids.items() if oid in loaded}
+
+
+def named(table: Table, name: str) -> Table:
+    """Return the table under a source's name for it. Keys must not change when a table is renamed."""
+    if table.name == name:
+        return table
+    schema, relation = table_names.split(name)
+    return msgspec.structs.replace(table, name=name, schema=schema, relation=relation, renamed=table.sql_name)
+
+
 async def table_with_oid(
     connection: SourceConnection, oid: int, publication: str | None = None
-) -> tuple[Table, str | None] | None:
-    """Return the table with this oid, and the name of its root if it is a partition. None if the table
+) -> tuple[Table, int | None] | None:
+    """Return the table with this oid, and the oid of its root if it is a partition. None if the table
     is gone.
     """
     loaded = await _load(connection, [str(oid)], publication)
@@ -230,15 +261,15 @@ def _not_capturable(name: str, kind: str, persistence: str, schema: str) -> str 
 
 async def _load(
     connection: SourceConnection, oids: Sequence[str], publication: str | None
-) -> list[tuple[Table, str | None]]:
+) -> list[tuple[Table, int | None]]:
     version = str(connection.version // 10_000)
     rows = await connection.query(_TABLES, "{" + ",".join(oids) + "}", publication, version, text_array(store.SCHEMAS))
     return [_table(row) for row in rows]
 
 
-def _table(row: tuple[str | None, ...]) -> tuple[Table, str | None]:
+def _table(row: tuple[str | None, ...]) -> tuple[Table, int | None]:
     texts = [value or "" for value in row[:6]]
-    columns, key, primary, identity_columns, estimate, root, own_part = row[6:]
+    columns, key, primary, identity_columns, estimate, root, leaf_identities, own_part = row[6:]
     oid, schema, relation, kind, _, identity = texts
     table_columns = tuple(TableColumn(*column) for column in _json(columns))
     old = [column.name for column in table_columns if column.published] if identity == "f" else _json(identity_columns)
@@ -246,9 +277,9 @@ def _table(row: tuple[str | None, ...]) -> tuple[Table, str | None]:
         oid=int(oid), name=table_names.joined(schema, relation), schema=schema, relation=relation, columns=table_columns,
         key=tuple(_json(key)), primary=primary == "t", identity=identity, identity_columns=tuple(old),
         partitioned=kind == "p", estimate=None if estimate is None else int(estimate),
-        own_part=own_part,
+        leaf_identities=tuple((name, frozenset(known)) for name, known in _json(leaf_identities)), own_part=own_part,
     )  # fmt: skip
-    return table, table_names.joined(*_json(root)) if root else None
+    return table, int(root) if root else None
 
 
 def _json(text: str | None) -> list[Any]:

@@ -9,8 +9,9 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection import server_errors
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.errors import SourceUnavailable
+from headrace.sources.postgres.errors import SourceRefused, SourceUnavailable
 from headrace.sources.postgres.settings import ACTIONS
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
@@ -123,6 +124,19 @@ def has_options(publication: Publication, spec: PostgresSpec, version: int) -> b
     """Whether the publication has the options that a source's own one has."""
     complete = publication.via_root and (publication.generated or version < 180000)
     return complete and publication.actions == set(spec.actions)
+
+
+async def refresh_publication(connection: SourceConnection, spec: PostgresSpec, name: str) -> None:
+    """Set the options of the source's own publication to what they are. The server then looks again at which tables are
+    in it.
+    """
+    try:
+        await alter(
+            connection, [f"alter publication {table_names.quoted(name)} set ({_options(spec, connection.version)})"]
+        )
+    except SourceRefused as error:
+        if error.sqlstate != "42501":  # made by another role
+            raise server_errors.setup_error(error) from error
 
 
 async def drop_publication(connection: SourceConnection, name: str) -> None:

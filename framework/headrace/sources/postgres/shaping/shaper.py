@@ -399,7 +399,7 @@ class Shaper:
 
     def read_shape(self, table: Table, types: Mapping[int, TypeInfo], columns: Sequence[str]) -> Shape:
         """Return the shape of rows that are read."""
-        cache_key = (table, tuple(columns), len(types))
+        cache_key = (table, tuple(columns), len(types), types)  # a type that is altered is in another mapping
         found = self._backfill_shapes.get(table.name)
         if found is None or found[0] != cache_key:
             found = self._backfill_shapes[table.name] = (cache_key, shape_of_table(self._spec, table, columns, types))
@@ -448,20 +448,25 @@ def _unchanged(missing: Sequence[str]) -> bytes:
 
 
 def _with_partition_identity(shape: Shape, change: Insert | Update | Delete) -> Insert | Update | Delete:
-    """Correct an old row that was sent as the partition's replica identity has it.
+    """Replace what is unknown of an old row of a partition by UNCHANGED.
 
-    A change of a partition has its root's name and replica identity, but its old row has the
-    columns of the partition's identity. If the root's is `full` and the partition's is not, all
-    columns but the key are null. An old row like that is treated as a key.
+    A change of a partition has its root's name and replica identity, but its old row has the columns of the partition's
+    own identity, and null in all others. The columns of an identity and of a key are never null. If the root's identity
+    is not `full`, the values that are null are therefore unknown. Otherwise they are if a value of the key is null, or
+    if the others are just those of a partition's identity.
     """
-    if isinstance(change, Insert) or change.key_only or change.old is None or len(change.old) != shape.width:
+    if isinstance(change, Insert) or change.old is None or len(change.old) != shape.width:
         return change
-    old, keys = change.old, frozenset(shape.key_indexes)
-    if any(value is not None for index, value in enumerate(old) if index not in keys):
+    old = change.old
+    known = frozenset(index for index, value in enumerate(old) if value is not None)
+    if known == shape.identity:
         return change
-    if isinstance(change, Update) and all(old[index] == change.new[index] for index in keys):
-        return change  # a key alone is only sent when it has changed
-    known: Row = [value if index in keys else UNCHANGED for index, value in enumerate(old)]
+    if not change.key_only and known.issuperset(shape.key_indexes):
+        if known not in shape.leaf_identities:
+            return change
+        if isinstance(change, Update) and all(old[index] == change.new[index] for index in known):
+            return change  # an identity alone is only sent when it has changed
+    row: Row = [value if index in known else UNCHANGED for index, value in enumerate(old)]
     if isinstance(change, Update):
-        return Update(change.relation, change.new, known, True, change.xid)
-    return Delete(change.relation, known, True, change.xid)
+        return Update(change.relation, change.new, row, False, change.xid)
+    return Delete(change.relation, row, False, change.xid)

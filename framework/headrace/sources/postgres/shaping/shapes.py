@@ -39,6 +39,7 @@ class Shape:
         width: number of values in a row.
         identity: as given.
         key_indexes: the indexes of the table's key. Empty if there is none, or it is not known.
+        leaf_identities: the indexes of the columns of old rows that partitions send, see `Table.leaf_identities`.
         key: makes a row's key. Raises `NoKey`.
     """
 
@@ -59,6 +60,9 @@ class Shape:
             if selected is None or name in selected
         ]
         self._selected = frozenset(index for index, _, _ in self._fields)
+        self.leaf_identities = frozenset(
+            frozenset(indexes[name] for name in known) for _, known in table.leaf_identities if known <= indexes.keys()
+        )
         self._key_fields = [(indexes[name], _name(name), converters[name]) for name in key or ()]
         self.key_indexes = tuple(index for index, _, _ in self._key_fields)
         self.key: KeyMaker = key_maker(spec, table, _key_columns(spec, table, key), indexes, dict(columns), converters)

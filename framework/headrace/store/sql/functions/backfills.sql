@@ -15,6 +15,17 @@ begin
     return v_uid;
 end $$;
 
+-- Request that a whole table is read, or compared and repaired. Returns what will do it: a new run, or one that is queued and
+-- concerns all rows. Null if another one is running: it may have passed what has changed.
+create or replace function headrace_internal.request_resync(p_source uuid, p_relation text, p_kind text, p_rate int) returns uuid
+language plpgsql as $$
+begin
+    return coalesce(
+        headrace_internal.request_backfill(p_source, p_relation, p_kind, null, p_rate),
+        (select b.uid from headrace_internal.backfills as b join headrace_internal.sources as o on o.id = b.source_id
+         where o.uid = p_source and b.relation = p_relation and b.kind = p_kind and b.state = 'queued' and b.condition is null));
+end $$;
+
 -- Return the backfills and comparisons of a source, or of all sources, the newest first: the first p_limit that are older than a place of
 -- this list, a time and an id, or the last ones that are newer than a place, the oldest first, until the size of their
 -- conditions and reasons exceeds p_bytes.

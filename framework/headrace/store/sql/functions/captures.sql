@@ -268,6 +268,7 @@ begin
             state = 'new', reason = null, mend = null, since = p_now, facts = null, told_at = null
         where source_id = v_id;
     delete from headrace_internal.capture_positions where source_id = v_id;
+    delete from headrace_internal.captured_tables where source_id = v_id;
     update headrace_internal.backfills set state = 'cancelled', reason = 'The capture began anew.', finished_at = p_now
         where source_id = v_id and state in ('queued', 'running');
     return v_id is not null;

@@ -1,0 +1,252 @@
+"""The table watch looks about each second at what the captured tables consist of.
+
+What changes rows and is not in the WAL is found by comparing fingerprints, see `fingerprints`. Those that were compared
+last are stored in Headrace's database, so that a difference is found after a restart, too. A table with a difference is
+read again: its new fingerprint is stored in the transaction that requests that. After a crash at any point the
+difference is therefore found again, or the request is there.
+
+A look is one query, which returns a digest. Only when that is another one, the fingerprints are fetched.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+
+import anyio
+import msgspec
+
+from headrace import store
+from headrace.model.clock import Clock
+from headrace.model.log import Log
+from headrace.sources.postgres.backfill.backfiller import request_resync
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database import fingerprints, publications
+from headrace.sources.postgres.database.fingerprints import Fingerprint
+from headrace.sources.postgres.spec import PostgresSpec
+from headrace.store import CapturedTable, CaptureToDo
+from headrace.store.database.missing_objects import with_repeat
+
+log = Log("headrace")
+
+SHARE_OF_TIME = 50
+"""The pause between two looks is at least this many times as long as a look takes."""
+
+
+class TablesChanged(Exception):
+    """Raised when the capturer has to start again, because its tables have changed."""
+
+
+class TableWatch:
+    """Watches the tables of one source, under one capture lease.
+
+    Args:
+        database: Headrace's database, open.
+        todo: the source.
+        spec: its settings.
+        epoch: the capture lease's epoch.
+        publication: the name of its publication.
+        schema_cache: the cache of its tables.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, publication: str,
+        schema_cache: SchemaCache, clock: Clock = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._todo = todo
+        self._spec = spec
+        self._epoch = epoch
+        self._publication = publication
+        self._schema_cache = schema_cache
+        self._clock = clock
+        self._digest = ""
+        self._stored: dict[str, Fingerprint | None] = {}
+        # Those that can't be stored yet, because another backfill of the table has to finish first, and the reasons.
+        self._unsettled: dict[str, tuple[Fingerprint, str]] = {}
+        self._awaited: set[str] = set()  # the tables of which a resync is under way, or has failed
+        self._failures: dict[str, str] = {}
+        self._uncaptured: dict[str, str] = {}
+        self._duration = 0.0  # of the last look, in seconds
+
+    async def find_tables(self, connection: SourceConnection) -> None:
+        """Look the tables up, those that were renamed by their oids. Raises `SourceStopped` if none can be captured."""
+        stored = await store.captured_tables(self._database, self._todo.number)
+        if dropped := stored.keys() - set(self._spec.tables):
+            await store.forget_captured_tables(self._database, self._todo.number, self._epoch, sorted(dropped))
+        self._stored = {
+            name: None if one.fingerprint is None else msgspec.json.decode(one.fingerprint, type=Fingerprint)
+            for name, one in stored.items()
+            if name not in dropped
+        }
+        self._note_resyncs(stored)
+        await self._schema_cache.refresh(connection, self._captured())
+        for name, error in self._schema_cache.missing.items():
+            log.warning(
+                "table missing", source=self._todo.name, table=name, error=error, hint="the others are captured"
+            )
+
+    def _captured(self) -> dict[str, int]:
+        stored = {name: one.oid for name, one in self._stored.items() if one is not None}
+        return {**stored, **self._schema_cache.oids()}
+
+    async def run(self, connection: SourceConnection, lock: anyio.Lock, interval: float) -> None:
+        """Look until cancelled.
+
+        Args:
+            connection: a connection to the captured database.
+            lock: is held while the connection is used.
+            interval: seconds between two looks.
+
+        Raises:
+            TablesChanged: the capturer has to start again.
+            LeaseLost, SourceStopped, SourceRefused, SourceUnavailable, StoreUnavailable.
+        """
+        while True:
+            await anyio.sleep(max(interval, SHARE_OF_TIME * self._duration))
+            async with lock:
+                started_at = self._clock()
+                await self.look(connection)
+                self._duration = self._clock() - started_at
+
+    async def look(self, connection: SourceConnection) -> None:
+        """Look once. Raises as `run` does."""
+        oids = self._schema_cache.oids()
+        digest = await fingerprints.digest(connection, oids.values(), self._spec.tables, self._publication)
+        if digest != self._digest:
+            await self._schema_cache.refresh(connection, self._captured())
+            if self._schema_cache.oids() != oids:
+                raise TablesChanged("A captured table was dropped, created or replaced.")
+            await self.settle(connection)
+            self._digest = digest
+        for name, (fingerprint, reason) in list(self._unsettled.items()):
+            await self._record(connection, name, fingerprint, reason)
+        if self._awaited:
+            self._note_resyncs(await store.captured_tables(self._database, self._todo.number))
+
+    async def settle(self, connection: SourceConnection) -> None:
+        """Compare the tables with what is stored of them, store what has changed, and request what has to be read again."""
+        found = await self._fingerprints(connection)
+        if connection.version < 150000 and self._spec.publication is None and self._attached_or_detached(found):
+            # The server keeps what it has found out about a partition, before it was attached or detached, until the
+            # publication is altered.
+            await publications.refresh_publication(connection, self._spec, self._publication)
+            found = await self._fingerprints(connection)
+            self._stored = {
+                name: one
+                and msgspec.structs.replace(one, publication=found[name].publication if name in found else None)
+                for name, one in self._stored.items()
+            }
+        self._uncaptured = {}
+        for name, fingerprint in found.items():
+            if leaves := fingerprints.not_captured(fingerprint):
+                self._uncaptured[name] = await fingerprints.names(connection, leaves[:3])
+            self._unsettled.pop(name, None)
+            await self._note_altered_types(connection, name, fingerprint)
+            if self._stored.get(name) != fingerprint:
+                reason = await self._reason(connection, name, fingerprint)
+                await self._record(connection, name, fingerprint, reason)
+        self._unsettled = {name: one for name, one in self._unsettled.items() if name in found}
+
+    async def _fingerprints(self, connection: SourceConnection) -> dict[str, Fingerprint]:
+        tables = self._schema_cache.tables
+        return await fingerprints.fingerprints(connection, tables, self._publication, self._spec.actions)
+
+    def _attached_or_detached(self, found: Mapping[str, Fingerprint]) -> bool:
+        return any(
+            (before := self._stored.get(name)) is not None and before.attachments != fingerprint.attachments
+            for name, fingerprint in found.items()
+        )
+
+    async def _note_altered_types(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> None:
+        before = self._stored.get(name)
+        if before is None:
+            return
+        fingerprint.altered.update(before.altered)
+        altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
+        if altered:
+            await self._schema_cache.look_at_types(connection)
+            fingerprint.altered.update(dict.fromkeys(altered, self._schema_cache.next_xid))
+        self._schema_cache.distrust_types(fingerprint.altered)
+
+    async def _reason(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> str:
+        """Return why the table has to be read. Empty if it has not."""
+        if name not in self._stored:
+            return "it is captured for the first time"
+        before = self._stored[name]
+        found = [] if before is None else list(fingerprints.differences(before, fingerprint))
+        return ", ".join(
+            [
+                difference.text
+                for difference in found
+                if not difference.attached or await fingerprints.with_rows(connection, difference.attached)
+            ]
+        )
+
+    async def _record(self, connection: SourceConnection, name: str, fingerprint: Fingerprint, reason: str) -> None:
+        """Store a fingerprint, and request that the table is read if there is a reason."""
+
+        is_new = name not in self._stored
+
+        async def record() -> bool:
+            async with self._database.transaction() as transaction:
+                resync = None
+                if reason and self._spec.backfill:
+                    resync = await request_resync(transaction, self._todo.id, self._spec, name, is_new=is_new)
+                    if resync is None:
+                        return False
+                await store.record_captured_table(
+                    transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
+                    None if is_new else resync,  # whether the first one fails is in the list of backfills
+                )  # fmt: skip
+                return True
+
+        # Transactions from before a type was altered may still commit values that are kept as text. The table is read
+        # after them.
+        altered = max(fingerprint.altered.values(), default=None) if reason else None
+        is_early = altered is not None and await fingerprints.are_open_before(connection, altered)
+        if is_early or not await with_repeat(record):
+            self._unsettled[name] = fingerprint, reason
+            return
+        self._unsettled.pop(name, None)
+        self._stored[name] = fingerprint
+        if reason and self._spec.backfill:
+            self._awaited.add(name)
+            log.info("table is read", source=self._todo.name, table=name, reason=reason)
+        elif reason and not is_new:
+            log.warning(
+                "rows changed without messages", source=self._todo.name, table=name, reason=reason,
+                hint=f"the source has no backfill, so read the table: {self._backfill_command(name)}",
+            )  # fmt: skip
+
+    def _note_resyncs(self, stored: Mapping[str, CapturedTable]) -> None:
+        self._failures = {name: one.failure for name, one in stored.items() if one.failure is not None}
+        self._awaited = {name for name, one in stored.items() if one.unfinished} | self._failures.keys()
+
+    def _backfill_command(self, table: str) -> str:
+        return f"headrace source postgres backfill start {self._todo.name} --table {shlex.quote(table)}"
+
+    @property
+    def problems(self) -> list[tuple[str, str | None]]:
+        """Problems that do not stop the capture, and the statements or commands that correct them."""
+        missing = [(error.reason, error.mend) for error in self._schema_cache.missing.values()]
+        failed = [
+            (
+                f"Rows of {table} have changed without a message, and they could not be read. {reason}",
+                self._backfill_command(table),
+            )
+            for table, reason in self._failures.items()
+        ]
+        unsettled = [
+            f"Rows of {table} have changed without a message: {reason}. They are read as soon as another backfill of the table"
+            " and the transactions from before have ended."
+            for table, (_, reason) in self._unsettled.items()
+        ]
+        uncaptured = [
+            f"{table} has partitions that are foreign or unlogged. Their changes are not in the WAL: {leaves}."
+            for table, leaves in self._uncaptured.items()
+        ]
+        return [*missing, *failed, *((text, None) for text in [*unsettled, *uncaptured])]
