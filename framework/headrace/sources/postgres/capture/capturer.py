@@ -40,14 +40,13 @@ from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
+    CHANGES,
     AnyMessage,
     Begin,
     BeginPrepare,
     Change,
     Commit,
     CommitPrepared,
-    Delete,
-    Insert,
     LogicalMessage,
     Prepare,
     Relation,
@@ -56,9 +55,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     StreamCommit,
     StreamStart,
     StreamStop,
-    Truncate,
     Type,
-    Update,
 )
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.transform_watchdog import TransformWatchdog
@@ -116,14 +113,14 @@ class Capturer:
         self._watchdog = watchdog or TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
         self._dsn: SourceDatabase = captured_database or spec.database or database.dsn
         self._connection_lock = anyio.Lock()
-        self._decoder = Decoder()
+        self._decoder = Decoder(short_changes=True)
         self._spool = Spool()
         self._open_block: int | None = None  # xid of the streamed transaction that is arriving
         self._transaction: Transaction | None = None  # the transaction that is being shaped
         self._already_captured = False  # whether that transaction was captured before
         self._idx = 0
         self._is_empty = True  # whether the open transaction has neither changes nor messages so far
-        self._committed_at: datetime | None = None
+        self._committed_at: int | None = None  # microseconds since 2000-01-01
         self._appended_at = clock()
         self._first_received = anyio.Event()
         self._captured = self._captured_before = 0
@@ -271,8 +268,8 @@ class Capturer:
                     self._spool.add(self._open_block, payload)
                 continue
             message = decode(payload)
-            if isinstance(message, (Insert, Update, Delete, Truncate)):
-                self._change(message, len(payload))
+            if type(message) in CHANGES:
+                self._change(message, len(payload))  # type: ignore[arg-type]
             elif type(message) is Begin:
                 self._begin_transaction(Transaction(message.lsn, message.at, message.xid))
             elif type(message) is Commit:
@@ -312,8 +309,8 @@ class Capturer:
         self._begin_transaction(Transaction(commit.lsn, commit.at, commit.xid))
         for count, payload in enumerate(self._spool.replay(commit.xid)):
             message = self._decoder.decode(payload)
-            if isinstance(message, (Insert, Update, Delete, Truncate)):
-                self._change(message, len(payload))
+            if type(message) in CHANGES:
+                self._change(message, len(payload))  # type: ignore[arg-type]
             else:
                 await self._handle_other(message)
             if self._outbox.full:
@@ -354,7 +351,7 @@ class Capturer:
             return
         self._outbox.end(end)
         if self._idx:
-            self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
+            self._committed_at = transaction.at
 
     def _handle_logical_message(self, message: LogicalMessage) -> None:
         """Handle a message that was written into the WAL. A message with the prefix `headrace` may
@@ -405,7 +402,8 @@ class Capturer:
 
     def _progress(self) -> tuple[int, int, datetime | None]:
         """Return the position, the number of changes, and the commit time of the newest one, for the slot monitor."""
-        return self._appended_position, self._captured, self._committed_at
+        committed_at = None if self._committed_at is None else _EPOCH + timedelta(microseconds=self._committed_at)
+        return self._appended_position, self._captured, committed_at
 
     def _problem(self) -> tuple[str | None, str | None]:
         """Return a problem that does not stop the capture, and the statement that corrects it."""

@@ -20,15 +20,19 @@ from headrace.sources.postgres.pgoutput.messages import (
     Change,
     Delete,
     Insert,
+    Layout,
     Relation,
     Row,
+    ShortChange,
     Truncate,
     Update,
     Value,
 )
+from headrace.sources.postgres.pgoutput.short_changes import MAX_LAYOUTS
 from headrace.sources.postgres.rules.keys import NoKey, old_key_missing
 from headrace.sources.postgres.rules.transform_watchdog import TransformStuck
 from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES, MessageBuilder
+from headrace.sources.postgres.shaping.plans import Plan, plan_of
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
 from headrace.sources.postgres.spec import PostgresSpec
@@ -59,6 +63,7 @@ class Shaper:
         self._tables = frozenset(map(table_names.split, spec.tables))
         self._builder = MessageBuilder(spec, transform, max_message_bytes)
         self._shapes: dict[int, Shape] = {}
+        self._plans: dict[Layout, Plan | None] = {}
         self._backfill_shapes: dict[str, tuple[tuple[Any, ...], Shape]] = {}
         self._mode_rows = spec.mode == "rows"
         self._tombstones = self._mode_rows and spec.deletes == "tombstone"
@@ -72,6 +77,7 @@ class Shaper:
             table: its table. Changes are skipped if it is None, or is not a table of the source.
             types: the types of its columns that are not built in.
         """
+        self._plans.clear()
         if table is None or (table.schema, table.relation) not in self._tables:
             self._shapes.pop(relation.oid, None)
         else:
@@ -89,7 +95,7 @@ class Shaper:
         Returns:
             How many numbers are used up, by messages and failures.
         """
-        if isinstance(change, Truncate):
+        if type(change) is Truncate:
             used = 0
             for oid in change.relations:
                 used += self._truncate(oid, transaction, idx + used, into)
@@ -97,6 +103,10 @@ class Shaper:
         shape = self._shapes.get(change.relation)
         if shape is None:
             return 0
+        if type(change) is ShortChange:
+            if self._builder.plain and self._add_planned(shape, change, transaction, idx, into):
+                return 1
+            change = change.rows()
         if shape.table.partitioned:
             change = _with_partition_identity(shape, change)
         try:
@@ -106,6 +116,28 @@ class Shaper:
         except Exception as error:
             row = change.old if isinstance(change, Delete) else change.new
             return self._keep_unshaped(shape, row, transaction, idx, error, into)
+
+    def _add_planned(
+        self, shape: Shape, change: ShortChange, transaction: Transaction, idx: int, into: ShapedChanges
+    ) -> bool:
+        """Add the message of a change by its plan. Returns False if that is not possible."""
+        layout, values = change.layout, change.values
+        try:
+            plan = self._plans[layout]
+        except KeyError:
+            if len(self._plans) >= MAX_LAYOUTS:
+                self._plans.clear()
+            plan = self._plans[layout] = plan_of(shape, layout, self._spec)
+        if plan is None:
+            return False
+        try:
+            key = plan.key(values)
+            if self._mode_rows and plan.old_key is not None and plan.old_key(values) != key:
+                return False
+        except NoKey:
+            return False
+        self._builder.append(key, plan.message(values, transaction, idx), into)
+        return True
 
     def _shape_change(
         self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: ShapedChanges
@@ -326,6 +358,8 @@ class Shaper:
         shape = self._shapes.get(change.relation)
         if shape is None or not shape.key_indexes:
             return []
+        if type(change) is ShortChange:
+            change = change.rows()
         rows: list[Row] = []
         if isinstance(change, Delete):
             rows.append(_old_row(shape, change.old, change.key_only))
