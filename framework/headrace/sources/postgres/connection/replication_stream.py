@@ -36,6 +36,14 @@ MAX_PAYLOADS = 2_000
 MAX_BYTES = 4_000_000
 """Size of payloads in bytes at which one `read` returns."""
 
+FEW_PAYLOADS = 100
+"""Number of payloads below which a read has returned few."""
+
+GATHERING_TIME = 0.01
+"""Shortest time in seconds between a read that has returned few payloads and the next one. What is read together is also
+appended and handled together, which takes much less time. A change after a silence is read immediately.
+"""
+
 CONFIRM_INTERVAL = 1.0
 """Seconds after which a confirmed position is sent to the server."""
 
@@ -84,6 +92,7 @@ class ReplicationStream:
         self._max_bytes = max_bytes
         self._confirmed = self._reported = self._end = position
         self._reported_at = time.monotonic()
+        self._next_read_at = 0.0  # on the event loop's clock
         self._reply_requested = False  # the server wants a status
         self._copy_ended = False  # the server has ended the copy
         self._streaming = streaming
@@ -155,13 +164,18 @@ class ReplicationStream:
                 while.
             SourceStopped: something else has to be corrected.
         """
-        await anyio.lowlevel.checkpoint()
+        if (gathering := self._next_read_at - anyio.current_time()) > 0:
+            await anyio.sleep(gathering)
+        else:
+            await anyio.lowlevel.checkpoint()
         end = self._end
         while True:
             payloads = self._receive()
             if self._reply_requested:
                 self._send_status()
             if payloads or self._end != end:
+                if 0 < len(payloads) < FEW_PAYLOADS:
+                    self._next_read_at = anyio.current_time() + GATHERING_TIME
                 return ReceivedPayloads(payloads, self._end)
             if self._failure is None and self._copy_ended:
                 self._failure = await self._end_error()
