@@ -36,8 +36,8 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     table_check_interval: float = 10.0
     """Seconds between two checks that the tables are still the same."""
 
-    outbox_messages: int = 5_000
-    """Number of messages that may wait in the outbox before the capturer stops reading."""
+    outbox_messages: int = 2_500
+    """Number of messages that may wait in the outbox before the capturer stops reading. As many are being appended."""
     outbox_bytes: int = 8 * 1024 * 1024
     """Number of bytes that may wait in the outbox before the capturer stops reading."""
 

@@ -21,10 +21,10 @@ from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pages import page_of, text_size
 from headrace.store.messages.publish import chunks
 
-CHUNK_MESSAGES = 5_000
+CHUNK_MESSAGES = 2_500
 """Most messages of a statement."""
 
-CHUNK_CHARACTERS = 2_000_000
+CHUNK_CHARACTERS = 1_000_000
 """Most characters of the messages of a statement, unless a single one is longer. The server checks messages together up to
 4 MB, see `begin_checked` in `sql/functions/checks.sql`.
 """

@@ -238,10 +238,11 @@ class ReplicationStream:
                 return True
             if length > 0:
                 empty_reads = 0
-                if data[0] == _DATA:
-                    payloads.append(bytes(data[_HEADER:]))
+                message = bytes(data)  # a slice of bytes is cheaper than one of a view
+                if message[0] == _DATA:
+                    payloads.append(message[_HEADER:])
                     size += length
-                elif data[0] == _KEEPALIVE:
+                elif message[0] == _KEEPALIVE:
                     end, _, reply_requested = _keepalive(data)
                     self._end = max(self._end, end)
                     self._reply_requested |= bool(reply_requested)

@@ -12,16 +12,18 @@ from operator import itemgetter
 from typing import Any, Final
 
 from headrace.sources.postgres.pgoutput.messages import Layout, Row
-from headrace.sources.postgres.shaping.shaped_changes import Transaction
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shapes import Shape
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values.scalars import integer, quoted
+
+Append = Callable[[str, bytes, ShapedChanges], Any]
 
 _NULL: Final = -1  # indexes of a layout
 _UNCHANGED: Final = -2
 
 
-def plan_of(shape: Shape, layout: Layout, spec: PostgresSpec) -> Plan | None:
+def plan_of(shape: Shape, layout: Layout, spec: PostgresSpec, append: Append) -> Plan | None:
     """Return the plan of a layout, or None if such changes have none: those without all values in their new row, those
     with only a key in their old row, and those whose old row may need a correction.
     """
@@ -34,7 +36,7 @@ def plan_of(shape: Shape, layout: Layout, spec: PostgresSpec) -> Plan | None:
         or (spec.mode == "changes" and action not in spec.actions)
     ):
         return None
-    return Plan(shape, layout, spec.mode == "changes", action)
+    return Plan(shape, layout, action if spec.mode == "changes" else None, append)
 
 
 class Plan:
@@ -43,17 +45,21 @@ class Plan:
     Args:
         shape: the table's shape.
         layout: the layout.
-        has_action: whether messages have the action and the changed values, as in mode `changes`.
-        action: `insert` or `update`.
-
-    Attributes:
-        key: makes the key of a change's new row from the values of the change. Raises `NoKey`.
-        old_key: the same of the old row. None if there is no old row.
+        action: `insert` or `update`, with which messages also have the old values. None in mode `rows`, where a message
+            is only the new row, and its key must be that of the old row.
+        append: adds a message to a batch.
     """
 
-    def __init__(self, shape: Shape, layout: Layout, has_action: bool, action: str) -> None:
+    def __init__(self, shape: Shape, layout: Layout, action: str | None, append: Append) -> None:
         self._shape = shape
-        members, indexes, self._converters = [], [], []
+        self._append = append
+        self._transaction: Transaction | None = None
+        self._metadata = b""
+        self._key = shape.make_key(layout.new)
+        self._old_key = shape.make_key(layout.old) if action is None and layout.old is not None else None
+        self._compared = None
+        self._converters = []
+        members, indexes = [], []
         for column, name, convert in shape.fields:
             index = layout.new[column]
             member = name.replace(b"%", b"%%")
@@ -65,47 +71,46 @@ class Plan:
             if convert is not quoted and convert is not integer:
                 self._converters.append((index, convert))
         self._pick = _picker(indexes)
-        old = layout.old
-        self._compared = (
-            [(name, convert, old[column], layout.new[column]) for column, name, convert in shape.fields]
-            if has_action and old is not None
-            else None
-        )
         template = b'{"record":{' + b",".join(members) + b"}"
-        if has_action:
-            changes = b"null" if self._compared is None else b"{%b}"
+        if action is not None:
+            changes = b"null"
+            if layout.old is not None:
+                changes = b"{%b}"
+                self._compared = [
+                    (name, convert, layout.old[column], layout.new[column]) for column, name, convert in shape.fields
+                ]
             template += b',"changes":' + changes + b',"action":"' + action.encode() + b'"'
         self._template = template + b"%b%d}}"
-        self.key = shape.make_key(layout.new)
-        self.old_key = None if old is None else shape.make_key(old)
 
-    def message(self, values: Row, transaction: Transaction, idx: int) -> bytes:
-        """Return the message of a change.
+    def add(self, values: Row, transaction: Transaction, idx: int, into: ShapedChanges) -> bool:
+        """Add the message of a change. Returns False, or raises `NoKey`, if its rows have to be looked at.
 
         Args:
             values: the values of its layout.
             transaction: its transaction.
             idx: the number of the message in the transaction.
         """
-        metadata = self._shape.metadata(transaction)
+        key = self._key(values)
+        if self._old_key is not None and self._old_key(values) != key:
+            return False
+        if transaction is not self._transaction:
+            self._metadata, self._transaction = self._shape.metadata(transaction), transaction
+        converted = values
+        if self._converters:
+            converted = values.copy()
+            for index, convert in self._converters:
+                converted[index] = convert(values[index])  # type: ignore[arg-type]
         if self._compared is None:
-            return self._template % (*self._pick(self._converted(values)), metadata, idx)
-        changes = b",".join(
-            [
+            data = self._template % (*self._pick(converted), self._metadata, idx)
+        else:
+            changes = [
                 name + (b"null" if (before := values[old]) is None else convert(before))  # type: ignore[arg-type]
                 for name, convert, old, new in self._compared
                 if values[old] != values[new]
             ]
-        )
-        return self._template % (*self._pick(self._converted(values)), changes, metadata, idx)
-
-    def _converted(self, values: Row) -> Row:
-        if not self._converters:
-            return values
-        values = values.copy()
-        for index, convert in self._converters:
-            values[index] = convert(values[index])  # type: ignore[arg-type]
-        return values
+            data = self._template % (*self._pick(converted), b",".join(changes), self._metadata, idx)
+        self._append(key, data, into)
+        return True
 
 
 def _picker(indexes: Sequence[int]) -> Callable[[Row], Sequence[Any]]:

@@ -63,7 +63,7 @@ class Shaper:
         self._tables = frozenset(map(table_names.split, spec.tables))
         self._builder = MessageBuilder(spec, transform, max_message_bytes)
         self._shapes: dict[int, Shape] = {}
-        self._plans: dict[Layout, Plan | None] = {}
+        self._plans: dict[Layout, Plan] = {}
         self._backfill_shapes: dict[str, tuple[tuple[Any, ...], Shape]] = {}
         self._mode_rows = spec.mode == "rows"
         self._tombstones = self._mode_rows and spec.deletes == "tombstone"
@@ -95,6 +95,14 @@ class Shaper:
         Returns:
             How many numbers are used up, by messages and failures.
         """
+        if type(change) is ShortChange:
+            try:
+                plan = self._plans.get(change.layout) or self._new_plan(change.layout)
+                if plan is not None and plan.add(change.values, transaction, idx, into):
+                    return 1
+            except Exception as error:  # the same happens below, where it is handled
+                log.debug("change without a plan", source=self._spec.name, error=error)
+            change = change.rows()
         if type(change) is Truncate:
             used = 0
             for oid in change.relations:
@@ -103,10 +111,6 @@ class Shaper:
         shape = self._shapes.get(change.relation)
         if shape is None:
             return 0
-        if type(change) is ShortChange:
-            if self._builder.plain and self._add_planned(shape, change, transaction, idx, into):
-                return 1
-            change = change.rows()
         if shape.table.partitioned:
             change = _with_partition_identity(shape, change)
         try:
@@ -117,27 +121,16 @@ class Shaper:
             row = change.old if isinstance(change, Delete) else change.new
             return self._keep_unshaped(shape, row, transaction, idx, error, into)
 
-    def _add_planned(
-        self, shape: Shape, change: ShortChange, transaction: Transaction, idx: int, into: ShapedChanges
-    ) -> bool:
-        """Add the message of a change by its plan. Returns False if that is not possible."""
-        layout, values = change.layout, change.values
-        try:
-            plan = self._plans[layout]
-        except KeyError:
+    def _new_plan(self, layout: Layout) -> Plan | None:
+        shape = self._shapes.get(layout.relation)
+        if shape is None or not self._builder.plain:
+            return None
+        plan = plan_of(shape, layout, self._spec, self._builder.append)
+        if plan is not None:
             if len(self._plans) >= MAX_LAYOUTS:
                 self._plans.clear()
-            plan = self._plans[layout] = plan_of(shape, layout, self._spec)
-        if plan is None:
-            return False
-        try:
-            key = plan.key(values)
-            if self._mode_rows and plan.old_key is not None and plan.old_key(values) != key:
-                return False
-        except NoKey:
-            return False
-        self._builder.append(key, plan.message(values, transaction, idx), into)
-        return True
+            self._plans[layout] = plan
+        return plan
 
     def _shape_change(
         self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: ShapedChanges
