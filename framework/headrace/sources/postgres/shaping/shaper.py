@@ -33,6 +33,7 @@ from headrace.sources.postgres.rules.keys import NoKey, old_key_missing
 from headrace.sources.postgres.rules.transform_watchdog import TransformStuck
 from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES, MessageBuilder
 from headrace.sources.postgres.shaping.plans import Plan, plan_of
+from headrace.sources.postgres.shaping.rows import filled, key_changed, old_row, with_partition_identity
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
 from headrace.sources.postgres.spec import PostgresSpec
@@ -112,7 +113,7 @@ class Shaper:
         if shape is None:
             return 0
         if shape.table.partitioned:
-            change = _with_partition_identity(shape, change)
+            change = with_partition_identity(shape, change)
         try:
             return self._shape_change(shape, change, transaction, idx, into)
         except TransformStuck:
@@ -162,7 +163,7 @@ class Shaper:
     def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         new, old = change.new, change.old
         if len(new) != shape.width or (old is not None and len(old) != shape.width) or UNCHANGED in new:
-            new, old = _filled(shape, change)
+            new, old = filled(shape, change)
             missing = shape.missing(new)
             record = shape.known(new)
         else:
@@ -180,7 +181,7 @@ class Shaper:
         return self._add(shape, new, data, into, missing)
 
     def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
-        old = _old_row(shape, change.old, change.key_only)
+        old = old_row(shape, change.old, change.key_only)
         data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
             shape.known(old), shape.metadata(transaction), idx,
         )  # fmt: skip
@@ -203,13 +204,13 @@ class Shaper:
             new = shape.padded(change.new)
             return self._version(shape, new, metadata, idx, into) or 0
         if isinstance(change, Delete):
-            return self._deleted(shape, _old_row(shape, change.old, change.key_only), metadata, idx, into)
-        new, old = _filled(shape, change)
+            return self._deleted(shape, old_row(shape, change.old, change.key_only), metadata, idx, into)
+        new, old = filled(shape, change)
         if old is None:
             used = self._version(shape, new, metadata, idx, into)
             return self._tombstone(shape, new, metadata, idx, into) if used is None else used
-        old = _old_row(shape, old, change.key_only)
-        if _key_changed(shape, new, old):
+        old = old_row(shape, old, change.key_only)
+        if key_changed(shape, new, old):
             used = self._deleted(shape, old, metadata, idx, into)
             return used + (self._version(shape, new, metadata, idx + used, into, key_changed=True) or 0)
         used = self._version(shape, new, metadata, idx, into)
@@ -355,14 +356,14 @@ class Shaper:
             change = change.rows()
         rows: list[Row] = []
         if isinstance(change, Delete):
-            rows.append(_old_row(shape, change.old, change.key_only))
+            rows.append(old_row(shape, change.old, change.key_only))
         elif isinstance(change, Insert):
             rows.append(shape.padded(change.new))
         else:
-            new, old = _filled(shape, change)
+            new, old = filled(shape, change)
             rows.append(new)
             if old is not None:
-                rows.append(_old_row(shape, old, change.key_only))
+                rows.append(old_row(shape, old, change.key_only))
         keys = dict.fromkeys(tuple(row[index] for index in shape.key_indexes) for row in rows)
         return [(shape.table.name, key) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
 
@@ -420,26 +421,6 @@ class _Version(msgspec.Struct):
     metadata: msgspec.Raw
 
 
-def _filled(shape: Shape, change: Update) -> tuple[Row, Row | None]:
-    """Return the new and the old row, with the relation's number of values. Unchanged values are filled in."""
-    old = None if change.old is None else shape.padded(change.old)
-    return shape.filled(shape.padded(change.new), old, change.key_only), old
-
-
-def _old_row(shape: Shape, old: Row, key_only: bool) -> Row:
-    """Return the old row with UNCHANGED in place of null for values that are unknown."""
-    old = shape.padded(old)
-    return [value if index in shape.identity else UNCHANGED for index, value in enumerate(old)] if key_only else old
-
-
-def _key_changed(shape: Shape, new: Row, old: Row) -> bool:
-    """Whether an update changed a row's key."""
-    try:
-        return shape.key(old) != shape.key(new)
-    except NoKey:
-        return False
-
-
 def _tombstone(metadata: bytes, key: bytes) -> str:
     return (b'{"record":null%b,"key":{%b}}}' % (metadata, key)).decode("utf-8", "replace")
 
@@ -447,23 +428,3 @@ def _tombstone(metadata: bytes, key: bytes) -> str:
 def _unchanged(missing: Sequence[str]) -> bytes:
     """Return the member of the metadata that lists missing values."""
     return b',"unchanged":' + msgspec.json.encode(missing) if missing else b""
-
-
-def _with_partition_identity(shape: Shape, change: Insert | Update | Delete) -> Insert | Update | Delete:
-    """Correct an old row that was sent as the partition's replica identity has it.
-
-    A change of a partition has its root's name and replica identity, but its old row has the
-    columns of the partition's identity. If the root's is `full` and the partition's is not, all
-    columns but the key are null. An old row like that is treated as a key.
-    """
-    if isinstance(change, Insert) or change.key_only or change.old is None or len(change.old) != shape.width:
-        return change
-    old, keys = change.old, frozenset(shape.key_indexes)
-    if any(value is not None for index, value in enumerate(old) if index not in keys):
-        return change
-    if isinstance(change, Update) and all(old[index] == change.new[index] for index in keys):
-        return change  # a key alone is only sent when it has changed
-    known: Row = [value if index in keys else UNCHANGED for index, value in enumerate(old)]
-    if isinstance(change, Update):
-        return Update(change.relation, change.new, known, True, change.xid)
-    return Delete(change.relation, known, True, change.xid)
