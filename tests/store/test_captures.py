@@ -137,6 +137,16 @@ async def test_failed_changes_are_kept_retried_and_dropped(database: store.Datab
     assert await stored(database) == ["a"]
 
 
+async def test_a_message_with_the_separator_of_messages_is_not_taken_for_two(
+    database: store.Database, number: int
+) -> None:
+    assert await take(database, number) == 1
+    what = store.CaptureBatch(keys=["a", "b"], data=["1", "2\x013"], position="0/20", captured=2)
+    with pytest.raises(Exception, match="JSON"):
+        await store.append_captured(database, number, 1, "orders", what)
+    assert await stored(database) == []
+
+
 async def test_an_append_is_all_or_nothing(database: store.Database, number: int) -> None:
     assert await take(database, number) == 1
     what = store.CaptureBatch(

@@ -88,16 +88,16 @@ async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_ar
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shaping prevents this. If it overlooks a case, capture must go on nevertheless.
-    add = message_builder.MessageBuilder.add
+    append = message_builder.MessageBuilder.append
 
     def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:
         if b'"bad"' not in data:
-            return add(self, key, data, into, *args)
+            return append(self, key, data, into, *args)
         into.keys.append(key)
         into.data.append('{"record": "\\u0000"}')
         return 1
 
-    monkeypatch.setattr(message_builder.MessageBuilder, "add", overlooking)
+    monkeypatch.setattr(message_builder.MessageBuilder, "append", overlooking)
     info = await shop.source()
     async with shop.captured():
         await shop.until_running()

@@ -89,6 +89,18 @@ async def test_so_much_is_read_at_once_and_no_more(connection: SourceConnection,
     assert max(counts) <= 2_000
 
 
+async def test_changes_that_follow_one_another_are_read_together(
+    connection: SourceConnection, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replicating(empty_dsn, connection) as replication:
+        await connection.query("insert into orders values (1)")
+        await _until(replication, await _now(connection))
+        monkeypatch.setattr(replication, "_next_read_at", anyio.current_time() + 0.2)  # after a read of few payloads
+        for number in (2, 3, 4):
+            await connection.query("insert into orders values ($1, null)", str(number))
+        assert kinds(await _read(replication)).count("I") == 3
+
+
 async def test_a_read_that_is_cancelled_loses_nothing(connection: SourceConnection, empty_dsn: str) -> None:
     async with replicating(empty_dsn, connection) as replication:
         seen = 0

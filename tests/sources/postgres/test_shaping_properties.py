@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Column, Delete, Insert, Relation, Truncate, Update
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.tables import Table, TableColumn
 from headrace.sources.templates import token
+from tests.sources.postgres import wire
 from tests.sources.postgres.tables_for_tests import spec
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
@@ -170,19 +172,25 @@ def change_of(world: Made, action: str, old: Any, new: Any) -> Any:
     return Truncate((1,), cascade=False, restart_identity=False)
 
 
+def definitions(world: Made, *, partitioned: bool = False) -> tuple[Relation, Table]:
+    """Return the relation and the table, as the server describes them."""
+    flags = tuple(Column(n, oid, -1, world.identity == "f" or n in world.key) for n, oid in world.columns)
+    table = Table(
+        oid=1, name="public.orders", schema="public", relation="orders", key=tuple(world.key), primary=True,
+        columns=tuple(TableColumn(n, oid, n in world.key) for n, oid in world.columns), identity=world.identity,
+        identity_columns=tuple(world.key), partitioned=partitioned,
+    )  # fmt: skip
+    return Relation(1, "public", "orders", world.identity, flags), table
+
+
 @given(world=worlds(), settings=SETTINGS, lsn=st.integers(1, 2**63), at=st.integers(0, 10**15))
 def test_the_messages_are_those_that_an_obvious_formulation_makes(
     world: Made, settings: dict[str, Any], lsn: int, at: int
 ) -> None:
     made = spec(**settings)
     shaper = Shaper(made)
-    flags = tuple(Column(n, oid, -1, world.identity == "f" or n in world.key) for n, oid in world.columns)
-    shape = Table(
-        oid=1, name="public.orders", schema="public", relation="orders", key=tuple(world.key), primary=True,
-        columns=tuple(TableColumn(n, oid, n in world.key) for n, oid in world.columns), identity=world.identity,
-        identity_columns=tuple(world.key),
-    )  # fmt: skip
-    shaper.set_relation(Relation(1, "public", "orders", world.identity, flags), shape, {})
+    relation, shape = definitions(world)
+    shaper.set_relation(relation, shape, {})
     transaction, shaped_changes, wanted, idx = Transaction(lsn, at, 5), ShapedChanges(), [], 0
     for action, old, new in world.changes:
         if action == "read":
@@ -198,3 +206,37 @@ def test_the_messages_are_those_that_an_obvious_formulation_makes(
     assert shaped_changes.keys == [key for key, _ in wanted]
     for data, (_, message) in zip(shaped_changes.data, wanted, strict=True):
         assert same(read(data), message), (data, message)
+
+
+MODES = st.one_of(
+    SETTINGS,
+    st.fixed_dictionaries(
+        {"mode": st.just("rows"), "deletes": st.sampled_from(["ignore", "tombstone"])},
+        optional={"numeric": st.just("number")},
+    ),
+)
+
+
+@given(
+    world=worlds(), settings=MODES, captured=st.integers(0, 31), partitioned=st.booleans(), at=st.integers(0, 10**15)
+)
+def test_short_changes_become_the_messages_that_their_rows_become(
+    world: Made, settings: dict[str, Any], captured: int, partitioned: bool, at: int
+) -> None:
+    relation, table = definitions(world, partitioned=partitioned)
+    columns = [name for place, (name, _) in enumerate(world.columns) if captured >> place & 1 or name in world.key]
+    made = spec(columns={"public.orders": columns}, **settings)
+    payloads = [
+        wire.encode(change_of(world, action, old, new)) for action, old, new in world.changes if action != "read"
+    ]
+    results, used = [], []
+    for short in (False, True):
+        shaper, decoder, into, numbers = Shaper(made), Decoder(short_changes=short), ShapedChanges(), []
+        shaper.set_relation(relation, table, {})
+        for transaction in (Transaction(1, at, 5), Transaction(2, at + 1, 6)):  # in the second one, the plans exist
+            for payload in payloads:
+                numbers.append(shaper.change(decoder.decode(payload), transaction, sum(numbers), into))  # type: ignore[arg-type]
+        results.append(into)
+        used.append(numbers)
+    assert results[0] == results[1]
+    assert used[0] == used[1]

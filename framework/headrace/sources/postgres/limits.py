@@ -45,8 +45,8 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     hold_up_timeout: float = 10.0
     """Seconds that a source may hold up the other sources of its shared slot. After that it is read by itself."""
 
-    outbox_messages: int = 5_000
-    """Number of messages that may wait in the outbox before the capturer stops reading."""
+    outbox_messages: int = 2_500
+    """Number of messages that may wait in the outbox before the capturer stops reading. As many are being appended."""
     outbox_bytes: int = 8 * 1024 * 1024
     """Number of bytes that may wait in the outbox before the capturer stops reading."""
 

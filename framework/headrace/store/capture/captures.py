@@ -16,9 +16,18 @@ from headrace.model.errors import UnknownSource
 from headrace.model.pages import Page
 from headrace.store.connections.statements import ending_when_idle
 from headrace.store.database.database import Database, Executor
+from headrace.store.database.direct_statements import SEPARATOR
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.pages import page_of, text_size
 from headrace.store.messages.publish import chunks
+
+CHUNK_MESSAGES = 2_500
+"""Most messages of a statement."""
+
+CHUNK_CHARACTERS = 1_000_000
+"""Most characters of the messages of a statement, unless a single one is longer. The server checks messages together up to
+4 MB, see `begin_checked` in `sql/functions/checks.sql`.
+"""
 
 
 class CapturedTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +276,7 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
             `batch.after`.
         UnknownStream, StreamFull, InvalidData, StoreUnavailable.
     """
-    slices = list(chunks(batch.data)) or [(0, 0)]
+    slices = list(chunks(batch.data, max_messages=CHUNK_MESSAGES, max_characters=CHUNK_CHARACTERS)) or [(0, 0)]
     if len(slices) > 1 and isinstance(executor, Database):
         database = executor
 
@@ -280,20 +289,33 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
         await _append(executor, number, epoch, stream, batch, slices)
 
 
+_APPEND = "select headrace_internal.append_captured($1, $2, $3, {}"
+_REST = ", $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn"
+_ARRAYS = "$4, $5"
+# The driver takes three times as long to send arrays.
+_JOINED = r"string_to_array($4::text, E'\u0001'), string_to_array($5::text, E'\u0001')::json[]"
+
+
 async def _append(
     executor: Executor, number: int, epoch: int, stream: str, batch: CaptureBatch, slices: Sequence[tuple[int, int]]
 ) -> None:
     for start, end in slices[:-1]:
-        await executor.fetchval(
-            "select headrace_internal.append_captured($1, $2, $3, $4, $5)",
-            number, epoch, stream, batch.keys[start:end], batch.data[start:end],
-        )  # fmt: skip
+        form, keys, data = _messages(batch.keys[start:end], batch.data[start:end])
+        await executor.fetchval(_APPEND.format(form + ")"), number, epoch, stream, keys, data)
     start, end = slices[-1]
+    form, keys, data = _messages(batch.keys[start:end], batch.data[start:end])
     await executor.fetchval(
-        "select headrace_internal.append_captured($1, $2, $3, $4, $5, $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn)",
-        number, epoch, stream, batch.keys[start:end], batch.data[start:end], batch.position, batch.captured,
+        _APPEND.format(form + _REST + ")"), number, epoch, stream, keys, data, batch.position, batch.captured,
         _json(batch.chunks), _json(batch.failures), batch.retried or None, batch.after,
     )  # fmt: skip
+
+
+def _messages(keys: Sequence[str], data: Sequence[str]) -> tuple[str, Sequence[str], Sequence[str]]:
+    """Return how a statement gets these messages, and the two arguments for it."""
+    joined = SEPARATOR.join(keys), SEPARATOR.join(data)
+    if any(text.count(SEPARATOR) >= max(len(keys), 1) for text in joined):  # it is in one that is not valid
+        return _ARRAYS, keys, data
+    return _JOINED, *joined
 
 
 def _json(values: Sequence[Any]) -> str | None:

@@ -21,7 +21,7 @@ FEW = 8
 """Small messages below this number are not checked here, because the server checks them for less than it takes to ask
 whether the caller can be believed."""
 
-_SEPARATOR = "\x01"
+SEPARATOR = "\x01"
 """What is between texts that are sent as one. No key has it, and no JSON."""
 
 # With explicit types, because not every driver asks the server for them.
@@ -63,12 +63,12 @@ class DirectStatements(NamedTuple):
         """The statement that publishes these messages for the least, and its arguments."""
         large = len(data[0]) >= LARGE
         texts = joined_if_checked(keys, data, headers) if large or len(keys) >= FEW else None
-        if texts is None or (not large and texts.count(_SEPARATOR) >= len(data)):
+        if texts is None or (not large and texts.count(SEPARATOR) >= len(data)):
             return self.large if large else self.many, (keys, data, headers)
         if large:
             return self.checked, (keys, data, headers)
-        joined = None if headers is None else _SEPARATOR.join(one or "" for one in headers)
-        return self.joined, (_SEPARATOR.join(keys), texts, joined)
+        joined = None if headers is None else SEPARATOR.join(one or "" for one in headers)
+        return self.joined, (SEPARATOR.join(keys), texts, joined)
 
 
 def joined_if_checked(keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> str | None:
@@ -78,7 +78,7 @@ def joined_if_checked(keys: Sequence[str], data: Sequence[str], headers: Sequenc
     valid, and what this test can't decide. JSON has no other form of a NUL than the one below.
     """
     try:
-        texts = _SEPARATOR.join(data)
+        texts = SEPARATOR.join(data)
         kept = (
             are_plain(keys)
             and ("\\" not in texts or "\\u0000" not in texts)

@@ -191,14 +191,16 @@ async def publish_all(
     return await with_repeat(publish)
 
 
-def chunks(data: Sequence[str], *, max_messages: int = CHUNK_MESSAGES) -> Iterator[tuple[int, int]]:
+def chunks(
+    data: Sequence[str], *, max_messages: int = CHUNK_MESSAGES, max_characters: int = CHUNK_CHARACTERS
+) -> Iterator[tuple[int, int]]:
     """The bounds of the slices in which messages are sent."""
-    if 0 < len(data) <= max_messages and sum(map(len, data)) <= CHUNK_CHARACTERS:
+    if 0 < len(data) <= max_messages and sum(map(len, data)) <= max_characters:
         yield 0, len(data)
         return
     start = size = 0
     for place, text in enumerate(data):
-        if place > start and (place - start >= max_messages or size + len(text) > CHUNK_CHARACTERS):
+        if place > start and (place - start >= max_messages or size + len(text) > max_characters):
             yield start, place
             start, size = place, 0
         size += len(text)

@@ -107,7 +107,7 @@ class Capturer:
         self.transaction: Transaction | None = None
         self._already_captured = False  # whether that transaction was captured before
         self._idx = 0
-        self._committed_at: datetime | None = None
+        self._committed_at: int | None = None  # microseconds since 2000-01-01
         self._appended_at = clock()
         self._reading = anyio.Event()
         self._first_received = anyio.Event()
@@ -401,7 +401,7 @@ class Capturer:
         self.handled = end
         self._outbox.end(end)
         if self._idx:
-            self._committed_at = _EPOCH + timedelta(microseconds=transaction.at)
+            self._committed_at = transaction.at
 
     def _use_types(self, transaction: Transaction | None) -> None:
         """Use the definitions of types that the values of this transaction have."""
@@ -441,7 +441,8 @@ class Capturer:
 
     def _progress(self) -> tuple[int, int, datetime | None]:
         """Return the position, the number of changes, and the commit time of the newest one, for the slot monitor."""
-        return self._appended_position, self._captured, self._committed_at
+        committed_at = None if self._committed_at is None else _EPOCH + timedelta(microseconds=self._committed_at)
+        return self._appended_position, self._captured, committed_at
 
     def _problem(self) -> tuple[str | None, str | None]:
         """Return a problem that does not stop the capture, and the statement that corrects it."""

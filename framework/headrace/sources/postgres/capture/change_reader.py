@@ -17,14 +17,13 @@ from headrace.sources.postgres.connection.replication_stream import ReceivedPayl
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
+    CHANGES,
     AnyMessage,
     Begin,
     BeginPrepare,
     Change,
     Commit,
     CommitPrepared,
-    Delete,
-    Insert,
     LogicalMessage,
     Prepare,
     Relation,
@@ -34,7 +33,6 @@ from headrace.sources.postgres.pgoutput.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Update,
 )
 from headrace.sources.postgres.shaping.shaped_changes import Transaction
 
@@ -98,7 +96,7 @@ class ChangeReader:
 
     def __init__(self, takers: Iterable[Taker]) -> None:
         self._takers = list(takers)
-        self._decoder = Decoder()
+        self._decoder = Decoder(short_changes=True)
         self._spool = Spool()
         self._open_block: int | None = None  # xid of the streamed transaction that is arriving
         self._by_relation: dict[int, list[Taker]] = {}
@@ -142,8 +140,8 @@ class ChangeReader:
                     self._spool.add(self._open_block, payload)
                 continue
             message = decode(payload)
-            if isinstance(message, (Insert, Update, Delete, Truncate)):
-                if self._change(message, len(payload)):
+            if type(message) in CHANGES:
+                if self._change(message, len(payload)):  # type: ignore[arg-type]
                     await self._make_room()
             elif type(message) is Begin:
                 self._transaction = Transaction(message.lsn, message.at, message.xid)
@@ -188,8 +186,8 @@ class ChangeReader:
         self._transaction = Transaction(commit.lsn, commit.at, commit.xid)
         for count, payload in enumerate(self._spool.replay(commit.xid)):
             message = self._decoder.decode(payload)
-            if isinstance(message, (Insert, Update, Delete, Truncate)):
-                if self._change(message, len(payload)):
+            if type(message) in CHANGES:
+                if self._change(message, len(payload)):  # type: ignore[arg-type]
                     await self._make_room()
             else:
                 await self._handle_other(message)

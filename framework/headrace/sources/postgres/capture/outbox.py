@@ -6,6 +6,8 @@ with little traffic each transaction is appended immediately.
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import msgspec
 
@@ -26,15 +28,16 @@ class Outbox:
     Attributes:
         shaped_changes: the batch that is being filled.
         busy: whether a batch was taken and is not appended yet.
+        full: whether `offer` must be called before anything is added.
     """
 
     def __init__(self, captured: int, position: int | None = None, limits: CaptureLimits = DEFAULTS) -> None:
         self._limits = limits
         self.shaped_changes = ShapedChanges()
-        self.busy = False
+        self.busy = self.full = False
         self._captured = captured
         self._previous_end = position
-        self._bytes = 0
+        self._messages = self._bytes = 0
         self._transaction_start: BatchMark | None = None  # where the open transaction began
         self._end: int | None = None  # end of the last complete transaction
         self._ready = anyio.Event()
@@ -44,12 +47,15 @@ class Outbox:
 
     def begin(self) -> None:
         """Note that a transaction begins."""
-        self._transaction_start = BatchMark(self.shaped_changes)
+        self._transaction_start = _mark(self.shaped_changes)
 
     def changed(self, messages: int, size: int) -> None:
         """Count a change that has become this many messages, of about this many bytes."""
         self._captured += messages
+        self._messages += messages
         self._bytes += size
+        if self._messages >= self._limits.outbox_messages or self._bytes >= self._limits.outbox_bytes:
+            self.full = True
 
     def end(self, position: int) -> None:
         """Note that everything up to this position is in the batch, because a transaction ended or
@@ -73,14 +79,6 @@ class Outbox:
             self._has_room = anyio.Event()
             await self._has_room.wait()
 
-    @property
-    def full(self) -> bool:
-        """Whether `offer` must be called before anything is added."""
-        return (
-            len(self.shaped_changes.keys) + len(self.shaped_changes.failures) >= self._limits.outbox_messages
-            or self._bytes >= self._limits.outbox_bytes
-        )
-
     # --- the appender's side
 
     async def take(self) -> ShapedChanges:
@@ -103,56 +101,50 @@ class Outbox:
     def _cut(self) -> ShapedChanges | None:
         if self._end is None and not self.full:
             return None
-        self._bytes = 0
+        self._messages = self._bytes = 0
+        self.full = False
         if self._end is None:
             batch, self.shaped_changes = self.shaped_changes, ShapedChanges()
-            self._transaction_start = BatchMark(self.shaped_changes)
+            self._transaction_start = _mark(self.shaped_changes)
             return batch
         batch, self.shaped_changes = self.shaped_changes, ShapedChanges()
         unfinished = 0
         if self._transaction_start is not None:
-            self.shaped_changes = self._transaction_start.split(batch)
+            self.shaped_changes = _split(batch, self._transaction_start)
             unfinished = len(self.shaped_changes.keys)
-            self._transaction_start = BatchMark(ShapedChanges())
+            self._transaction_start = _mark(ShapedChanges())
         batch.position = positions.as_text(self._end)
         batch.after = None if self._previous_end is None else positions.as_text(self._previous_end)
         self._previous_end = self._end
         batch.captured = self._captured - unfinished
+        self._messages = unfinished
         self._end = None
         return batch
 
 
-class BatchMark:
-    """A place in a batch."""
+BatchMark = tuple[int, int, int, int, int]
+"""A place in a batch: the lengths of its lists."""
 
-    def __init__(self, shaped_changes: ShapedChanges) -> None:
-        self._keys = len(shaped_changes.keys)
-        self._failures = len(shaped_changes.failures)
-        self._chunks = len(shaped_changes.chunks)
-        self._incomplete = len(shaped_changes.incomplete)
-        self._truncated = len(shaped_changes.truncated)
 
-    def split(self, shaped_changes: ShapedChanges) -> ShapedChanges:
-        """Cut off what comes after the mark, and return it."""
-        keys = self._keys
-        rest = ShapedChanges(
-            keys=shaped_changes.keys[keys:],
-            data=shaped_changes.data[keys:],
-            failures=[
-                msgspec.structs.replace(one, index=one.index - keys)
-                for one in shaped_changes.failures[self._failures :]
-            ],
-            chunks=shaped_changes.chunks[self._chunks :],
-            incomplete=[
-                msgspec.structs.replace(one, index=one.index - keys)
-                for one in shaped_changes.incomplete[self._incomplete :]
-            ],
-            truncated=[
-                msgspec.structs.replace(one, index=one.index - keys)
-                for one in shaped_changes.truncated[self._truncated :]
-            ],
-        )
-        del shaped_changes.keys[keys:], shaped_changes.data[keys:]
-        del shaped_changes.failures[self._failures :], shaped_changes.chunks[self._chunks :]
-        del shaped_changes.incomplete[self._incomplete :], shaped_changes.truncated[self._truncated :]
-        return rest
+def _mark(batch: ShapedChanges) -> BatchMark:
+    return len(batch.keys), len(batch.failures), len(batch.chunks), len(batch.incomplete), len(batch.truncated)
+
+
+def _split(batch: ShapedChanges, mark: BatchMark) -> ShapedChanges:
+    """Cut off what comes after the mark, and return it."""
+    keys, failures, chunks, incomplete, truncated = mark
+
+    def moved(values: list[Any]) -> list[Any]:
+        return [msgspec.structs.replace(one, index=one.index - keys) for one in values]
+
+    rest = ShapedChanges(
+        keys=batch.keys[keys:],
+        data=batch.data[keys:],
+        failures=moved(batch.failures[failures:]),
+        chunks=batch.chunks[chunks:],
+        incomplete=moved(batch.incomplete[incomplete:]),
+        truncated=moved(batch.truncated[truncated:]),
+    )
+    del batch.keys[keys:], batch.data[keys:], batch.failures[failures:], batch.chunks[chunks:]
+    del batch.incomplete[incomplete:], batch.truncated[truncated:]
+    return rest

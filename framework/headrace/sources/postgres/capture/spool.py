@@ -14,7 +14,7 @@ MAX_MEMORY_BYTES = 256 * 1024
 """Bytes of a transaction that are kept in memory before it goes to a file."""
 
 _HEADER = struct.Struct("!II")  # the subtransaction's xid, and the length of the message
-READ_BYTES = 1024 * 1024
+READ_BYTES = 128 * 1024
 """Bytes of a file that are read at a time."""
 
 

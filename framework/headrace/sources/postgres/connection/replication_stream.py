@@ -45,6 +45,14 @@ MAX_PAYLOADS = 2_000
 MAX_BYTES = 4_000_000
 """Size of payloads in bytes at which one `read` returns."""
 
+FEW_PAYLOADS = 100
+"""Number of payloads below which a read has returned few."""
+
+GATHERING_TIME = 0.01
+"""Shortest time in seconds between a read that has returned few payloads and the next one. What is read together is also
+appended and handled together, which takes much less time. A change after a silence is read immediately.
+"""
+
 CONFIRM_INTERVAL = 1.0
 """Seconds after which a confirmed position is sent to the server."""
 
@@ -95,6 +103,7 @@ class ReplicationStream:
         self._end = position
         self._confirmed = self._reported = position if confirmed is None else confirmed
         self._reported_at = time.monotonic()
+        self._next_read_at = 0.0  # on the event loop's clock
         self._reply_requested = False  # the server wants a status
         self._copy_ended = False  # the server has ended the copy
         self._streaming = streaming
@@ -173,13 +182,18 @@ class ReplicationStream:
                 while.
             SourceStopped: something else has to be corrected.
         """
-        await anyio.lowlevel.checkpoint()
+        if (gathering := self._next_read_at - anyio.current_time()) > 0:
+            await anyio.sleep(gathering)
+        else:
+            await anyio.lowlevel.checkpoint()
         end = self._end
         while True:
             payloads = self._receive()
             if self._reply_requested:
                 self._send_status()
             if payloads or self._end != end:
+                if 0 < len(payloads) < FEW_PAYLOADS:
+                    self._next_read_at = anyio.current_time() + GATHERING_TIME
                 return ReceivedPayloads(payloads, self._end)
             if self._failure is None and self._copy_ended:
                 self._failure = await self._end_error()
@@ -242,10 +256,11 @@ class ReplicationStream:
                 return True
             if length > 0:
                 empty_reads = 0
-                if data[0] == _DATA:
-                    payloads.append(bytes(data[_HEADER:]))
+                message = bytes(data)  # a slice of bytes is cheaper than one of a view
+                if message[0] == _DATA:
+                    payloads.append(message[_HEADER:])
                     size += length
-                elif data[0] == _KEEPALIVE:
+                elif message[0] == _KEEPALIVE:
                     end, _, reply_requested = _keepalive(data)
                     self._end = max(self._end, end)
                     self._reply_requested |= bool(reply_requested)

@@ -8,7 +8,7 @@ streamed transaction, where only one transaction is open.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal
+from typing import Final, Literal, final
 
 import msgspec
 
@@ -101,6 +101,49 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     xid: int | None = None
 
 
+class Layout(msgspec.Struct, frozen=True, eq=False):
+    """Which columns of a change have a value. Changes of the same layout have the same object.
+
+    Attributes:
+        relation: the oid of the relation.
+        new: for each column of the new row the index of its value in `ShortChange.values`.
+        old: the same of the old row, if it is known. With `key_only`, see `Update`.
+        is_insert: whether the change is an insert, or else an update.
+    """
+
+    relation: int
+    new: tuple[int, ...]
+    old: tuple[int, ...] | None
+    key_only: bool
+    is_insert: bool
+
+
+@final
+class ShortChange(msgspec.Struct, frozen=True, gc=False):
+    """An insert or an update whose values all have less than 256 bytes.
+
+    `values` has the values that are neither null nor unchanged, then UNCHANGED, and then None. The indexes of a
+    layout that stand for these two are -2 and -1.
+    """
+
+    layout: Layout
+    values: Row
+
+    @property
+    def relation(self) -> int:
+        """The oid of the relation."""
+        return self.layout.relation
+
+    def rows(self) -> Insert | Update:
+        """Return the same change with its rows."""
+        layout, values = self.layout, self.values
+        new = [values[index] for index in layout.new]
+        if layout.is_insert:
+            return Insert(layout.relation, new)
+        old = None if layout.old is None else [values[index] for index in layout.old]
+        return Update(layout.relation, new, old, layout.key_only)
+
+
 class Delete(msgspec.Struct, frozen=True, gc=False):
     """A deleted row. With `key_only`, all columns outside the replica identity are null."""
 
@@ -110,6 +153,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
     xid: int | None = None
 
 
+@final
 class Truncate(msgspec.Struct, frozen=True, gc=False):
     """Tables that were truncated."""
 
@@ -204,8 +248,11 @@ class RollbackPrepared(msgspec.Struct, frozen=True, gc=False):
     gid: str
 
 
-Change = Insert | Update | Delete | Truncate
+Change = ShortChange | Insert | Update | Delete | Truncate
+CHANGES: Final = frozenset((ShortChange, Insert, Update, Delete, Truncate))
+"""The types of changes. `type(message) in CHANGES` is cheaper than a call of `isinstance`."""
+
 AnyMessage = (
-    Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | LogicalMessage | StreamStart | StreamStop | StreamCommit
+    Begin | Commit | Origin | Relation | Type | ShortChange | Insert | Update | Delete | Truncate | LogicalMessage | StreamStart | StreamStop | StreamCommit
     | StreamAbort | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared
 )  # fmt: skip

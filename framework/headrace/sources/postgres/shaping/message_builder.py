@@ -75,7 +75,7 @@ class MessageBuilder:
                 return self.add_failure(key, data, meets, into)
             if self._transform is not None:
                 return self.add_transformed(key, data, into)
-        return self._append(key, data, data, into)
+        return self.append(key, data, into)
 
     def meets(self, key: str, data: bytes, missing: Collection[str] = (), table: str = "") -> bool | Exception:
         """Return whether a message meets the condition, or the error that prevents an answer."""
@@ -105,14 +105,19 @@ class MessageBuilder:
                 if interrupts(error):
                     raise
                 return self.add_failure(key, data, error, into)
-        return 0 if result is None else self._append(key, result, data, into)
+        return 0 if result is None else self.append(key, result, into, data)
 
-    def _append(self, key: str, data: bytes, before: bytes, into: ShapedChanges) -> int:
+    def append(self, key: str, data: bytes, into: ShapedChanges, before: bytes | None = None) -> int:
+        """Add a message without a look at the condition.
+
+        Args:
+            before: the message before its transform.
+        """
         if b"\\u0000" in data or len(data) > self._max_bytes:
             try:
                 _check(data, self._max_bytes)
             except InvalidData as error:
-                return self.add_failure(key, before, error, into)
+                return self.add_failure(key, before or data, error, into)
         into.keys.append(key)
         into.data.append(data.decode("utf-8", "replace"))
         return 1

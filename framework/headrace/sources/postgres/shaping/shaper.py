@@ -20,15 +20,20 @@ from headrace.sources.postgres.pgoutput.messages import (
     Change,
     Delete,
     Insert,
+    Layout,
     Relation,
     Row,
+    ShortChange,
     Truncate,
     Update,
     Value,
 )
+from headrace.sources.postgres.pgoutput.short_changes import MAX_LAYOUTS
 from headrace.sources.postgres.rules.keys import NoKey, old_key_missing
 from headrace.sources.postgres.rules.transform_watchdog import TransformStuck
 from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES, MessageBuilder
+from headrace.sources.postgres.shaping.plans import Plan, plan_of
+from headrace.sources.postgres.shaping.rows import filled, key_changed, old_row, with_partition_identity
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
 from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
 from headrace.sources.postgres.spec import PostgresSpec
@@ -59,6 +64,7 @@ class Shaper:
         self._tables = frozenset(map(table_names.split, spec.tables))
         self._builder = MessageBuilder(spec, transform, max_message_bytes)
         self._shapes: dict[int, Shape] = {}
+        self._plans: dict[Layout, Plan] = {}
         self._backfill_shapes: dict[str, tuple[tuple[Any, ...], Shape]] = {}
         self._mode_rows = spec.mode == "rows"
         self._read = (
@@ -75,6 +81,7 @@ class Shaper:
             table: its table. Changes are skipped if it is None, or is not a table of the source.
             types: the types of its columns that are not built in.
         """
+        self._plans.clear()
         if table is None or (table.schema, table.relation) not in self._tables:
             self._shapes.pop(relation.oid, None)
         else:
@@ -92,7 +99,15 @@ class Shaper:
         Returns:
             How many numbers are used up, by messages and failures.
         """
-        if isinstance(change, Truncate):
+        if type(change) is ShortChange:
+            try:
+                plan = self._plans.get(change.layout) or self._new_plan(change.layout)
+                if plan is not None and plan.add(change.values, transaction, idx, into):
+                    return 1
+            except Exception as error:  # the same happens below, where it is handled
+                log.debug("change without a plan", source=self._spec.name, error=error)
+            change = change.rows()
+        if type(change) is Truncate:
             used = 0
             for oid in change.relations:
                 used += self._truncate(oid, transaction, idx + used, into)
@@ -101,7 +116,7 @@ class Shaper:
         if shape is None:
             return 0
         if shape.table.partitioned:
-            change = _with_partition_identity(shape, change)
+            change = with_partition_identity(shape, change)
         try:
             return self._shape_change(shape, change, transaction, idx, into)
         except TransformStuck:
@@ -109,6 +124,17 @@ class Shaper:
         except Exception as error:
             row = change.old if isinstance(change, Delete) else change.new
             return self._keep_unshaped(shape, row, transaction, idx, error, into)
+
+    def _new_plan(self, layout: Layout) -> Plan | None:
+        shape = self._shapes.get(layout.relation)
+        if shape is None or not self._builder.plain:
+            return None
+        plan = plan_of(shape, layout, self._spec, self._builder.append)
+        if plan is not None:
+            if len(self._plans) >= MAX_LAYOUTS:
+                self._plans.clear()
+            self._plans[layout] = plan
+        return plan
 
     def _shape_change(
         self, shape: Shape, change: Insert | Update | Delete, transaction: Transaction, idx: int, into: ShapedChanges
@@ -140,7 +166,7 @@ class Shaper:
     def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         new, old = change.new, change.old
         if len(new) != shape.width or (old is not None and len(old) != shape.width) or UNCHANGED in new:
-            new, old = _filled(shape, change)
+            new, old = filled(shape, change)
             missing = shape.missing(new)
             record = shape.known(new)
         else:
@@ -158,7 +184,7 @@ class Shaper:
         return self._add(shape, new, data, into, missing)
 
     def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
-        old = _old_row(shape, change.old, change.key_only)
+        old = old_row(shape, change.old, change.key_only)
         data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
             shape.known(old), shape.metadata(transaction), idx,
         )  # fmt: skip
@@ -181,13 +207,13 @@ class Shaper:
             new = shape.padded(change.new)
             return self._version(shape, new, metadata, idx, into) or 0
         if isinstance(change, Delete):
-            return self._deleted(shape, _old_row(shape, change.old, change.key_only), metadata, idx, into)
-        new, old = _filled(shape, change)
+            return self._deleted(shape, old_row(shape, change.old, change.key_only), metadata, idx, into)
+        new, old = filled(shape, change)
         if old is None:
             used = self._version(shape, new, metadata, idx, into)
             return self._tombstone(shape, new, metadata, idx, into) if used is None else used
-        old = _old_row(shape, old, change.key_only)
-        if _key_changed(shape, new, old):
+        old = old_row(shape, old, change.key_only)
+        if key_changed(shape, new, old):
             used = self._deleted(shape, old, metadata, idx, into)
             return used + (self._version(shape, new, metadata, idx + used, into, key_changed=True) or 0)
         used = self._version(shape, new, metadata, idx, into)
@@ -329,16 +355,18 @@ class Shaper:
         shape = self._shapes.get(change.relation)
         if shape is None or not shape.key_indexes:
             return []
+        if type(change) is ShortChange:
+            change = change.rows()
         rows: list[Row] = []
         if isinstance(change, Delete):
-            rows.append(_old_row(shape, change.old, change.key_only))
+            rows.append(old_row(shape, change.old, change.key_only))
         elif isinstance(change, Insert):
             rows.append(shape.padded(change.new))
         else:
-            new, old = _filled(shape, change)
+            new, old = filled(shape, change)
             rows.append(new)
             if old is not None:
-                rows.append(_old_row(shape, old, change.key_only))
+                rows.append(old_row(shape, old, change.key_only))
         keys = dict.fromkeys(tuple(row[index] for index in shape.key_indexes) for row in rows)
         return [(shape.table.name, key) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
 
@@ -418,26 +446,6 @@ class _Version(msgspec.Struct):
     metadata: msgspec.Raw
 
 
-def _filled(shape: Shape, change: Update) -> tuple[Row, Row | None]:
-    """Return the new and the old row, with the relation's number of values. Unchanged values are filled in."""
-    old = None if change.old is None else shape.padded(change.old)
-    return shape.filled(shape.padded(change.new), old, change.key_only), old
-
-
-def _old_row(shape: Shape, old: Row, key_only: bool) -> Row:
-    """Return the old row with UNCHANGED in place of null for values that are unknown."""
-    old = shape.padded(old)
-    return [value if index in shape.identity else UNCHANGED for index, value in enumerate(old)] if key_only else old
-
-
-def _key_changed(shape: Shape, new: Row, old: Row) -> bool:
-    """Whether an update changed a row's key."""
-    try:
-        return shape.key(old) != shape.key(new)
-    except NoKey:
-        return False
-
-
 def _tombstone(metadata: bytes, key: bytes) -> str:
     return (b'{"record":null%b,"key":{%b}}}' % (metadata, key)).decode("utf-8", "replace")
 
@@ -445,28 +453,3 @@ def _tombstone(metadata: bytes, key: bytes) -> str:
 def _unchanged(missing: Sequence[str]) -> bytes:
     """Return the member of the metadata that lists missing values."""
     return b',"unchanged":' + msgspec.json.encode(missing) if missing else b""
-
-
-def _with_partition_identity(shape: Shape, change: Insert | Update | Delete) -> Insert | Update | Delete:
-    """Replace what is unknown of an old row of a partition by UNCHANGED.
-
-    A change of a partition has its root's name and replica identity, but its old row has the columns of the partition's
-    own identity, and null in all others. The columns of an identity and of a key are never null. If the root's identity
-    is not `full`, the values that are null are therefore unknown. Otherwise they are if a value of the key is null, or
-    if the others are just those of a partition's identity.
-    """
-    if isinstance(change, Insert) or change.old is None or len(change.old) != shape.width:
-        return change
-    old = change.old
-    known = frozenset(index for index, value in enumerate(old) if value is not None)
-    if known == shape.identity:
-        return change
-    if not change.key_only and known.issuperset(shape.key_indexes):
-        if known not in shape.leaf_identities:
-            return change
-        if isinstance(change, Update) and all(old[index] == change.new[index] for index in known):
-            return change  # an identity alone is only sent when it has changed
-    row: Row = [value if index in known else UNCHANGED for index, value in enumerate(old)]
-    if isinstance(change, Update):
-        return Update(change.relation, change.new, row, False, change.xid)
-    return Delete(change.relation, row, False, change.xid)

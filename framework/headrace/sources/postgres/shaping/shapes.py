@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 
@@ -38,9 +39,11 @@ class Shape:
         table: the table.
         width: number of values in a row.
         identity: as given.
+        fields: index in a row, JSON name with a colon, and converter of each captured column.
         key_indexes: the indexes of the table's key. Empty if there is none, or it is not known.
         leaf_identities: the indexes of the columns of old rows that partitions send, see `Table.leaf_identities`.
         key: makes a row's key. Raises `NoKey`.
+        make_key: returns such a function for rows in which the columns' values have other indexes.
     """
 
     def __init__(
@@ -54,18 +57,26 @@ class Shape:
         indexes = {name: index for index, name in enumerate(self.names)}
         converters = {name: converter(oid, types, numeric=spec.numeric) for name, oid in columns}
         selected = spec.columns.get(table.name)
-        self._fields = [
+        self.fields = [
             (indexes[name], _name(name), convert)
             for name, convert in converters.items()
             if selected is None or name in selected
         ]
-        self._selected = frozenset(index for index, _, _ in self._fields)
+        self._selected = frozenset(index for index, _, _ in self.fields)
         self.leaf_identities = frozenset(
             frozenset(indexes[name] for name in known) for _, known in table.leaf_identities if known <= indexes.keys()
         )
         self._key_fields = [(indexes[name], _name(name), converters[name]) for name in key or ()]
         self.key_indexes = tuple(index for index, _, _ in self._key_fields)
-        self.key: KeyMaker = key_maker(spec, table, _key_columns(spec, table, key), indexes, dict(columns), converters)
+        key_columns = _key_columns(spec, table, key)
+
+        def make_key(indexes: Sequence[int]) -> KeyMaker:
+            return key_maker(
+                spec, table, key_columns, dict(zip(self.names, indexes, strict=True)), dict(columns), converters
+            )
+
+        self.make_key = make_key
+        self.key = make_key(range(self.width))
         self._head = b',"metadata":{"table_schema":%b,"table_name":%b,' % (_json(table.schema), _json(table.relation))
         self._transaction: Transaction | None = None
         self._metadata = b""
@@ -73,11 +84,7 @@ class Shape:
     def metadata(self, transaction: Transaction) -> bytes:
         """Return the last member of a message's JSON, up to the change's number, which the caller appends."""
         if transaction is not self._transaction:
-            at = (_EPOCH + timedelta(microseconds=transaction.at)).isoformat(timespec="microseconds")
-            self._metadata = self._head + b'"commit_timestamp":"%bZ","commit_lsn":%d,"commit_idx":' % (
-                at.encode(), transaction.lsn,
-            )  # fmt: skip
-            self._transaction = transaction
+            self._metadata, self._transaction = self._head + _commit_members(transaction), transaction
         return self._metadata
 
     def record(self, row: Sequence[Value]) -> bytes:
@@ -85,13 +92,13 @@ class Shape:
         return b",".join(
             [
                 name + convert(value) if (value := row[index]) is not None else name + b"null"  # type: ignore[arg-type]
-                for index, name, convert in self._fields
+                for index, name, convert in self.fields
             ]
         )
 
     def known(self, row: Sequence[Value]) -> bytes:
         """The same for the values that are not missing."""
-        return _members(row, [field for field in self._fields if row[field[0]] is not UNCHANGED])
+        return _members(row, [field for field in self.fields if row[field[0]] is not UNCHANGED])
 
     def as_text(self, row: Sequence[Value]) -> bytes:
         """The same with each value's text as a string."""
@@ -99,7 +106,7 @@ class Shape:
             row,
             [
                 (index, name, text)
-                for index, name, _ in self._fields
+                for index, name, _ in self.fields
                 if index < len(row) and isinstance(row[index], bytes)
             ],
         )
@@ -109,7 +116,7 @@ class Shape:
         return b",".join(
             [
                 name + convert(before) if before is not None else name + b"null"
-                for index, name, convert in self._fields
+                for index, name, convert in self.fields
                 if (before := old[index]) != new[index] and before is not UNCHANGED
             ]
         )
@@ -119,7 +126,7 @@ class Shape:
         return _members(
             old,
             [
-                field for field in self._fields
+                field for field in self.fields
                 if field[0] in self.identity and old[field[0]] is not UNCHANGED and old[field[0]] != new[field[0]]
             ],
         )  # fmt: skip
@@ -152,6 +159,19 @@ class Shape:
             old[index] if value is UNCHANGED and (not key_only or index in self.identity) else value
             for index, value in enumerate(new)
         ]
+
+
+@lru_cache(maxsize=4)
+def _commit_members(transaction: Transaction) -> bytes:
+    seconds, microseconds = divmod(transaction.at, 1_000_000)
+    return b'"commit_timestamp":"%b.%06dZ","commit_lsn":%d,"commit_idx":' % (
+        _second(seconds), microseconds, transaction.lsn,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> bytes:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat().encode()
 
 
 def _members(row: Sequence[Value], fields: Sequence[tuple[int, bytes, Converter]]) -> bytes:

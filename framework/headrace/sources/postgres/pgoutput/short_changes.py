@@ -1,0 +1,78 @@
+"""Decodes inserts and updates of short values, by one split of their bytes.
+
+Before each value is a `t`, and its length in four bytes. The text of a value never contains a NUL. A `t` and three
+NULs are therefore always the start of a value of less than 256 bytes. What is around the values is the change's layout.
+There are few layouts, since most rows of a table have a value in the same columns, so each one is analyzed once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.sources.postgres.pgoutput.messages import UNCHANGED, Layout, Row, ShortChange
+
+MAX_LAYOUTS = 2_000
+"""Number of layouts that are remembered."""
+
+_START_OF_VALUE: Final = b"t\0\0\0"
+_ABSENT: Final = (UNCHANGED, None)  # the last values of each change
+
+
+class ShortChangeDecoder:
+    """Decodes inserts and updates outside of stream blocks."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[tuple[bytes, ...], Layout] = {}
+
+    def decode(self, data: bytes) -> ShortChange | None:
+        """Return the change, or None if it has to be decoded in another way, or is invalid."""
+        head, *pieces = data.split(_START_OF_VALUE)
+        if not pieces or len(pieces[-1]) <= pieces[-1][0]:  # without values, or cut off
+            return None
+        try:
+            around = (head, *[piece[piece[0] + 1 :] for piece in pieces])
+        except IndexError:
+            return None
+        layout = self._layouts.get(around) or self._new_layout(around)
+        if layout is None:
+            return None
+        values: Row = [piece[1 : piece[0] + 1] for piece in pieces]
+        values += _ABSENT
+        return ShortChange(layout, values)
+
+    def _new_layout(self, around: tuple[bytes, ...]) -> Layout | None:
+        layout = _layout(around)
+        if layout is not None:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[around] = layout
+        return layout
+
+
+def _layout(around: tuple[bytes, ...]) -> Layout | None:
+    """Return the layout of a change, given what is before, between and after its values. None if that is invalid."""
+    marks = b"t".join(around)
+    kind, relation, at, values = marks[:1], int.from_bytes(marks[1:5], "big"), 5, 0
+    rows: dict[bytes, tuple[int, ...]] = {}
+    while at + 3 <= len(marks):
+        end = at + 3 + int.from_bytes(marks[at + 1 : at + 3], "big")
+        columns = []
+        for mark in marks[at + 3 : end]:
+            if mark == _VALUE:
+                columns.append(values)
+                values += 1
+            elif mark in _INDEXES:
+                columns.append(_INDEXES[mark])
+            else:
+                return None
+        rows[marks[at : at + 1]] = tuple(columns)
+        at = end
+    if at != len(marks) or values != len(around) - 1 or (kind, *rows) not in _ROWS:
+        return None
+    return Layout(relation, rows[b"N"], rows.get(b"O", rows.get(b"K")), b"K" in rows, kind == b"I")
+
+
+_VALUE: Final = ord("t")
+_INDEXES: Final = {ord("n"): -1, ord("u"): -2}
+_ROWS: Final = {(b"I", b"N"), (b"U", b"N"), (b"U", b"O", b"N"), (b"U", b"K", b"N")}
+"""The kinds of changes, each with the rows that it may have."""
