@@ -35,6 +35,7 @@ from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.replication_stream import ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
+from headrace.sources.postgres.database.columns import missing_columns
 from headrace.sources.postgres.database.row_filters import find_row_filters
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
@@ -413,6 +414,8 @@ class Capturer:
         """Return a problem that does not stop the capture, and the statement that corrects it."""
         for error in self._schema_cache.missing.values():
             return error.reason, error.mend
+        for _, reason in missing_columns(self._spec, self._schema_cache.tables.values()):
+            return f"{reason} Its changes become failures, or lack what the setting does.", None
         return None, None
 
     @property
