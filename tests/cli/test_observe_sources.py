@@ -89,8 +89,8 @@ async def test_each_state_has_its_word(database: store.Database, admin: Admin) -
     await partly.report("running", "The table public.items is gone.", "edit it")
     async with in_front_of(admin, size=(200, 40)) as person:
         assert person.observer.snapshot is not None
-        assert [one.info.name for one in person.observer.snapshot.sources] == ["a", "d", "f", "b", "c", "e", "g"]
-        assert person.line("g ", "running", "The table public.items is gone. To fix it: edit it")
+        assert [one.info.name for one in person.observer.snapshot.sources] == ["a", "d", "f", "g", "b", "c", "e"]
+        assert person.line("g ", "degraded", "The table public.items is gone. To fix it: edit it")
         assert person.line("a ", "waiting", "The stream is full.")
         assert person.line("b ", "starting")
         assert person.line("c ", "running")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from headrace.model.specs import StreamSpec
 from headrace.model.text.masking import HIDDEN
 from headrace.model.watching.operations import WebhookDelivery
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 
 
@@ -78,11 +80,14 @@ class Sources(Captures):
         Raises:
             SourceExists: it exists with other settings.
             UnknownStream: the stream of a webhook source doesn't exist.
-            ConfigurationError: in mode `rows`, the stream exists without `one_message_per_key`.
+            ConfigurationError: in mode `rows`, the stream exists without `one_message_per_key`. Or a setting names a column
+                that its table does not have.
             InvalidInput: the stream has messages or consumers, without `into_existing`.
         """
-        if isinstance(spec, PostgresSpec) and not into_existing:
-            await self._refuse_stream_in_use(spec)
+        if isinstance(spec, PostgresSpec) and await existing_source(self._database, spec.name) is None:
+            if not into_existing:
+                await self._refuse_stream_in_use(spec)
+            await refuse_missing_columns(self._given_database(spec) or spec.database or self._database.dsn, spec)
         settings = settings_of_source(spec.settings())
         change = self._change_of("create", spec.name, spec.stream, source_kind=kind_of(spec), settings=settings)
 
@@ -101,19 +106,12 @@ class Sources(Captures):
             stream = await store.stream(self._database, spec.stream)
         except UnknownStream:
             return
-        if (stream.messages or stream.consumers) and not await self._source_exists(spec.name):
+        if stream.messages or stream.consumers:
             about = stream_in_use(stream.name, stream.messages, stream.consumers, backfill=spec.backfill)
             raise InvalidInput(
                 f"{about} Give the name of a new stream, or into_existing to capture into this one.",
                 field="into_existing",
             )
-
-    async def _source_exists(self, name: str) -> bool:
-        try:
-            await store.source(self._database, name)
-        except UnknownSource:
-            return False
-        return True
 
     async def edit_source(self, ref: str, /, **changes: Any) -> SourceInfo:
         """Change a source. Servers and the capturing process use the new settings within two seconds.
@@ -129,11 +127,14 @@ class Sources(Captures):
 
         Raises:
             InvalidInput: a setting that can't be changed.
-            ConfigurationError: settings that contradict each other.
+            ConfigurationError: settings that contradict each other, or name a column that its table does not have.
             UnknownSource.
         """
-        source = await store.source(self._database, ref)
+        source = await store.source_with_secrets(self._database, ref)
         change = self._change_of("edit", source.name, source.stream)
+        wanted = edited(source, changes)
+        if isinstance(wanted, PostgresSpec) and differing(source, wanted):
+            await refuse_missing_columns(self._dsn(wanted), wanted)
 
         async def edit(connection: store.Executor) -> None:
             locked = await store.lock_source(connection, source.id)
@@ -232,7 +233,7 @@ async def make_source(executor: store.Executor, spec: Spec) -> bool:
     """Create a source. Returns whether it is new. Raises `SourceExists` if one of that name has other settings."""
     _refuse_own_tables(spec)
     if isinstance(spec, PostgresSpec) and HIDDEN in (spec.database or ""):
-        spec = with_password(spec, await _known(executor, spec.name))
+        spec = with_password(spec, await existing_source(executor, spec.name))
     if await store.create_source(executor, spec.name, kind_of(spec), spec.stream, spec.settings()):
         return True
     refuse(differing(await store.source_with_secrets(executor, spec.name), spec), f"The source {spec.name!r}")
@@ -263,7 +264,18 @@ def _refuse_own_tables(spec: Spec) -> None:
             )
 
 
-async def _known(executor: store.Executor, name: str) -> SourceInfo | None:
+async def refuse_missing_columns(database: SourceDatabase, spec: PostgresSpec) -> None:
+    """Raise `ConfigurationError` if the settings name a column that their table does not have. Without the driver, which
+    the capturing process has, nothing is refused.
+    """
+    if find_spec("psycopg") is not None:
+        from headrace.sources.postgres.database import columns
+
+        await columns.refuse_missing_columns(database, spec)
+
+
+async def existing_source(executor: store.Executor, name: str) -> SourceInfo | None:
+    """Return a source with its secrets, or None."""
     try:
         return await store.source_with_secrets(executor, name)
     except UnknownSource:

@@ -8,7 +8,13 @@ from typing import Any
 
 from headrace import store
 from headrace.admin.source_settings import differing
-from headrace.admin.sources import change_source, make_source, make_stream
+from headrace.admin.sources import (
+    change_source,
+    existing_source,
+    make_source,
+    make_stream,
+    refuse_missing_columns,
+)
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
@@ -69,9 +75,13 @@ async def declare(database: store.Database, captures: Sequence[PostgresSpec]) ->
     """Create the sources, or change existing ones to the declared settings. Changes are logged.
 
     Raises:
-        ConfigurationError: a source exists and differs in a setting that can't be changed.
+        ConfigurationError: a source exists and differs in a setting that can't be changed. Or a new or changed setting
+            names a column that its table does not have.
     """
     for spec in captures:
+        existing = await existing_source(database, spec.name)
+        if existing is None or differing(existing, spec):
+            await refuse_missing_columns(spec.database or database.dsn, spec)
         try:
             async with database.transaction() as connection:
                 await make_stream(connection, spec)

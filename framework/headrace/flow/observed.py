@@ -16,12 +16,12 @@ from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
 ConsumerState = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
 """The state of a consumer, or of a stream, which is `full` or nothing."""
 
-SourceState = CaptureState | Literal["", "alarm"]
-"""The state of a source. `alarm`: the capture runs, but its slot has a problem. Empty for a source that
-captures no tables.
+SourceState = CaptureState | Literal["", "alarm", "degraded"]
+"""The state of a source. `alarm`: the capture runs, but its slot has a problem. `degraded`: it runs, but changes failed
+to become messages, or it has a note, such as a table that is gone. Empty for a source that captures no tables.
 """
 
-PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "waiting", "unattended"))
+PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "degraded", "waiting", "unattended"))
 """States that are sorted first, because there may be no room for all sources."""
 
 SAMPLES_KEPT = 60
@@ -142,8 +142,22 @@ def source_state(capture: CaptureInfo | None) -> SourceState:
     """The most important thing about a source."""
     if capture is None:
         return ""
-    alarm = capture.state == "running" and capture.facts is not None and capture.facts.alarm
-    return "alarm" if alarm else capture.state
+    if capture.state != "running":
+        return capture.state
+    if capture.facts is not None and capture.facts.alarm:
+        return "alarm"
+    return "degraded" if capture.reason or capture.failures else "running"
+
+
+def source_reason(name: str, capture: CaptureInfo | None) -> tuple[str | None, str | None]:
+    """Return why a source is in its state, and the statement or command that fixes it."""
+    match source_state(capture):
+        case "alarm" if capture is not None and capture.facts is not None:
+            return capture.facts.alarm, None
+        case "degraded" if capture is not None and not capture.reason:
+            changes = "1 change" if capture.failures == 1 else f"{capture.failures:,} changes"
+            return f"{changes} could not become messages.", f"headrace source postgres failures ls {name}"
+    return (None, None) if capture is None else (capture.reason, capture.mend)
 
 
 def is_growing(lags: Sequence[float]) -> bool:

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.database import checks, slots
 from headrace.sources.postgres.database.checks import check
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.spec import PostgresSpec
@@ -158,6 +158,42 @@ async def test_a_server_that_can_t_be_reached_or_refuses_is_one_finding() -> Non
     assert "secret" not in finding.told
     [finding] = await check(f"postgresql://ada:secret@127.0.0.1:{port}/shop", spec(), fresh())
     assert "can't be reached" in finding.told
+
+
+@pytest.mark.parametrize(("version", "level", "expected"), [
+    (140000, "logical", "ok"), (180004, "replica", "error"), (190000, "replica", "ok"), (190000, "minimal", "error"),
+    (190000, "logical", "ok"), (200000, "replica", "ok"),
+])  # fmt: skip
+async def test_the_wal_has_to_be_logical_which_postgresql_19_does_on_demand(
+    connection: SourceConnection,
+    empty_dsn: str,
+    version: int,
+    level: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "version", version)
+    found = await checks._Check(connection, empty_dsn, spec(), fresh(), 60)._wal_level(level)
+    assert found.level == expected
+    assert (found.mend is None) is (expected == "ok")
+
+
+@pytest.mark.parametrize(("used", "needed", "level", "text"), [
+    (3, True, "ok", "3 of 10 slots are in use, this source takes one, and 6 are left."),
+    (3, False, "ok", "3 of 10 slots are in use, and 7 are left."),
+    (9, True, "warning", "9 of 10 slots are in use, this source takes one, and 0 are left. A source"),
+    (10, False, "warning", "10 of 10 slots are in use, and 0 are left. A source"),
+    (10, True, "error", "All 10 slots are in use, and this source needs one."),
+])  # fmt: skip
+async def test_how_many_slots_are_left_is_said_before_there_are_none(
+    connection: SourceConnection, empty_dsn: str, used: int, needed: bool, level: str, text: str
+) -> None:
+    found = checks._Check(connection, empty_dsn, spec(), fresh(), 60)._capacity(
+        "slots", "max_slots", used, 10, needed=needed
+    )
+    assert found.level == level
+    assert found.told.startswith(text)
+    assert found.mend == (None if level == "ok" else "alter system set max_slots = 20;")
 
 
 async def test_tables_that_are_missing_and_what_was_meant(connection: SourceConnection, empty_dsn: str) -> None:

@@ -141,7 +141,7 @@ async def work(executor: Executor, part: Part, parts: Parts, whole: Declared, *,
     for kind in ORDER:
         for desired in declared.of(kind):
             try:
-                step = await _step(executor, desired, declared)
+                step = await _step(executor, desired, part)
             except (ConfigurationError, InvalidInput) as error:
                 problems.add(desired.place(error.field), error)
             else:
@@ -154,16 +154,16 @@ async def work(executor: Executor, part: Part, parts: Parts, whole: Declared, *,
     return Work(part, steps, deletions, gone, () if prune else left, losses)
 
 
-async def _step(executor: Executor, desired: Desired, declared: Declared) -> Step | None:
+async def _step(executor: Executor, desired: Desired, part: Part) -> Step | None:
     if desired.kind == "stream":
         return await streams.step(executor, desired)
     if desired.kind == "consumer":
         return await consumers.step(executor, desired)
     if desired.kind == "source":
-        return await sources.step(executor, desired, declared)
+        return await sources.step(executor, desired, part.declared, part.database.dsn)
     if desired.kind == "token":
         return await tokens.step(executor, desired)
-    return await grants.step(executor, desired, declared)
+    return await grants.step(executor, desired, part.declared)
 
 
 async def _left(executor: Executor, declared: Declared) -> tuple[list[Managed], list[Managed]]:

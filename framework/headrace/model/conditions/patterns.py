@@ -32,14 +32,27 @@ _CONSTRAINTS = {"A": r"\A", "Z": r"\Z", "y": r"\b", "Y": r"(?!\b)", "m": r"\b(?=
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _SHORTHANDS = frozenset("dswDSW")
 _CLASSES = {
-    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "ascii": r"\x00-\x7f", "blank": r"\ \t", "cntrl": r"\x00-\x1f\x7f-\x9f", "digit": "0-9",
-    "graph": "!-~", "lower": "a-z", "print": r"\ -~", "punct": r"!-/:-@\[-`{-~", "space": r"\ \t-\r", "upper": "A-Z", "word": r"\w",
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "ascii": r"\x00-\x7f",
+    "blank": r"\ \t",
+    "cntrl": r"\x00-\x1f\x7f-\x9f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": r"\ -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\ \t-\r",
+    "upper": "A-Z",
+    "word": r"\w",
     "xdigit": "0-9a-fA-F",
-}  # fmt: skip
+}
 _INSTEAD = {
-    "b": r"\y for the edge of a word", "B": r"\Y for a place that is no edge of a word, \\ for a backslash",
-    "<": r"\m for the start of a word", ">": r"\M for the end of a word",
-}  # fmt: skip
+    "b": r"\y for the edge of a word",
+    "B": r"\Y for a place that is no edge of a word, \\ for a backslash",
+    "<": r"\m for the start of a word",
+    ">": r"\M for the end of a word",
+}
 
 
 class UnsupportedPattern(ValueError):

@@ -14,7 +14,19 @@ from headrace.server.live.rows import ConsumerRow, ProcessRow, SourceRow, Stream
 MOST = 100
 """The most entries that are returned."""
 
-_ORDER = ("stopped", "full", "alarm", "breaker", "blocked", "unattended", "gone", "waiting", "growing", "paused")
+_ORDER = (
+    "stopped",
+    "full",
+    "alarm",
+    "degraded",
+    "breaker",
+    "blocked",
+    "unattended",
+    "gone",
+    "waiting",
+    "growing",
+    "paused",
+)
 """States from the worst on."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from headrace.flow.observed import ConsumerState, SourceState, at_work, consumer_state, source_state
+from headrace.flow.observed import ConsumerState, SourceState, at_work, consumer_state, source_reason, source_state
 from headrace.model.capture import BackfillInfo
 from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.sources import SourceInfo
@@ -180,10 +180,10 @@ def source_row(
     """Make the row of a source."""
     capture = info.capture
     facts = capture.facts if capture is not None and capture.state == "running" else None
-    alarm = None if facts is None else facts.alarm
+    reason, mend = source_reason(info.name, capture)
     return SourceRow(
         id=info.id, name=info.name, kind=info.kind, stream=info.stream, state=source_state(capture),
-        reason=alarm or (None if capture is None else capture.reason), mend=None if capture is None else capture.mend,
+        reason=reason, mend=mend,
         since=None if capture is None else capture.since, changes_rate=rate,
         captured=0 if capture is None else capture.captured, behind_bytes=None if facts is None else facts.behind,
         wal_held_bytes=None if facts is None else facts.held_back, failures=0 if capture is None else capture.failures,

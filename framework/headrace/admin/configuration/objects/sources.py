@@ -11,7 +11,7 @@ from headrace.admin.configuration.declared import Declared, Desired
 from headrace.admin.configuration.objects import streams
 from headrace.admin.configuration.steps import Step, alteration, creation
 from headrace.admin.source_settings import Spec, differing, edited, stored_spec
-from headrace.admin.sources import change_source, make_source, make_stream
+from headrace.admin.sources import change_source, make_source, make_stream, refuse_missing_columns
 from headrace.model.errors import InvalidInput, UnknownSource
 from headrace.model.settings import settings_of
 from headrace.model.sources import SourceInfo
@@ -31,8 +31,8 @@ async def present(executor: Executor, name: str) -> SourceInfo | None:
     return found if found.name == name else None
 
 
-async def step(executor: Executor, desired: Desired, declared: Declared) -> Step | None:
-    """The step that makes a source as it is declared, or None.
+async def step(executor: Executor, desired: Desired, declared: Declared, dsn: str) -> Step | None:
+    """The step that makes a source as it is declared, or None. `dsn` is the database of the executor.
 
     Raises:
         InvalidInput, ConfigurationError: a setting is invalid, or can't be changed.
@@ -42,13 +42,15 @@ async def step(executor: Executor, desired: Desired, declared: Declared) -> Step
     kind, stream = settings.pop("kind"), settings.pop("stream")
     before = await present(executor, name)
     if before is not None:
-        return _change(before, kind, stream, settings)
+        return await _change(before, kind, stream, settings, dsn)
     await streams.require_unplaced(executor, "source", name)
     if kind == "webhook" and not declared.has_stream(stream) and await streams.present(executor, stream) is None:
         raise InvalidInput(f"The stream {stream!r} does not exist, and the files don't declare it.", field="stream")
     spec = _new(kind, name, stream, settings)
     if isinstance(spec, PostgresSpec) and spec.mode == "rows":
         await _require_compaction(executor, stream, declared)
+    if isinstance(spec, PostgresSpec):
+        await refuse_missing_columns(spec.database or dsn, spec)
 
     async def create(connection: Executor) -> None:
         if isinstance(spec, PostgresSpec):
@@ -87,7 +89,7 @@ def _new(kind: str, name: str, stream: str, settings: dict[str, Any]) -> Spec:
         raise InvalidInput(f"A setting is not valid: {error}.") from None
 
 
-def _change(before: SourceInfo, kind: str, stream: str, settings: dict[str, Any]) -> Step | None:
+async def _change(before: SourceInfo, kind: str, stream: str, settings: dict[str, Any], dsn: str) -> Step | None:
     spec = stored_spec(before)
     for setting, old, new in (("kind", before.kind, kind), ("stream", before.stream, stream)):
         if old != new:
@@ -104,6 +106,9 @@ def _change(before: SourceInfo, kind: str, stream: str, settings: dict[str, Any]
     except InvalidInput as error:
         error.field = error.field or next((one for one in settings if one in fixed), None)
         raise
+
+    if isinstance(after, PostgresSpec) and differing(before, after):
+        await refuse_missing_columns(after.database or dsn, after)
 
     async def change(connection: Executor) -> None:
         locked = await store.lock_source(connection, before.id)

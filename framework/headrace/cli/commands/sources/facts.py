@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from headrace.cli.options.times import ago, lasting
 from headrace.cli.output.formats import count, format_size, number_or_dash
+from headrace.flow.observed import source_reason, source_state
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo
 from headrace.model.sources import SourceInfo
 from headrace.sources.webhook import WebhookSpec
@@ -32,10 +33,10 @@ def summary(source: SourceInfo) -> tuple[str, str]:
     capture, about = source.capture, f"{source.settings['mode']} of {', '.join(source.settings['tables'])}"
     if capture is None:
         return "–", about
-    if capture.state in ("stopped", "waiting"):
-        return capture.state, capture.reason or about
-    alarm = None if capture.facts is None else capture.facts.alarm
-    return (capture.state, about) if alarm is None else (f"{capture.state}!", alarm)
+    state, (reason, _) = source_state(capture), source_reason(source.name, capture)
+    if state == "alarm":
+        return "running!", reason or about
+    return state, (reason or about) if state in ("stopped", "waiting", "degraded") else about
 
 
 def _webhook_settings(source: SourceInfo) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, 
 from headrace.cli.observe.display.columns import Column, count_cell, rate_cell, sparkline_cell
 from headrace.cli.observe.display.formats import format_bytes, format_duration
 from headrace.cli.observe.snapshot import SourceRow
-from headrace.flow.observed import SourceState
+from headrace.flow.observed import SourceState, source_reason
 from headrace.model.capture import BackfillInfo
 from headrace.model.text.printing import printable
 
@@ -19,6 +19,7 @@ SOURCE_STATES: dict[SourceState, tuple[str, str]] = {
     "": ("webhook", FAINT),
     "running": ("running", GOOD),
     "alarm": ("alarm", BAD),
+    "degraded": ("degraded", WARN),
     "starting": ("starting", FAINT),
     "new": ("new", FAINT),
     "waiting": ("waiting", WARN),
@@ -56,13 +57,11 @@ def reason_cell(row: SourceRow) -> Text:
     capture = row.info.capture
     if capture is None or row.state == "paused":
         return Text("")
-    if row.state == "alarm" and capture.facts is not None:
-        return Text(printable(capture.facts.alarm or ""), BAD)
     if row.state == "unattended" and capture.reason is None:
         return Text("no process captures it: run `headrace serve`", WARN)
-    fix = "" if capture.mend is None else f" To fix it: {capture.mend}"
-    style = WARN if row.state == "running" else SOURCE_STATES[row.state][1]  # such as running without one table
-    return Text(printable(f"{capture.reason or ''}{fix}".strip()), style)
+    reason, mend = source_reason(row.info.name, capture)
+    fix = "" if mend is None else f" To fix it: {mend}"
+    return Text(printable(f"{reason or ''}{fix}".strip()), SOURCE_STATES[row.state][1])
 
 
 SOURCES: Sequence[Column[SourceRow]] = (

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from headrace.cli.observe.display.colors import BAD, FAINT, STRONG, WARN
+from headrace.cli.observe.display.colors import BAD, FAINT, STRONG
 from headrace.cli.observe.display.formats import format_bytes, format_duration, format_rate
 from headrace.cli.observe.display.message_details import add_section, json_text, multiline_text
 from headrace.cli.observe.display.source_columns import SOURCE_STATES
@@ -40,7 +40,7 @@ def _add_capture(text: Text, row: SourceRow, capture: CaptureInfo, now: datetime
         text, "state", word + ("" if since is None else f", for {format_duration(_seconds_since(since, now))}"), style
     )
     if row.state != "paused":
-        _add_problems(text, capture, WARN if capture.state == "running" else style)
+        _add_problems(text, capture, style)
     facts = Text()
     for name, value, colour in _progress_facts(row, capture, now):
         if value:

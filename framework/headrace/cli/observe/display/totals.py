@@ -24,6 +24,7 @@ def totals(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _source_problems(snapshot: Snapshot) -> str:
-    """Return how many sources are stopped or have an alarm: `1 stopped, 2 alarm`."""
-    counts = {state: sum(source.state == state for source in snapshot.sources) for state in ("stopped", "alarm")}
+    """Return how many sources are stopped, have an alarm or capture less than they should: `1 stopped, 2 alarm`."""
+    states = ("stopped", "alarm", "degraded")
+    counts = {state: sum(source.state == state for source in snapshot.sources) for state in states}
     return ", ".join(f"{number} {state}" for state, number in counts.items() if number)

@@ -38,6 +38,7 @@ from headrace.sources.postgres.connection.replication_stream import ReplicationS
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import shared_slots
+from headrace.sources.postgres.database.columns import missing_columns
 from headrace.sources.postgres.errors import NoFreeSlot, SourceStopped, SourceUnavailable
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
@@ -446,7 +447,11 @@ class Capturer:
 
     def _problem(self) -> tuple[str | None, str | None]:
         """Return a problem that does not stop the capture, and the statement that corrects it."""
-        problems = [*self._table_watch.problems, *self._publication_guard.notes][:3]
+        lacking = [
+            (f"{reason} Its changes become failures, or lack what the setting does.", None)
+            for _, reason in missing_columns(self._spec, self._schema_cache.tables.values())
+        ]
+        problems = [*self._table_watch.problems, *self._publication_guard.notes, *lacking][:3]
         mends = " ".join(mend for _, mend in problems if mend)
         return " ".join(reason for reason, _ in problems) or None, mends or None
 

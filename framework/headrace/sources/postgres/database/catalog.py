@@ -168,6 +168,13 @@ def named(table: Table, name: str) -> Table:
     return msgspec.structs.replace(table, name=name, schema=schema, relation=relation, renamed=table.sql_name)
 
 
+async def existing_tables(connection: SourceConnection, names: Sequence[str]) -> list[Table]:
+    """Return the tables of these names that exist and can be captured."""
+    located = await locate_tables(connection, names)
+    oids = [table.oid for table in located if table.oid is not None and table.problem is None]
+    return [table for table, _ in await _load(connection, oids, None)]
+
+
 async def table_with_oid(
     connection: SourceConnection, oid: int, publication: str | None = None
 ) -> tuple[Table, int | None] | None:

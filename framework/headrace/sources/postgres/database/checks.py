@@ -23,6 +23,9 @@ from headrace.sources.postgres.tables import Table
 
 OLDEST_VERSION = 14
 
+LOGICAL_ON_DEMAND = 19
+"""The version from which on `wal_level = replica` suffices. The first logical slot raises `effective_wal_level`."""
+
 APPLICATION_NAME = "headrace check"
 
 # Advice for managed servers, where users are not superusers and the provider controls the settings.
@@ -180,8 +183,14 @@ class _Check:
         return findings
 
     async def _wal_level(self, level: str) -> Finding:
+        version = self.connection.version // 10_000
         if level == "logical":
             return ok("wal_level", "wal_level is logical.")
+        if level == "replica" and version >= LOGICAL_ON_DEMAND:
+            return ok(
+                "wal_level",
+                f"wal_level is replica. PostgreSQL {version} writes logical WAL while there is a logical slot.",
+            )
         provider = await self.connection.query(
             "select name from pg_catalog.pg_settings where name = any ($1::text[])",
             catalog.text_array(_PROVIDER_ADVICE),
@@ -194,14 +203,21 @@ class _Check:
         )
 
     def _capacity(self, what: str, setting: str, used: int, limit: int, *, needed: bool, instead: str = "") -> Finding:
-        if needed and used == limit - 1 and instead:
-            return warning(setting, f"This source takes the last of {limit} {what}.{instead}")
-        if used < limit or not needed:
-            return ok(setting, f"{used} of {limit} {what} are in use.")
-        return error(
+        mend = f"alter system set {setting} = {limit + 10};"
+        if used >= limit and needed:
+            return error(
+                setting,
+                f"All {limit} {what} are in use, and this source needs one. Restart the server after the change.{instead}",
+                mend,
+            )
+        left = limit - used - needed
+        text = f"{used} of {limit} {what} are in use{', this source takes one' if needed else ''}, and {max(left, 0)} are left."
+        if left > 0:
+            return ok(setting, text)
+        return warning(
             setting,
-            f"All {limit} {what} are in use, and this source needs one. Restart the server after the change.{instead}",
-            f"alter system set {setting} = {limit + 10};",
+            f"{text} A source that needs another one would stop. Restart the server after the change.{instead}",
+            mend,
         )
 
     async def _role(self) -> AsyncIterator[Finding]:

@@ -4,19 +4,16 @@ can be identified.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 import msgspec
 
-from headrace.model import conditions
 from headrace.model.capture import Finding
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog, coverage
+from headrace.sources.postgres.database import catalog, columns, coverage
 from headrace.sources.postgres.database.coverage import WRITES, Refusal
 from headrace.sources.postgres.database.findings import error, ok, warning
-from headrace.sources.postgres.rules.conditions import SourceCondition
 from headrace.sources.postgres.rules.keys import RowKeyTemplate
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
@@ -247,26 +244,21 @@ def _descendants(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fi
 
 
 def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
-    columns = {column.name: column for column in table.columns}
-    # All tables share one condition. A column in it may exist in some tables, and is null for the
-    # others.
-    of_where = error if len(spec.tables) == 1 else warning
-    for setting, required, level in (
-        ("columns names", spec.columns.get(table.name) or (), error),
-        ("group names", spec.group or (), error),
-        ("sort names", (spec.sort,), error),
-        ("where uses", _looked_at(spec.where), of_where),
-    ):
-        for name in required:
-            if name is not None and name not in columns:
+    known = {column.name: column for column in table.columns}
+    for setting, names in columns.named_columns(spec, table.name).items():
+        # All tables share one condition. A column in it may exist in some tables, and is null for the others.
+        level = warning if setting == "where" and len(spec.tables) > 1 else error
+        verb = "uses" if setting == "where" else "names"
+        for name in names:
+            if name not in known:
                 yield level(
                     table.name,
-                    f"The setting {setting} {name!r}, but the table has no such column.{_closest(name, columns)}",
+                    f"The setting {setting} {verb} {name!r}, but the table has no such column.{columns.closest(name, known)}",
                 )
-            elif name is not None and not columns[name].published:
+            elif not known[name].published:
                 yield level(
                     table.name,
-                    f"The setting {setting} the generated column {name!r}, which is not replicated. Leave it out.",
+                    f"The setting {setting} {verb} the generated column {name!r}, which is not replicated. Leave it out.",
                 )
     generated = [column.name for column in table.columns if not column.published]
     if generated and table.name not in spec.columns:
@@ -274,16 +266,6 @@ def _columns(table: Table, spec: PostgresSpec) -> Iterator[Finding]:
             table.name,
             f"These columns are generated or not in the publication, so they are not captured: {', '.join(generated)}.",
         )
-
-
-def _looked_at(where: str | None) -> Iterable[str]:
-    """Return the columns that a condition uses."""
-    return () if where is None else sorted(SourceCondition(conditions.parse(where)).columns)
-
-
-def _closest(name: str, columns: Iterable[str]) -> str:
-    closest = difflib.get_close_matches(name, columns, n=1)
-    return f" Did you mean {closest[0]!r}?" if closest else ""
 
 
 def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ _BUILT_IN: dict[int, Converter] = {
     1266: datetimes.timetz,
     2950: scalars.quoted,  # uuid
     3802: scalars.json,  # jsonb
+    6437: scalars.integer,  # oid8, from PostgreSQL 19 on
 }
 
 
