@@ -80,14 +80,14 @@ WRITES = {
 }  # fmt: skip
 
 TABLES = {
-    "rename the table": Case(
+    "rename the table (its messages keep the old name)": Case(
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "insert into renamed values (6, 'new')"),
         judged="renamed",
     ),
     "rename the table and back": Case(
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "alter table renamed rename to t", *_WRITES),
     ),
-    "set schema of the table": Case(
+    "set schema of the table (its messages keep the old one)": Case(
         steps=("create schema archive; alter table t set schema archive", "update archive.t set v = 'x' where id = 2"),
         judged="archive.t",
     ),
