@@ -34,7 +34,7 @@ _KEYLESS = "create table t (id int, v text); alter table t replica identity full
 
 _INDEXED = """
     create table t (id int primary key, v text not null);
-    create unique index t_v on t (v);
+    create unique index t_v on t (v, id);
     alter table t replica identity using index t_v;
     insert into t select g, 'v' || g from generate_series(1, 5) as g
 """
@@ -180,7 +180,11 @@ KEYS = {
     ),
     "`replica identity full`": Case(steps=("alter table t replica identity full", *_WRITES)),
     "`replica identity default` again": Case(before=_FULL, steps=("alter table t replica identity default", *_WRITES)),
-    "`replica identity using index`": Case(
+    "`replica identity using index`, of an index with the primary key": Case(
+        before="create table t (id int primary key, v text not null); create unique index t_v on t (v, id); insert into t select g, 'v' || g from generate_series(1, 5) as g",
+        steps=("alter table t replica identity using index t_v", *_WRITES),
+    ),
+    "`replica identity using index`, of another index: deletes": Case(
         before="create table t (id int primary key, v text not null); create unique index t_v on t (v); insert into t select g, 'v' || g from generate_series(1, 5) as g",
         steps=("alter table t replica identity using index t_v", *_WRITES),
     ),
