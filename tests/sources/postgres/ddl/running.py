@@ -44,7 +44,7 @@ class Case:
     Attributes:
         before: Creates what there is before the capture. The table `t` is captured.
         steps: The change and writes around it, each of which must succeed.
-        later: Writes that must succeed once the source has reported the change.
+        later: Writes that must succeed once the promise is kept, and must not break it.
         mended: Corrects the cause of a note or of a stop, after which the copies must be equal to the table.
         judged: The table at the end in SQL.
         away: Whether the steps may also run while no process captures.
@@ -180,6 +180,8 @@ class Trial:
             for step in case.later:
                 await self._execute(step)
             self._position = await self._mark()
+            for mode in MODES:
+                await self._until(mode, self._kept)
         if case.mended:
             for step in case.mended:
                 await self._execute(step)
