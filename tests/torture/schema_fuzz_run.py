@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -169,6 +170,8 @@ class Run:
             self.counts["reported"] += 1
             self.history.append(f"-- reported: {reported}")
             before = time.monotonic()
+            for statement in re.findall(r"\[(alter publication given [^\]]*)\]", reported):
+                await self._both(statement)
             while (statement := healed(await self._catalog())) is not None:
                 await self._both(statement)
                 if time.monotonic() > before + SOON:
