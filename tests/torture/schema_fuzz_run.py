@@ -21,7 +21,8 @@ from headrace import store
 from headrace.admin import Admin
 from tests.support import captures, mirrors
 from tests.torture.capture_process import Capturer, capturer
-from tests.torture.schema_fuzz import Catalog, Fuzz, healed
+from tests.torture.schema_catalog import Catalog
+from tests.torture.schema_fuzz import Fuzz, healed
 
 MODES = ("rows", "changes")
 

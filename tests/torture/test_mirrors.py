@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.mirrors import Copy, canonical
-from tests.torture.schema_fuzz import Catalog, Fuzz
+from tests.torture.schema_catalog import Catalog
+from tests.torture.schema_fuzz import Fuzz
 
 COLUMNS = ["id", "v"]
 
