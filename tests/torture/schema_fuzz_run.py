@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,7 +21,8 @@ from headrace import store
 from headrace.admin import Admin
 from tests.support import captures, mirrors
 from tests.torture.capture_process import Capturer, capturer
-from tests.torture.schema_fuzz import Catalog, Fuzz, healed
+from tests.torture.schema_catalog import Catalog
+from tests.torture.schema_fuzz import Fuzz, healed
 
 MODES = ("rows", "changes")
 
@@ -169,6 +171,8 @@ class Run:
             self.counts["reported"] += 1
             self.history.append(f"-- reported: {reported}")
             before = time.monotonic()
+            for statement in re.findall(r"\[(alter publication given [^\]]*)\]", reported):
+                await self._both(statement)
             while (statement := healed(await self._catalog())) is not None:
                 await self._both(statement)
                 if time.monotonic() > before + SOON:

@@ -11,14 +11,14 @@ PAGE = Path(__file__).parents[4] / "docs" / "capture.md"
 
 HEAD = "| operation | mode `rows` | mode `changes` |"
 
-CHANGES, RESYNCED, NOTHING, NOT_CAPTURED, REFUSED = (
+OUTCOMES = CHANGES, RESYNCED, NOTHING, NOT_CAPTURED, FAILURES, REFUSED = (
     "as changes",
     "resynced",
     "nothing changes",
     "not captured",
+    "failures",
     "refused by the server",
 )
-OUTCOMES = (CHANGES, RESYNCED, NOTHING, NOT_CAPTURED, REFUSED)
 
 _SAYS = re.compile(r"(noted|stops): “([^”]+)”")
 

@@ -80,14 +80,14 @@ WRITES = {
 }  # fmt: skip
 
 TABLES = {
-    "rename the table": Case(
+    "rename the table (its messages keep the old name)": Case(
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "insert into renamed values (6, 'new')"),
         judged="renamed",
     ),
     "rename the table and back": Case(
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "alter table renamed rename to t", *_WRITES),
     ),
-    "set schema of the table": Case(
+    "set schema of the table (its messages keep the old one)": Case(
         steps=("create schema archive; alter table t set schema archive", "update archive.t set v = 'x' where id = 2"),
         judged="archive.t",
     ),
@@ -140,7 +140,6 @@ TABLES = {
     "revoke `select` on the table, and alter a column's type": Case(
         role=True, steps=("alter table t owner to current_user", "grant select on t to {role}; revoke select on t from {role}",
                "alter table t alter v type int using id"),
-        mended=("grant select on t to {role}", "insert into t values (7, 'n')"),
     ),
     "switch row security on": Case(
         role=True,
@@ -151,7 +150,7 @@ TABLES = {
         role=True,
         steps=("alter table t owner to current_user", "grant select on t to {role}",
                "create policy few on t using (id < 3)", "alter table t enable row level security", "alter table t alter v type int using id * 2"),
-        mended=("alter table t disable row level security", "insert into t values (7, 'n')"),
+        mended=("alter table t disable row level security", "insert into t values (7, 7)"),
     ),
     "writes to a table that inherits from it": Case(
         before=TABLE + "; create table child (extra int) inherits (t); insert into child values (50, 'c', 1)",
@@ -221,10 +220,10 @@ PARTITIONS = {
         later=("update t set v = 'later' where id = 101", "delete from t where id = 102"),
         mended=("alter table t_1 replica identity default", "update t set v = 'mended' where id = 103"),
     ),
-    "a partition gets `replica identity using index`": Case(
+    "a partition gets `replica identity using index`, of another index than the primary key: deletes": Case(
         before=PARTITIONED,
         steps=("alter table t_1 alter v set not null", "create unique index t_1_v on t_1 (v)", "alter table t_1 replica identity using index t_1_v",
-               "update t set v = 'x' where id = 101", "delete from t where id = 102", "update t set id = 190 where id = 103"),
+               "update t set v = 'x' where id = 101", "delete from t where id = 102"),
     ),
     "attach a sub-partitioned table with rows": Case(
         before=_DEEP + """; create table t_3 (id int, part int, v text, primary key (id, part)) partition by range (id);

@@ -88,15 +88,15 @@ class PublicationGuard:
             lock: held while the capturer's connection is used.
 
         Raises:
-            SourceStopped: a given publication has a row filter.
+            SourceStopped: a given publication lacks something, or has a row filter.
             SourceUnavailable, StoreUnavailable: a temporary failure.
         """
         tables = list(self._tables().values())
         async with lock:
             upkeep = await self._upkeep.look(connection, tables, may_add=self._clock() >= self._add_at)
             if upkeep is not None:
-                if upkeep.filtered and upkeep.stop is not None:
-                    await self._resync_filtered(upkeep)
+                await self._resync_filtered(upkeep)
+                if upkeep.stop is not None:
                     raise upkeep.stop
                 await self._accept(connection, upkeep)
                 return

@@ -145,7 +145,7 @@ class PublicationUpkeep:
         if now.publication is None:
             return None
         if not now.altered:
-            return Upkeep(notes=self._notes(now))
+            return await self._verify(connection, now)
         settled = not now.to_drop and self._has_options(connection, now.publication)
         if not settled or (now.to_add and (may_add or not self._not_added)):
             return None

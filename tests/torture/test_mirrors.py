@@ -1,0 +1,107 @@
+"""A copy that is made of messages has each difference to its table found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.mirrors import Copy, canonical
+from tests.torture.schema_catalog import Catalog
+from tests.torture.schema_fuzz import Fuzz
+
+COLUMNS = ["id", "v"]
+
+
+def message(action: str, record: Any, changes: Any = None, **metadata: Any) -> dict[str, Any]:
+    return {
+        "action": action,
+        "record": record,
+        "changes": changes,
+        "metadata": {"table_schema": "public", "table_name": "t", **metadata},
+    }
+
+
+def changed(*messages: tuple[str, dict[str, Any]]) -> Copy:
+    copy = Copy("changes")
+    for key, data in messages:
+        copy.apply(f"public.t.{key}" if key else "public.t", data)
+    return copy
+
+
+INSERTS = [(str(n), message("insert", {"id": n, "v": f"v{n}"})) for n in (1, 2)]
+
+
+def test_a_copy_of_changes_follows_inserts_updates_deletes_and_truncates() -> None:
+    copy = changed(
+        *INSERTS,
+        ("1", message("update", {"id": 1, "v": "x"})),
+        ("3", message("update", {"id": 3, "v": "v2"}, {"id": 2})),
+        ("1", message("delete", {"id": 1})),
+    )
+    assert copy.records("public.t") == [{"id": 3, "v": "v2"}]
+    copy.apply("public.t", message("truncate", None))
+    assert copy.records("public.t") == []
+
+
+def test_a_value_that_the_wal_lacks_is_that_of_the_earlier_message() -> None:
+    copy = changed(*INSERTS, ("1", message("update", {"id": 1}, unchanged=["v"])))
+    assert not copy.differences("public.t", [{"id": 1, "v": "v1"}, {"id": 2, "v": "v2"}], COLUMNS)
+
+
+def test_rows_without_a_key_are_known_by_all_of_their_values() -> None:
+    copy = changed(
+        ("", message("insert", {"id": 1, "v": "a"})),
+        ("", message("insert", {"id": 1, "v": "a"})),
+        ("", message("update", {"id": 1, "v": "b"}, {"v": "a"})),
+    )
+    assert sorted(map(canonical, copy.records("public.t"))) == ['{"id":1,"v":"a"}', '{"id":1,"v":"b"}']
+    copy.apply("public.t", message("delete", {"id": 1, "v": "a"}))
+    assert copy.records("public.t") == [{"id": 1, "v": "b"}]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [],
+        [{"id": 1, "v": "v1"}],
+        [{"id": 1, "v": "v1"}, {"id": 2, "v": "other"}],
+        [{"id": 1, "v": "v1"}, {"id": 2, "v": None}],
+        [{"id": 1, "v": "v1"}, {"id": "2", "v": "v2"}],
+        [{"id": 1, "v": "v1"}, {"id": 2, "v": "v2"}, {"id": 3, "v": "v3"}],
+        [{"id": 1, "v": "v1"}, {"id": 2, "v": "v2"}, {"id": 2, "v": "v2"}],
+    ],
+)
+def test_rows_that_are_missing_too_many_or_other_ones_are_differences(table: list[dict[str, Any]]) -> None:
+    assert changed(*INSERTS).differences("public.t", table, COLUMNS)
+
+
+def test_a_column_that_a_message_lacks_is_null_and_one_that_the_table_lacks_does_not_count() -> None:
+    copy = changed(*INSERTS)
+    assert not copy.differences("public.t", [{"id": 1, "n": None}, {"id": 2, "n": None}], ["id", "n"])
+
+
+def test_a_copy_of_rows_is_the_stream_without_tombstones() -> None:
+    copy = Copy("rows")
+    for n, record in ((1, {"id": 1, "v": "v1"}), (2, None)):
+        copy.apply(f"public.t.{n}", {"record": record, "metadata": {"table_schema": "public", "table_name": "t"}})
+    assert copy.records("public.t") == [{"id": 1, "v": "v1"}]
+
+
+def test_a_seed_determines_the_statements() -> None:
+    relations = (
+        '[{"name": "a", "kind": "r", "identity": "d", "partition": false, "by": null, "parent": null, "key": ["id"], "key_name": "a_pkey",'
+        ' "columns": [{"name": "id", "type": "integer", "generated": "", "inherited": false},'
+        ' {"name": "c1", "type": "place", "generated": "", "inherited": false}]}]'
+    )
+    catalog = Catalog(("a",), relations, '{"labels": ["sad"], "attributes": [["x", "integer"]]}')
+
+    def statements(seed: int) -> list[Any]:
+        fuzz = Fuzz(seed, 18)
+        return [
+            fuzz.schema(3),
+            *(fuzz.transaction(catalog) for _ in range(50)),
+            *(fuzz.change(catalog) for _ in range(50)),
+        ]
+
+    assert statements(1) == statements(1) != statements(2)
