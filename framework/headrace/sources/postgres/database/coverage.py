@@ -24,7 +24,8 @@ from headrace.sources.postgres.spec import PostgresSpec
 # identity `default`, so a partitioned table needs a primary key of its own, whatever its partitions have now.
 # `others` has the publications of other makers, or the given one. A publication counts under the topmost of the
 # partition's ancestors that it has, if it publishes via the root. Its columns and its row filter are those of that
-# ancestor. A row filter's columns are in its expression tree only.
+# ancestor. A row filter's columns are in its expression tree only. `pg_partition_tree` is not used, since it waits for
+# the locks of schema changes.
 _RELATIONS = """
     with recursive tree (root, oid) as (
         select w.oid, w.oid from unnest($1::pg_catalog.oid[]) as w(oid)
@@ -134,10 +135,11 @@ _REFUSED = f"""{_RELATIONS}, lineage (relation, ancestor, distance) as (
                     where a.attrelid = r.oid and a.attname = 'id' and a.attgenerated = '' and not a.attisdropped),
            (select json_agg(a.attname order by a.attnum) from pg_catalog.pg_attribute as a
              where a.attrelid = r.oid and a.attgenerated = 'v' and not a.attisdropped),
-           (select json_agg(coalesce(a.attname, '') order by t.level, k.place)
-              from pg_catalog.pg_partition_tree(r.oid) as t join pg_catalog.pg_partitioned_table as p on p.partrelid = t.relid
+           (select json_agg(coalesce(a.attname, '') order by p.partrelid <> r.oid, p.partrelid, k.place)
+              from tree as t join pg_catalog.pg_partitioned_table as p on p.partrelid = t.oid
                    cross join unnest(p.partattrs) with ordinality as k(attnum, place)
-                   left join pg_catalog.pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum and k.attnum > 0)
+                   left join pg_catalog.pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum and k.attnum > 0
+             where t.root = r.oid)
       from refused as f join relations as r on r.oid = f.oid and r.root = f.root
            join pg_catalog.pg_namespace as n on n.oid = r.relnamespace
      where f.place <= 10  -- enough to correct, of a table with thousands of partitions

@@ -34,6 +34,10 @@ _FACTS = """
               from pg_catalog.pg_inherits as i join pg_catalog.pg_class as child on child.oid = i.inhrelid
                    join pg_catalog.pg_namespace as n2 on n2.oid = child.relnamespace
              where i.inhparent = c.oid and c.relkind = 'r'),
+           (select json_agg(json_build_array(n2.nspname, leaf.relname) order by leaf.oid)
+              from pg_catalog.pg_partition_tree(c.oid) as t join pg_catalog.pg_class as leaf on leaf.oid = t.relid
+                   join pg_catalog.pg_namespace as n2 on n2.oid = leaf.relnamespace
+             where t.isleaf and leaf.oid <> c.oid and (leaf.relkind = 'f' or leaf.relpersistence <> 'p')),
            exists (select from pg_catalog.pg_attribute as a where a.attrelid = c.oid and a.attgenerated = 'v' and not a.attisdropped),
            exists (select from pg_catalog.pg_index as i where i.indrelid = c.oid and i.indisprimary),
            exists (select from pg_catalog.pg_index as i join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = i.indkey[0]
@@ -48,6 +52,7 @@ class _Facts(msgspec.Struct, frozen=True):
     Attributes:
         keyed_partitions: the partitions of whose old rows only the key is in the WAL.
         children: the tables that inherit from it and are not partitions.
+        unreplicated: the partitions whose changes are not in the WAL.
         virtual: whether it has virtual columns, so that its replica identity can't be `full`.
         has_primary: whether it has a primary key, which may be deferrable.
         sorted: whether an index begins with the sort column.
@@ -59,6 +64,7 @@ class _Facts(msgspec.Struct, frozen=True):
     row_security: bool
     keyed_partitions: list[str]
     children: list[str]
+    unreplicated: list[str]
     virtual: bool
     has_primary: bool
     sorted: bool
@@ -101,11 +107,11 @@ async def tables(
 
 
 async def _facts(connection: SourceConnection, table: Table, spec: PostgresSpec) -> _Facts:
-    ((role, has_usage, has_select, row_security, partitions, children, virtual, has_primary, sorted_),) = await connection.query(
+    ((role, has_usage, has_select, row_security, partitions, children, unreplicated, virtual, has_primary, sorted_),) = await connection.query(
         _FACTS, str(table.oid), spec.sort
     )  # fmt: skip
     return _Facts(
-        role or "", has_usage == "t", has_select == "t", row_security == "t", _names(partitions), _names(children), virtual == "t",
+        role or "", has_usage == "t", has_select == "t", row_security == "t", _names(partitions), _names(children), _names(unreplicated), virtual == "t",
         has_primary == "t", sorted_ == "t",
     )  # fmt: skip
 
@@ -234,6 +240,11 @@ def _descendants(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fi
             f"These partitions have another replica identity than {table.name}, and their own one applies: {', '.join(facts.keyed_partitions[:10])}."
             " So do partitions that are added later.",
             _full_identity(table, facts),
+        )
+    if facts.unreplicated:
+        yield warning(
+            table.name,
+            f"These partitions are unlogged or foreign, so their changes are not captured: {', '.join(facts.unreplicated[:10])}.",
         )
     if facts.children:
         yield warning(

@@ -217,8 +217,8 @@ def old_key_missing(table: str) -> NoKey:
 
 
 def full_identity(table: str) -> str:
-    """Return the statement that makes the server write all old values."""
-    return f"alter table {table} replica identity full"
+    """Return the statement that makes the server write all old values, and for which tables it is right."""
+    return f"alter table {table} replica identity full (for each partition of a partitioned table, for no table with virtual columns)"
 
 
 def _tokenizer(path: Sequence[str], type_oid: int, convert: Converter, exact: bool) -> Tokenizer:
