@@ -100,7 +100,7 @@ def test_a_source_with_every_setting(operator: Operator, tmp_path: Path) -> None
         "tables": ["public.orders", "public.items"], "mode": "changes", "database": NOWHERE.replace("hush", "…"),
         "columns": {"public.orders": ["id", "total"]}, "actions": ["insert", "update"], "where": "data.record.total > 100",
         "group": ["id"], "key": None, "sort": None, "deletes": "ignore", "numeric": "number",
-        "transform": "shop.capture:slim", "backfill": False, "rate": 5000, "slot": "theirs", "publication": "theirs too",
+        "transform": "shop.capture:slim", "backfill": False, "rate": 5000, "slot": "theirs", "shared_slot": None, "publication": "theirs too",
         "heartbeat": 30.0, "verify_every": 86400.0, "alarm": 5_000_000_000,
     }  # fmt: skip
     shown = operator.out("source", "info", "shop")

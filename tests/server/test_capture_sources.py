@@ -57,7 +57,7 @@ async def test_a_source_is_returned_with_its_settings_and_its_state(shop: store.
         "name": "orders", "kind": "postgres", "stream": "orders", "stream_id": stream["id"], "tables": ["public.orders"],
         "mode": "changes", "database": NOWHERE.replace("hush", "…"), "columns": {}, "key": None, "rate": None,
         "actions": ["insert", "update", "delete", "truncate"], "where": "data.record.total > 5", "group": None, "sort": None,
-        "deletes": "ignore", "numeric": "string", "transform": None, "backfill": True, "slot": None, "publication": None,
+        "deletes": "ignore", "numeric": "string", "transform": None, "backfill": True, "slot": None, "shared_slot": None, "publication": None,
         "heartbeat": 30.0, "verify_every": None, "alarm": 10**9, "state": "unattended", "reason": None, "mend": None,
     }  # fmt: skip
     assert {name: created[name] for name in expected} == expected

@@ -107,8 +107,8 @@ class ChangeReader:
 
     @property
     def between_transactions(self) -> bool:
-        """Whether no transaction is handed out in part."""
-        return self._transaction is None
+        """Whether no capturer has a part of a transaction."""
+        return not self._touched
 
     def close(self) -> None:
         """Drop the transactions that are not committed."""
