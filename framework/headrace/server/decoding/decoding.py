@@ -22,7 +22,7 @@ from headrace.server.data_plane.message_engine import MessageEngine
 from headrace.server.data_plane.registry import CachedStream
 from headrace.server.decoding.child import Child, in_doubt
 from headrace.server.decoding.jobs import DeliveryHead, Job, Published, Target, decoded, naming_field, published
-from headrace.server.decoding.process import PLACES
+from headrace.server.decoding.process import PLACES, PLACES_OF_CALLER
 from headrace.store.connections.fair_shares import FairShares
 
 LARGE = 262_144
@@ -43,7 +43,7 @@ class Decoding(BackgroundPart):
     loop while that doesn't run, or where the process can't be started."""
 
     def __init__(self) -> None:
-        self._places = FairShares(PLACES, 1, 0)
+        self._places = FairShares(PLACES, PLACES_OF_CALLER, 0)
         self._sending = asyncio.Lock()
         self._child: Child | None = None
         self._running = False

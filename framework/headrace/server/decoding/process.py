@@ -30,8 +30,11 @@ REPLY = struct.Struct(">II")
 READY = b"\n"
 """What the process writes when it is ready."""
 
-PLACES = 2
-"""Bodies in the process at a time, each of another caller. While one is stored, the next one is decoded."""
+PLACES = 3
+"""Bodies in the process at a time. While one is stored, the next one is decoded."""
+
+PLACES_OF_CALLER = 2
+"""Those of one caller. If its stream can't be written to, for example since a table is locked, others have a place left."""
 
 NICENESS = 10
 """How far the process stands back behind the server, which answers everyone else."""
