@@ -6,17 +6,17 @@ It prints a line when it has begun, and continues until it is killed.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import anyio
 import anyio.lowlevel
+
+from benchmarks.processes import stand_back
 
 SLOW = "data.text regex '[ab]*a[ab]{16}c'"
 """A condition that is slow on the hostile tenant's messages."""
@@ -33,14 +33,18 @@ HOOK = "/v1/webhook/hook"
 Call = Callable[..., Awaitable[tuple[int, Any]]]
 
 
-def heavy_bodies() -> list[bytes]:
-    """Bodies that take long to decode: backslashes, small arrays, small objects, floats, and more messages than allowed."""
-    values = [
+def heavy_values() -> list[bytes]:
+    """JSON that takes long to decode: backslashes, small arrays, small objects, floats."""
+    return [
         b'"' + b"\\\\" * (LARGE // 2) + b'\\\\u0000"',
         *(b"[" + b",".join([one] * (LARGE // (len(one) + 1))) + b"]" for one in (b"[]", b'{"a":1}', b"1.5")),
     ]
+
+
+def heavy_bodies() -> list[bytes]:
+    """A body with each of these values, and one with more messages than allowed."""
     messages = b'{"messages":[' + b",".join([b'{"key":"k","data":1}'] * 400_000) + b"]}"
-    return [*(b'{"key":"k","data":%b}' % value for value in values), messages]
+    return [*(b'{"key":"k","data":%b}' % value for value in heavy_values()), messages]
 
 
 @asynccontextmanager
@@ -144,10 +148,5 @@ async def _odd_connections(port: int) -> None:
 
 
 if __name__ == "__main__":
-    # An attacker has a separate machine. Here it shares the server's, so it takes only the processor time that nothing
-    # else wants. Otherwise the benchmark would measure the kernel's scheduler.
-    os.setsid()  # Linux divides time among sessions first, where the kernel groups processes by them
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19", encoding="ascii")
+    stand_back()
     asyncio.run(attack(int(sys.argv[1]), sys.argv[2]))

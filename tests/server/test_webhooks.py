@@ -307,7 +307,7 @@ class Hooks:
     async def deliver(self, body: bytes, headers: Mapping[str, str] | None = None, name: str = "hook") -> int:
         raw = [(b"host", b"localhost"), *((key.encode(), value.encode()) for key, value in (headers or {}).items())]
         raw.append((b"content-length", b"%d" % len(body)))
-        call = Request({"method": "POST", "headers": raw, "query_string": b""}, _nothing, (name,), body, UNCHECKED)
+        call = Request({"method": "POST", "headers": raw, "query_string": b""}, _nothing, (name,), (body,), UNCHECKED)
         try:
             await self.webhooks.expect(call)
             return (await self.webhooks.deliver(call)).status

@@ -189,8 +189,8 @@ class Server:
                 caller = await self._admit(scope, path)
                 publishes = endpoint == self.data_plane.streams.publish
                 limit = self.limits.body if publishes else self.limits.settling_body
-                body = await self.limits.read_body(scope, receive, limit)
-                response = await self._answer(endpoint, Request(scope, receive, names, body, caller), path)
+                pieces = await self.limits.read_pieces(scope, receive, limit)
+                response = await self._answer(endpoint, Request(scope, receive, names, pieces, caller), path)
         except Exception as error:
             response = error_response(error)
         if response is not None:
@@ -220,8 +220,8 @@ class Server:
         """Answer the delivery of a webhook. One to an unknown source is refused before its body is read. Raises errors that
         `error_response` converts."""
         plane = await self._plane_of(scope["method"], path, b"", UNCHECKED, webhook=True)
-        limit = await plane.webhooks.expect(Request(scope, receive, names, b"", UNCHECKED))
-        request = Request(scope, receive, names, await self.limits.read_body(scope, receive, limit), UNCHECKED)
+        limit = await plane.webhooks.expect(Request(scope, receive, names, (), UNCHECKED))
+        request = Request(scope, receive, names, await self.limits.read_pieces(scope, receive, limit), UNCHECKED)
         await self.limits.take_turn(scope)
         return await plane.webhooks.deliver(request)
 
@@ -266,7 +266,7 @@ class Server:
         try:
             caller = OPEN if self.access.open else await self._admit(scope, path)
             self.limits.hold_body(scope, exchange.body)
-            return await self._answer(endpoint, Request(scope, exchange.receive, names, exchange.body, caller), path)
+            return await self._answer(endpoint, Request(scope, exchange.receive, names, (exchange.body,), caller), path)
         except Exception as error:
             return error_response(error)
 

@@ -7,6 +7,7 @@ sentence of its own for callers (`HeadraceError.public`), and the log has the or
 
 from __future__ import annotations
 
+import copyreg
 import re
 import secrets
 import time
@@ -59,6 +60,9 @@ class Problem(HeadraceError):
         self.validation_errors = validation_errors
         self.headers = dict(headers or {})
         self.more = dict(more or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]  # without `__init__`
 
 
 class TooManyWaiting(Problem):

@@ -7,7 +7,7 @@ Litestar.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
@@ -65,18 +65,25 @@ class Request:
 
     Attributes:
         names: the names in the path, such as stream and consumer.
-        body: the whole body.
+        pieces: the whole body, in pieces as it arrived.
         caller: what it may do.
     """
 
-    __slots__ = ("_receive", "_scope", "body", "caller", "names")
+    __slots__ = ("_receive", "_scope", "caller", "names", "pieces")
 
-    def __init__(self, scope: Scope, receive: Receive, names: tuple[str, ...], body: bytes, caller: Caller) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, names: tuple[str, ...], pieces: Sequence[bytes], caller: Caller
+    ) -> None:
         self._scope = scope
         self._receive = receive
         self.names = names
-        self.body = body
+        self.pieces = pieces
         self.caller = caller
+
+    @property
+    def body(self) -> bytes:
+        """The whole body. To join a large one takes long."""
+        return b"".join(self.pieces)  # of a single piece it is this one
 
     @property
     def scope(self) -> Scope:

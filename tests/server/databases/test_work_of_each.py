@@ -33,6 +33,17 @@ async def test_messages_of_a_further_database_are_pushed(two: Api) -> None:
         await two.call("DELETE", f"/streams/pushed/consumers/{made['id']}")
 
 
+async def test_a_large_body_is_published_to_its_database(two: Api, eu_dsn: str) -> None:
+    await two.stream("large", database="eu")
+    await two.stream("large_at_home")
+    for stream in ("large", "large_at_home", "large"):
+        await two.publish(("a", "x" * 500_000), stream=stream)
+    assert two.server.limits.decoding._child is not None
+    found = await two.get("/streams/large/messages")
+    assert [len(one["data"]) for one in found["data"]] == [500_000, 500_000]
+    assert two.server.databases.open["eu"].engine.counts.published >= 2
+
+
 async def test_tables_of_a_further_database_are_captured(two: Api, eu_dsn: str) -> None:
     await two.stream("pages", database="eu")
     eu = two.server.databases.open["eu"].app.database

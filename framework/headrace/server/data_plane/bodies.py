@@ -140,8 +140,8 @@ def read_messages(body: bytes) -> Incoming:
     """Decode and check a publish request. Raises errors that `error_response` converts."""
     publish = _decode_publish(body)
     messages = _messages(publish)
-    if len(messages) > MAX_PUBLISHED:
-        raise too_many_messages(len(messages))
+    if not 1 <= len(messages) <= MAX_PUBLISHED:
+        raise InvalidInput(f"A request has {len(messages):,} messages. Send 1 to {MAX_PUBLISHED:,}.", field="messages")
     incoming = Incoming()
     for number, message in enumerate(messages):
         field = "data"
@@ -186,11 +186,6 @@ def _check_together(publish: Publish, incoming: Incoming) -> None:
             field="messages",
         )
     incoming.unique_while = found.pop()
-
-
-def too_many_messages(count: int) -> InvalidInput:
-    """Return the error for a publish request with none, or more than a request may have."""
-    return InvalidInput(f"A request has {count:,} messages. Send 1 to {MAX_PUBLISHED:,}.", field="messages")
 
 
 def invalid_field(messages: Incoming) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -23,8 +24,7 @@ from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsume
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.data_plane.background_tasks import BackgroundTasks
-from headrace.server.data_plane.bodies import too_many_messages
-from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_WAIT
+from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_WAIT
 from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.given_leases import GivenLeases
 from headrace.server.data_plane.message_cache import MessageCaches
@@ -84,6 +84,11 @@ class MessageEngine:
         """Register a function for `clear_caches` to call."""
         self._clear_functions.append(clear)
 
+    @property
+    def database(self) -> store.Database:
+        """The database, while the server runs. Raises `StoreUnavailable`."""
+        return self._running().database
+
     def _running(self) -> Shared:
         if self._shared is None:
             raise unavailable("The server is starting or stopping. Try again.")
@@ -108,12 +113,10 @@ class MessageEngine:
 
     def begin_publish(self, stream: CachedStream, messages: Incoming) -> asyncio.Future[int]:
         """Begin what `publish` does. Call `end_publish` with the future once it is done. Raises as `publish` does."""
-        if not 1 <= len(messages) <= MAX_PUBLISHED:
-            raise too_many_messages(len(messages))
         publishes = self._publishes.get(stream.name)
         if publishes is None:
             publishes = self._publishes[stream.name] = PublishBatcher(
-                self._running().database, stream.name, self._tasks.start, self._clock
+                self.database, stream.name, self._tasks.start, self._clock
             )
         return publishes.publish(messages)
 
@@ -122,13 +125,22 @@ class MessageEngine:
         try:
             count = answer.result()
         except UnknownStream:
-            self._publishes.pop(stream.name, None)
-            self.clear_caches()
+            self.forget_stream(stream)
             raise
+        self.published_to(stream, count, messages.due)
+        return count
+
+    def forget_stream(self, stream: CachedStream) -> None:
+        """Forget a stream that was deleted."""
+        self._publishes.pop(stream.name, None)
+        self.clear_caches()
+
+    def published_to(self, stream: CachedStream, count: int, due: datetime | None) -> None:
+        """Count messages after their commit, and wake the consumers of this process. `due` is when they are to be
+        delivered, if they are scheduled."""
         self.counts.published += count
         if self._shared is not None:
-            self._shared.publisher.committed(stream.name, max(filter(None, messages.deliver_at), default=None))
-        return count
+            self._shared.publisher.committed(stream.name, due)
 
     # --- receive
 

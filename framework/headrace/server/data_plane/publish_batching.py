@@ -60,6 +60,11 @@ class Incoming(msgspec.Struct):
         return sum(map(len, self.data))
 
     @property
+    def due(self) -> datetime | None:
+        """When the last scheduled message is to be delivered."""
+        return max(filter(None, self.deliver_at), default=None)
+
+    @property
     def plain(self) -> bool:
         """Whether no message has an id, a scheduled time or a unique key."""
         return not any(self.message_ids) and not any(self.deliver_at) and not any(self.unique_keys)
@@ -200,13 +205,9 @@ class PublishBatcher:
         lone = not messages.plain
         self._lone += lone
         try:
-            count = await store.publish_all(
-                self._database, self._stream, messages.keys, messages.data, messages.headers,
-                message_ids=messages.message_ids, deliver_at=messages.deliver_at,
-                unique_keys=messages.unique_keys, unique_while=messages.unique_while,
-            )  # fmt: skip
+            count = await publish_alone(self._database, self._stream, messages)
         except Exception as error:
-            fail([request.answer], _with_key(messages, error))
+            fail([request.answer], error)
         else:
             _answer(request, count)
         finally:
@@ -218,12 +219,16 @@ def _answer(request: _PendingPublish, count: int) -> None:
         request.answer.set_result(count)
 
 
-def _with_key(messages: Incoming, error: Exception) -> Exception:
-    """Find the invalid key of an error, which the store can't name."""
-    if isinstance(error, InvalidInput):
-        try:
-            for key in messages.keys:
-                check_key(key)
-        except InvalidInput as key_error:
-            return key_error
-    return error
+async def publish_alone(database: store.Database, stream: str, messages: Incoming) -> int:
+    """Publish the messages of one request, all or none. Returns how many were published or scheduled. Raises as
+    `PublishBatcher.publish` does."""
+    try:
+        return await store.publish_all(
+            database, stream, messages.keys, messages.data, messages.headers,
+            message_ids=messages.message_ids, deliver_at=messages.deliver_at,
+            unique_keys=messages.unique_keys, unique_while=messages.unique_while,
+        )  # fmt: skip
+    except InvalidInput:
+        for key in messages.keys:
+            check_key(key)  # the store can't name the invalid one
+        raise

@@ -1,15 +1,17 @@
-"""What is decoded: a publish request, or the delivery of a webhook."""
+"""What is published: the body of a publish request, or the delivery of a webhook."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 
 import msgspec
 
 from headrace.model import payloads
-from headrace.model.errors import public_text
-from headrace.server.data_plane.bodies import read_messages
+from headrace.model.errors import InvalidInput, public_text
+from headrace.server.data_plane.bodies import invalid_field, read_messages
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.errors import Problem
 from headrace.sources.deliveries import Delivery, webhook_message
@@ -35,6 +37,42 @@ class DeliveryHead(msgspec.Struct, frozen=True):
     now: float
 
 
+class Target(msgspec.Struct, frozen=True):
+    """The database to publish to, as the server connects to it. See `store.Database`."""
+
+    dsn: str
+    application_name: str
+    connect_timeout: float
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What the process for large bodies needs besides a body.
+
+    Attributes:
+        stream: the name of the stream.
+        head: of the delivery. None if it is a publish request.
+    """
+
+    target: Target
+    stream: str
+    head: DeliveryHead | None
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What became of a body.
+
+    Attributes:
+        count: how many messages were published or scheduled, without repeated ones.
+        due: when the last of them is to be delivered, if it is scheduled.
+        key, message_id: of the first message.
+    """
+
+    count: int
+    due: datetime | None
+    key: str
+    message_id: str | None
+
+
 def decoded(body: bytes, head: DeliveryHead | None = None) -> Incoming:
     """Decode and check a body.
 
@@ -57,3 +95,19 @@ def decoded(body: bytes, head: DeliveryHead | None = None) -> Incoming:
         message.key, payloads.encode(message.data), payloads.encode_headers(message.headers), message.message_id
     )
     return incoming
+
+
+@contextmanager
+def naming_field(messages: Incoming, head: DeliveryHead | None) -> Iterator[None]:
+    """Name the field of a publish request that an error of the store is about."""
+    try:
+        yield
+    except InvalidInput as error:
+        if head is None:
+            error.field = error.field or invalid_field(messages)
+        raise
+
+
+def published(messages: Incoming, count: int) -> Published:
+    """Return what became of these messages."""
+    return Published(count, messages.due, messages.keys[0], messages.message_ids[0])

@@ -23,7 +23,6 @@ from headrace.server.data_plane.bodies import (
     decode_settle,
     delay_in_seconds,
 )
-from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.engine import Engine
@@ -69,9 +68,10 @@ class Operations:
         receive from it."""
         return await self._lookups.consumer_anywhere(request.caller, request.names[0], "consume")
 
-    async def messages(self, request: Request) -> Incoming:
-        """Decode and check a publish request. Raises errors that `error_response` converts."""
-        return await self._limits.decoding.decode(self._limits.name_of(request.scope), request.body)
+    async def publish(self, request: Request, stream: CachedStream) -> int:
+        """Publish the messages of a request. Returns how many were published. Raises errors that `error_response` converts."""
+        caller = self._limits.name_of(request.scope)
+        return (await self._limits.decoding.publish(caller, request.pieces, self.engine, stream)).count
 
     async def receive(
         self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float

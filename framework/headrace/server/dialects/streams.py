@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.model.errors import InvalidInput
 from headrace.server.access.effects import effect
 from headrace.server.data_plane.bodies import (
     encode_deliveries,
-    invalid_field,
     read_receive,
 )
 from headrace.server.dialects.operations import Operations
@@ -22,7 +20,6 @@ class Streams:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._engine = operations.engine
         self._verbs: dict[str, Endpoint] = {
             "receive": self.receive,
             "messages": self.receive,
@@ -48,12 +45,7 @@ class Streams:
     async def publish(self, request: Request) -> Response:
         """`POST …/streams/{s}/messages`."""
         stream = await self._operations.stream(request, "publish")
-        messages = await self._operations.messages(request)
-        try:
-            count = await self._engine.publish(stream, messages)
-        except InvalidInput as error:
-            error.field = error.field or invalid_field(messages)
-            raise
+        count = await self._operations.publish(request, stream)
         return Response(200, b'{"data":{"published":%d}}' % count)
 
     @effect("deliver")

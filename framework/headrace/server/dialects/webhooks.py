@@ -17,8 +17,7 @@ from headrace.server.access.effects import effect
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
 from headrace.server.background.recent_events import RecentEvents
-from headrace.server.data_plane.publish_batching import Incoming
-from headrace.server.decoding.jobs import DeliveryHead
+from headrace.server.decoding.jobs import DeliveryHead, Published
 from headrace.server.dialects.webhook_sources import CachedWebhook, WebhookSources
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -119,25 +118,23 @@ class Webhooks:
         source = await self._source_of(request)
         record = _Record(self._events, source.id, request, self._date())
         try:
-            response = await self._publish(source, request, record)
+            published = await self._publish(source, request)
         except Exception as error:
             record.refused(error)
             raise
-        record.accepted()
-        return response
+        record.accepted(published)
+        return _SUCCESS
 
-    async def _publish(self, source: CachedWebhook, request: Request, record: _Record) -> Response:
+    async def _publish(self, source: CachedWebhook, request: Request) -> Published:
         spec = source.spec
         head = DeliveryHead(spec, list(request.headers), request.query_string, self._date())
-        messages = await self._limits.decoding.decode(self._limits.name_of(request.scope), request.body, head)
+        caller = self._limits.name_of(request.scope)
         try:
             stream = await self._engine.stream(spec.stream)
-            record.messages = messages
-            record.published = await self._engine.publish(stream, messages)
+            return await self._limits.decoding.publish(caller, request.pieces, self._engine, stream, head)
         except UnknownStream:
             self._engine.clear_caches()  # the stream was deleted, and its source with it
             raise
-        return _SUCCESS
 
     async def _check_origin(self, request: Request) -> None:
         violation = self._origins.cross_site(request.scope)
@@ -152,26 +149,20 @@ class _Record:
 
     Attributes:
         bytes: the size of the body.
-        messages: the message that it was made into.
-        published: how many messages were published, none of a delivery that was repeated.
     """
 
     def __init__(self, events: RecentEvents, source: UUID, request: Request, now: float) -> None:
         self._events = events
         self._source = source
-        self.bytes = len(request.body)
+        self.bytes = sum(map(len, request.pieces))
         client = request.scope.get("client")
         self._remote = None if not client else str(client[0])
         self._at = datetime.fromtimestamp(now, UTC)
-        self.messages = Incoming()
-        self.published = 0
 
-    def accepted(self) -> None:
-        """Record that it was accepted."""
-        messages = self.messages
-        self._add(
-            200, None if self.published else "It was published before.", messages.keys[0], messages.message_ids[0]
-        )
+    def accepted(self, published: Published) -> None:
+        """Record that it was accepted. Of a repeated delivery nothing was published."""
+        repeated = None if published.count else "It was published before."
+        self._add(200, repeated, published.key, published.message_id)
 
     def refused(self, error: Exception) -> None:
         """Record why it was refused, in the words of the answer."""

@@ -14,8 +14,8 @@ from headrace.server.slashes import unmarked
 
 async def call(request: AnyRequest, endpoint: Endpoint, *names: str) -> LitestarResponse[Any]:
     """Call an endpoint that the server dispatches before Litestar does. `names` are those in the path."""
-    body, caller = await request.body(), request.scope["state"][CALLER]
-    own_request = Request(request.scope, request.receive, tuple(map(unmarked, names)), body, caller)  # type: ignore[arg-type]
+    pieces, caller = (await request.body(),), request.scope["state"][CALLER]
+    own_request = Request(request.scope, request.receive, tuple(map(unmarked, names)), pieces, caller)  # type: ignore[arg-type]
     response = await endpoint(own_request)
     if response is None:  # the client has disconnected
         return LitestarResponse(b"", status_code=204)

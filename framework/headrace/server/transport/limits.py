@@ -36,6 +36,9 @@ MAX_SIGN_INS = 10
 """The most requests of one address that wait for the place at which callers without a token are answered by the management
 API, such as to sign in."""
 
+PIECE = 65_536
+"""Size in bytes up to which pieces of a body are put together."""
+
 _HELD = "headrace.held"
 _CALLER = "headrace.caller"
 _TURN = "headrace.turn"
@@ -74,7 +77,7 @@ class Limits:
             `max_waiting` limits them.
         held: bytes of the bodies of both.
         refused: refused requests since the start, by HTTP status.
-        decoding: decodes bodies.
+        decoding: decodes and publishes bodies.
     """
 
     def __init__(self, options: Options, overloaded: Callable[[], bool] = lambda: False) -> None:
@@ -304,8 +307,12 @@ class Limits:
         return problem
 
     async def read_body(self, scope: Scope, receive: Receive, limit: BodyLimit | None = None) -> bytes:
-        """Read the body of a request. After that, `receive` reports only that the client has
-        disconnected.
+        """Read the body of a request, as `read_pieces` does, in one piece."""
+        return b"".join(await self.read_pieces(scope, receive, limit))
+
+    async def read_pieces(self, scope: Scope, receive: Receive, limit: BodyLimit | None = None) -> list[bytes]:
+        """Read the body of a request in pieces, the small ones put together. After that, `receive` reports only that the
+        client has disconnected.
 
         The bytes count as held until the request ends.
 
@@ -321,7 +328,7 @@ class Limits:
         if (
             declared is None and SEND_RESPONSE in scope
         ):  # Headrace's own HTTP/1.1 parser, and no header announces a body
-            return b""
+            return []
         if declared is not None and declared > limit.size:
             raise self.refuse(refusals.body_too_large(*limit))
         pieces: list[bytes] = []
@@ -336,9 +343,12 @@ class Limits:
                 if size > limit.size:
                     raise self.refuse(refusals.body_too_large(*limit))
                 self._hold(scope, len(piece))
+                if pieces and len(pieces[-1]) + len(piece) <= PIECE:
+                    pieces[-1] += piece
+                else:
+                    pieces.append(piece)
                 if not message.get("more_body", False):
-                    return piece if not pieces else b"".join((*pieces, piece))
-                pieces.append(piece)
+                    return pieces
                 incoming.add(len(piece))
         raise self.refuse(refusals.body_too_slow(self.options.body_timeout))
 
