@@ -228,16 +228,26 @@ async def test_queued_backfills_run_in_the_order_of_their_requests(items: store.
         assert names == ["others"] * 10 + ["items"] * 1000
 
 
-async def test_a_resync_is_one_backfill_unless_another_one_may_have_passed_the_change(items: store.Database) -> None:
+async def test_a_resync_is_one_run_unless_another_one_may_have_passed_the_change(items: store.Database) -> None:
     async with Capture.opened(items) as capture:
-        asked = await backfill.request_resync(items, capture.source, "public.items")
+
+        async def resync(*, is_new: bool = False) -> str | None:
+            return await backfill.request_resync(items, capture.source, capture.spec, "public.items", is_new=is_new)
+
+        asked = await resync()
         assert asked is not None
-        assert await backfill.request_resync(items, capture.source, "public.items") == asked  # it is queued
+        assert await resync() == asked  # it is queued
         assert await store.begin_backfill(items, capture.number, capture.epoch, 1, None)
-        assert await backfill.request_resync(items, capture.source, "public.items") is None  # it is running
+        assert await resync() not in (None, asked)  # it is running, and the next one is queued behind it
+        read = await resync(is_new=True)
+        assert read is not None
+        assert await resync(is_new=True) == read
+        number = await items.fetchval("select id from headrace_internal.backfills where uid = $1::text::uuid", read)
+        assert await store.begin_backfill(items, capture.number, capture.epoch, number, None)
+        assert await resync(is_new=True) is None  # it is running
         await store.cancel_backfills(items, capture.source)
         await capture.request_backfill(where={"eq": [["data", "record", "id"], 1]})
-        assert await backfill.request_resync(items, capture.source, "public.items") is None  # it reads some rows only
+        assert await resync(is_new=True) is None  # it reads some rows only
 
 
 async def test_no_faster_than_the_rate(capture: Capture) -> None:

@@ -7,13 +7,14 @@ import msgspec
 
 class TableColumn(msgspec.Struct, frozen=True):
     """A column. `published` says whether replication sends it, which it mostly does not for generated
-    columns.
+    columns. `listed` says whether the publication's list of columns has it.
     """
 
     name: str
     type_oid: int
     not_null: bool
     published: bool = True
+    listed: bool = True
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,13 @@ from headrace.sources.postgres.backfill.expecting import unverifiable
 from headrace.sources.postgres.backfill.open_transactions import wait_until_visible
 from headrace.sources.postgres.backfill.rate_limit import RateLimit
 from headrace.sources.postgres.backfill.readers import PendingChunk, Reader, Reading, TableReader
-from headrace.sources.postgres.backfill.stream_readers import FoldReader, StreamReader, refuse_shared_stream, verified
+from headrace.sources.postgres.backfill.stream_readers import (
+    FoldReader,
+    StreamReader,
+    refuse_shared_stream,
+    source_of_the_same,
+    verified,
+)
 from headrace.sources.postgres.backfill.visibility import ChangedRows, Key
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
@@ -268,7 +274,7 @@ class Backfiller:
         how = None if todo.kind == "backfill" else await verified(self._database, self._spec, todo)
         reading = Reading(connection, plan, todo, self._changed_rows, self._limits, self._clock)
         if how is not None and (isinstance(todo.place, dict) or self._spec.mode == "changes"):
-            await refuse_shared_stream(self._database, self._number, self._spec, plan.table)
+            await refuse_shared_stream(self._database, self._spec, plan.table)
         if how is not None and self._spec.mode == "changes" and todo.place is None:
             return FoldReader(reading, how)
         if how is not None and isinstance(todo.place, dict):
@@ -369,5 +375,11 @@ async def request_resync(
         The id of the run that does it: a new one, or one that is queued. None if another one is running that may have
         passed rows before they changed. The caller has to request again later.
     """
-    kind: BackfillKind = "backfill" if is_new or unverifiable(spec) is not None else "repair"
+    # Without a backfill the stream has only rows that have changed, so it can't show which ones it lacks.
+    is_impossible = (
+        not spec.backfill
+        or unverifiable(spec) is not None
+        or await source_of_the_same(database, spec, table) is not None
+    )
+    kind: BackfillKind = "backfill" if is_new or is_impossible else "repair"
     return await store.request_resync(database, source_id, table, kind, spec.rate)

@@ -34,18 +34,26 @@ async def verified(database: store.Database, spec: PostgresSpec, todo: BackfillT
     return Verified(repair=todo.kind == "repair", missing=missing)
 
 
-async def refuse_shared_stream(database: store.Database, number: int, spec: PostgresSpec, table: Table) -> None:
-    """Raise `BackfillImpossible` if another source has rows of a table of this name in the stream.
+async def refuse_shared_stream(database: store.Executor, spec: PostgresSpec, table: Table) -> None:
+    """Raise `BackfillImpossible` if another source has rows of a table of this name in the stream."""
+    if (other := await source_of_the_same(database, spec, table.name)) is not None:
+        raise BackfillImpossible(
+            f"Messages of rows of {table.name} that are gone can't be told from those of the source {other!r}, which publishes a table"
+            f" of this name to the stream {spec.stream!r}, too."
+        )
 
-    Args:
-        number: the number of the source.
-    """
-    for one in await store.captures_to_do(database):
-        if one.number != number and one.stream == spec.stream and table.name in one.settings["tables"]:
-            raise BackfillImpossible(
-                f"Messages of rows of {table.name} that are gone can't be told from those of the source {one.name!r}, which publishes a table"
-                f" of this name to the stream {one.stream!r}, too."
-            )
+
+async def source_of_the_same(database: store.Executor, spec: PostgresSpec, table: str) -> str | None:
+    """Return another source that publishes a table of this name to the same stream."""
+    others = await store.captures_to_do(database)
+    return next(
+        (
+            one.name
+            for one in others
+            if one.name != spec.name and one.stream == spec.stream and table in one.settings["tables"]
+        ),
+        None,
+    )
 
 
 class FoldReader:

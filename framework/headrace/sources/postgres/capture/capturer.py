@@ -451,7 +451,13 @@ class Capturer:
             (f"{reason} Its changes become failures, or lack what the setting does.", None)
             for _, reason in missing_columns(self._spec, self._schema_cache.tables.values())
         ]
-        problems = [*self._table_watch.problems, *self._publication_guard.notes, *lacking][:3]
+        unlisted = [
+            (f"The publication {self.publication} does not have the column {column.name} of {table.name}.", None)
+            for table in self._schema_cache.tables.values()
+            for column in table.columns
+            if not column.listed and column.name in self._spec.columns.get(table.name, (column.name,))
+        ]
+        problems = [*self._table_watch.problems, *self._publication_guard.notes, *lacking, *unlisted][:3]
         mends = " ".join(mend for _, mend in problems if mend)
         return " ".join(reason for reason, _ in problems) or None, mends or None
 

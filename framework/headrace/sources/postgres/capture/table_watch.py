@@ -31,6 +31,9 @@ from headrace.store.database.missing_objects import with_repeat
 
 log = Log("headrace")
 
+FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 2.0, 600.0
+"""Seconds after which a resync that has failed is requested again: at first, and at most."""
+
 SHARE_OF_TIME = 50
 """The pause between two looks is at least this many times as long as a look takes."""
 
@@ -69,6 +72,7 @@ class TableWatch:
         self._unsettled: dict[str, tuple[Fingerprint, str]] = {}
         self._awaited: set[str] = set()  # the tables of which a resync is under way, or has failed
         self._failures: dict[str, str] = {}
+        self._retries: dict[str, tuple[float, float]] = {}  # of these: when the next one is due, and the delay
         self._uncaptured: dict[str, str] = {}
         self._duration = 0.0  # of the last look, in seconds
 
@@ -126,6 +130,16 @@ class TableWatch:
             await self._record(connection, name, fingerprint, reason)
         if self._awaited:
             self._note_resyncs(await store.captured_tables(self._database, self._todo.number))
+            await self._retry_resyncs(connection)
+
+    async def _retry_resyncs(self, connection: SourceConnection) -> None:
+        """Request resyncs that have failed again, with growing delays, since their cause may be corrected."""
+        for name in self._failures:
+            due, delay = self._retries.setdefault(name, (self._clock() + FIRST_RETRY_DELAY, FIRST_RETRY_DELAY))
+            fingerprint = self._stored.get(name)
+            if self._clock() >= due and fingerprint is not None:
+                self._retries[name] = self._clock() + 2 * delay, min(2 * delay, LONGEST_RETRY_DELAY)
+                await self._record(connection, name, fingerprint, "it could not be read")
 
     async def settle(self, connection: SourceConnection) -> None:
         """Compare the tables with what is stored of them, store what has changed, and request what has to be read again."""
@@ -200,7 +214,7 @@ class TableWatch:
                         return False
                 await store.record_captured_table(
                     transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
-                    None if is_new else resync,  # whether the first one fails is in the list of backfills
+                    resync,
                 )  # fmt: skip
                 return True
 
@@ -224,7 +238,9 @@ class TableWatch:
 
     def _note_resyncs(self, stored: Mapping[str, CapturedTable]) -> None:
         self._failures = {name: one.failure for name, one in stored.items() if one.failure is not None}
-        self._awaited = {name for name, one in stored.items() if one.unfinished} | self._failures.keys()
+        unfinished = {name for name, one in stored.items() if one.unfinished}
+        self._awaited = unfinished | self._failures.keys()
+        self._retries = {name: one for name, one in self._retries.items() if name in self._awaited}
 
     def _backfill_command(self, table: str) -> str:
         return f"headrace source postgres backfill start {self._todo.name} --table {shlex.quote(table)}"
@@ -235,7 +251,7 @@ class TableWatch:
         missing = [(error.reason, error.mend) for error in self._schema_cache.missing.values()]
         failed = [
             (
-                f"Rows of {table} have changed without a message, and they could not be read. {reason}",
+                f"Rows of {table} are missing in the stream or differ, since the table could not be read. {reason}",
                 self._backfill_command(table),
             )
             for table, reason in self._failures.items()

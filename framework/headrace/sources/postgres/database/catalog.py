@@ -46,7 +46,9 @@ _TABLES = """
                        a.attname, a.atttypid::bigint, a.attnotnull,
                        (a.attgenerated = '' or (a.attgenerated = 's' and $3 >= '18'))
                        and coalesce((select l.columns ? a.attname::text from listed as l
-                                      where l.schemaname = w.nspname and l.tablename = w.relname), true)) order by a.attnum)
+                                      where l.schemaname = w.nspname and l.tablename = w.relname), true),
+                       coalesce((select l.columns ? a.attname::text from listed as l
+                                  where l.schemaname = w.nspname and l.tablename = w.relname), true)) order by a.attnum)
               from pg_catalog.pg_attribute as a where a.attrelid = w.oid and a.attnum > 0 and not a.attisdropped),
            to_json(x.columns), x.indisprimary,
            case w.relreplident when 'd' then (select to_json(i.columns) from indexes as i where i.indrelid = w.oid and i.indisprimary)

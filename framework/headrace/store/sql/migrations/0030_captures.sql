@@ -1,7 +1,7 @@
 -- Verifications compare captured tables with their streams, and repair them. They are backfills of another kind, see
 -- functions/verifications.sql. Sources of one database can share a replication slot, see functions/captures.sql.
 -- Locks: headrace_internal.backfills (access exclusive), headrace_internal.backfills (share),
---  headrace_internal.backfills (share row exclusive)
+--  headrace_internal.backfills (share row exclusive), headrace_internal.captures (share row exclusive)
 
 alter table headrace_internal.backfills
     add column kind text not null default 'backfill' check (kind in ('backfill', 'verification', 'repair')),
