@@ -311,10 +311,10 @@ def _follows(refusal: Refusal, keyless: Collection[int], *, owned: bool) -> bool
     """Whether another refusal already says this: that the partitioned table has no primary key, or that of the
     publication which has the table.
     """
-    if refusal.problem == "partitions":
+    if refusal.publication is not None or refusal.problem == "partitions":
         return False
-    of_root = refusal.problem == "identity" and refusal.identity == "d" and refusal.covered and refusal.table in keyless
-    return of_root or (refusal.publication is None and not owned)
+    of_root = refusal.problem == "identity" and refusal.identity == "d" and refusal.table in keyless
+    return of_root or not owned
 
 
 def oid_array(oids: Iterable[int]) -> str:

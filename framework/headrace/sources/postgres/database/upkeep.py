@@ -121,6 +121,7 @@ class PublicationUpkeep:
         self._name = name
         self._lock_timeout = lock_timeout
         self._not_added: list[Note] = []  # why tables could not be added
+        self._had_options = False  # whether the publication was given the source's options before
 
     async def look(self, connection: SourceConnection, tables: Sequence[Table], *, may_add: bool) -> Upkeep | None:
         """Look at the publication. Returns None if `ensure` has something to alter.
@@ -176,6 +177,7 @@ class PublicationUpkeep:
         stop = self._lacks(now.publication, missing) if missing and now.publication else None
         if stop is not None:
             self._not_added.append((stop.reason, stop.mend))
+        self._had_options = True
         now = await self._look(connection, tables)
         if stop is None and not captured_before:
             stop = self._refused(now)
@@ -242,12 +244,14 @@ class PublicationUpkeep:
         updates and deletes are not published until it can be taken out, since that needs no lock.
         """
         holds_back = not (WRITES & set(self._spec.actions)) <= publication.actions
-        # After updates and deletes were held back, each table is added again like one that was taken out.
-        held_back = now.lacking if holds_back else frozenset()
+        # After changes were held back, here or by another session, each table is added again like one that was taken out.
+        altered_by_others = self._had_options and not self._has_options(connection, publication)
+        held_back = frozenset(now.named) if altered_by_others else now.lacking if holds_back else frozenset()
         to_drop = now.to_drop | {oid: name for oid, name in now.named.items() if oid in held_back}
         lacking = now.lacking | (to_drop.keys() & now.withheld.keys())
         statements = [publications.drop_tables_statement(self._name, to_drop.values())] if to_drop else []
         statements.append(publications.set_options_statement(self._name, self._spec, connection.version))
+        lacking |= held_back & {table.oid for table in now.tables}
         if lacking != publication.incomplete:
             statements.append(publications.set_incomplete_statement(self._name, lacking))
         harmful = await self._harmful(connection, now)
