@@ -217,13 +217,8 @@ class PublicationUpkeep:
         statement = publications.create_statement(self._name, names, self._spec, connection.version)
         if self._spec.publication is not None:
             return SourceStopped(f"The captured database has no publication {self._name}.", statement)
-        lacking = (
-            {table.oid for table in now.tables}
-            if captured_before
-            else set(now.withheld)
-            if self._spec.backfill
-            else set()
-        )
+        withheld = set(now.withheld) if self._spec.backfill else set()
+        lacking = {table.oid for table in now.tables} if captured_before else withheld
         comment = [publications.set_incomplete_statement(self._name, lacking)] if lacking else []
         try:
             await publications.alter(connection, [statement, *comment], self._lock_timeout)
@@ -255,20 +250,19 @@ class PublicationUpkeep:
         if lacking != publication.incomplete:
             statements.append(publications.set_incomplete_statement(self._name, lacking))
         harmful = await self._harmful(connection, now)
+        urgent = PATIENT_REMOVAL_TIMEOUT if holds_back else REMOVAL_TIMEOUT
         try:
-            await publications.alter(
-                connection, statements,
-                self._lock_timeout if not harmful else PATIENT_REMOVAL_TIMEOUT if holds_back else REMOVAL_TIMEOUT,
-            )  # fmt: skip
+            await publications.alter(connection, statements, urgent if harmful else self._lock_timeout)
         except SourceLocked:
             if not harmful:
                 raise
             if publication.actions & WRITES:
                 everything = publication.incomplete | {table.oid for table in now.tables}
-                await publications.alter(connection, [
+                hold_back = [
                     publications.set_actions_statement(self._name, publication.actions - WRITES),
                     publications.set_incomplete_statement(self._name, everything),
-                ])  # fmt: skip
+                ]
+                await publications.alter(connection, hold_back)
 
     async def _harmful(self, connection: SourceConnection, now: _Now) -> bool:
         """Whether writers of a table are refused that has to be taken out. Older versions also published tables that
@@ -292,10 +286,11 @@ class PublicationUpkeep:
             except SourceLocked:
                 if table.oid not in now_lacking:
                     raise
-                self._not_added.append((
+                reason = (
                     f"The publication {self._name} lacks {table.name}, and its changes are not captured. It is added, and the table is read,"
-                    " as soon as no open transaction has written to it or holds a lock.", None,
-                ))  # fmt: skip
+                    " as soon as no open transaction has written to it or holds a lock."
+                )
+                self._not_added.append((reason, None))
             except SourceRefused as error:
                 if error.sqlstate != "42501":
                     raise
