@@ -306,6 +306,32 @@ async def test_a_table_that_another_session_takes_out_is_put_back_and_read(shop:
     assert {one.table for one in await store.backfills(shop.database, source.id)} == {*TABLES}
 
 
+async def test_a_publication_that_another_session_gives_fewer_actions_is_corrected_and_the_tables_are_read(
+    shop: Shop,
+) -> None:
+    await shop.sql.execute("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+    source = await shop.source(tables=TABLES, backfill=False)
+    async with shop.captured(LIMITS):
+        await shop.until_running()
+        await until_captured(shop, 7)
+        await shop.sql.execute(
+            f"alter publication {await _publication(shop)} set (publish = 'insert'); update t set v = 8"
+        )
+
+        async def is_read() -> bool:
+            return {one["record"]["id"] for one in await shop.stream() if one["record"].get("v") == 8} == {1, 2}
+
+        await until(is_read)
+    assert {one.table for one in await store.backfills(shop.database, source.id)} == {*TABLES}
+
+
+async def test_settings_with_more_actions_read_no_table_again(connection: SourceConnection) -> None:
+    name = fresh()
+    await ensure_publication(connection, spec(actions=("insert",)), name)
+    upkeep = await ensure(connection, name)
+    assert (upkeep.incomplete, upkeep.notes) == ([], [])
+
+
 async def test_no_change_is_lost_of_a_transaction_that_is_open_while_a_table_is_out(shop: Shop) -> None:
     await shop.sql.execute(
         "create table t (id int primary key, v int); insert into t select g, 0 from generate_series(1, 20) as g"

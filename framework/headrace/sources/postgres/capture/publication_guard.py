@@ -44,9 +44,14 @@ class PublicationGuard:
     """
 
     def __init__(
-        self, database: store.Database, source_id: str, spec: PostgresSpec, publication: str,
-        tables: Callable[[], Mapping[str, Table]], clock: Clock,
-    ) -> None:  # fmt: skip
+        self,
+        database: store.Database,
+        source_id: str,
+        spec: PostgresSpec,
+        publication: str,
+        tables: Callable[[], Mapping[str, Table]],
+        clock: Clock,
+    ) -> None:
         self._database = database
         self._source_id = source_id
         self._spec = spec

@@ -294,9 +294,7 @@ async def refusals(
     given, captures_writes = spec.publication, bool(WRITES & set(spec.actions))
     if not captures_writes and given is None:
         return []
-    parameters = (
-        oid_array(tables), own, None if captures_writes else given, "true" if captures_writes else "false"
-    )  # fmt: skip
+    parameters = (oid_array(tables), own, None if captures_writes else given, "true" if captures_writes else "false")
     ((may_be_refused,),) = await connection.query(_MAY_BE_REFUSED, *parameters)
     if may_be_refused != "t":
         return []
@@ -311,10 +309,10 @@ def _follows(refusal: Refusal, keyless: Collection[int], *, owned: bool) -> bool
     """Whether another refusal already says this: that the partitioned table has no primary key, or that of the
     publication which has the table.
     """
-    if refusal.problem == "partitions":
+    if refusal.publication is not None or refusal.problem == "partitions":
         return False
-    of_root = refusal.problem == "identity" and refusal.identity == "d" and refusal.covered and refusal.table in keyless
-    return of_root or (refusal.publication is None and not owned)
+    of_root = refusal.problem == "identity" and refusal.identity == "d" and refusal.table in keyless
+    return of_root or not owned
 
 
 def oid_array(oids: Iterable[int]) -> str:
@@ -362,11 +360,18 @@ def _refusal(row: tuple[str | None, ...], version: int) -> Refusal:
     key, index, has_id, virtual, partitioned_by = row[9:]
     names = msgspec.json.decode(published_as) if published_as else None
     return Refusal(
-        table=int(root or 0), relation=table_names.joined(schema or "", relation or ""), is_table=is_table == "t",
-        covered=covered == "t", problem=msgspec.convert(problem, Problem), publication=publication,
-        published_as=None if names is None else table_names.joined(*names), identity=identity or "",
+        table=int(root or 0),
+        relation=table_names.joined(schema or "", relation or ""),
+        is_table=is_table == "t",
+        covered=covered == "t",
+        problem=msgspec.convert(problem, Problem),
+        publication=publication,
+        published_as=None if names is None else table_names.joined(*names),
+        identity=identity or "",
         key=None if key is None else msgspec.json.decode(key, type=Index),
-        index=None if index is None else msgspec.json.decode(index, type=Index), has_id=has_id == "t",
+        index=None if index is None else msgspec.json.decode(index, type=Index),
+        has_id=has_id == "t",
         virtual=msgspec.json.decode(virtual or "[]", type=tuple[str, ...]),
-        partitioned_by=msgspec.json.decode(partitioned_by or "[]", type=tuple[str, ...]), version=version,
-    )  # fmt: skip
+        partitioned_by=msgspec.json.decode(partitioned_by or "[]", type=tuple[str, ...]),
+        version=version,
+    )

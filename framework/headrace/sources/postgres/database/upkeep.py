@@ -129,6 +129,7 @@ class PublicationUpkeep:
         self._name = name
         self._lock_timeout = lock_timeout
         self._not_added: list[Note] = []  # why tables could not be added
+        self._had_options = False  # whether the publication was given the source's options before
 
     async def look(self, connection: SourceConnection, tables: Sequence[Table], *, may_add: bool) -> Upkeep | None:
         """Look at the publication. Returns None if `ensure` has something to alter.
@@ -184,6 +185,7 @@ class PublicationUpkeep:
         stop = self._lacks(now.publication, missing) if missing and now.publication else None
         if stop is not None:
             self._not_added.append((stop.reason, stop.mend))
+        self._had_options = True
         now = await self._look(connection, tables)
         if stop is None and not captured_before:
             stop = self._refused(now)
@@ -224,13 +226,8 @@ class PublicationUpkeep:
         statement = publications.create_statement(self._name, names, self._spec, connection.version)
         if self._spec.publication is not None:
             return SourceStopped(f"The captured database has no publication {self._name}.", statement)
-        lacking = (
-            {table.oid for table in now.tables}
-            if captured_before
-            else set(now.withheld)
-            if self._spec.backfill
-            else set()
-        )
+        withheld = set(now.withheld) if self._spec.backfill else set()
+        lacking = {table.oid for table in now.tables} if captured_before else withheld
         comment = [publications.set_incomplete_statement(self._name, lacking)] if lacking else []
         try:
             await publications.alter(connection, [statement, *comment], self._lock_timeout)
@@ -251,29 +248,30 @@ class PublicationUpkeep:
         updates and deletes are not published until it can be taken out, since that needs no lock.
         """
         holds_back = not (WRITES & set(self._spec.actions)) <= publication.actions
-        # After updates and deletes were held back, each table is added again like one that was taken out.
-        held_back = now.lacking if holds_back else frozenset()
+        # After changes were held back, here or by another session, each table is added again like one that was taken out.
+        altered_by_others = self._had_options and not self._has_options(connection, publication)
+        held_back = frozenset(now.named) if altered_by_others else now.lacking if holds_back else frozenset()
         to_drop = now.to_drop | {oid: name for oid, name in now.named.items() if oid in held_back}
         lacking = now.lacking | (to_drop.keys() & (now.withheld.keys() | now.filtered))
         statements = [publications.drop_tables_statement(self._name, to_drop.values())] if to_drop else []
         statements.append(publications.set_options_statement(self._name, self._spec, connection.version))
+        lacking |= held_back & {table.oid for table in now.tables}
         if lacking != publication.incomplete:
             statements.append(publications.set_incomplete_statement(self._name, lacking))
         harmful = await self._harmful(connection, now)
+        urgent = PATIENT_REMOVAL_TIMEOUT if holds_back else REMOVAL_TIMEOUT
         try:
-            await publications.alter(
-                connection, statements,
-                self._lock_timeout if not harmful else PATIENT_REMOVAL_TIMEOUT if holds_back else REMOVAL_TIMEOUT,
-            )  # fmt: skip
+            await publications.alter(connection, statements, urgent if harmful else self._lock_timeout)
         except SourceLocked:
             if not harmful:
                 raise
             if publication.actions & WRITES:
                 everything = publication.incomplete | {table.oid for table in now.tables}
-                await publications.alter(connection, [
+                hold_back = [
                     publications.set_actions_statement(self._name, publication.actions - WRITES),
                     publications.set_incomplete_statement(self._name, everything),
-                ])  # fmt: skip
+                ]
+                await publications.alter(connection, hold_back)
 
     async def _harmful(self, connection: SourceConnection, now: _Now) -> bool:
         """Whether writers of a table are refused that has to be taken out. Older versions also published tables that
@@ -297,10 +295,11 @@ class PublicationUpkeep:
             except SourceLocked:
                 if table.oid not in now_lacking:
                     raise
-                self._not_added.append((
+                reason = (
                     f"The publication {self._name} lacks {table.name}, and its changes are not captured. It is added, and the table is read,"
-                    " as soon as no open transaction has written to it or holds a lock.", None,
-                ))  # fmt: skip
+                    " as soon as no open transaction has written to it or holds a lock."
+                )
+                self._not_added.append((reason, None))
             except SourceRefused as error:
                 if error.sqlstate != "42501":
                     raise
