@@ -25,8 +25,8 @@ CHUNK_MESSAGES = 2_500
 """Most messages of a statement."""
 
 CHUNK_CHARACTERS = 1_000_000
-"""Most characters of the messages of a statement, unless a single one is longer. The server checks messages together up to
-4 MB, see `begin_checked` in `sql/functions/checks.sql`.
+"""Most characters of the messages of a statement, unless a single one is longer. The server checks messages together up to a size, see
+`begin_checked` in `sql/functions/checks.sql`.
 """
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import anyio
 import msgspec
@@ -129,12 +129,13 @@ class TableWatch:
         for name, (fingerprint, reason) in list(self._unsettled.items()):
             await self._record(connection, name, fingerprint, reason)
         if self._awaited:
-            self._note_resyncs(await store.captured_tables(self._database, self._todo.number))
-            await self._retry_resyncs(connection)
+            stored = await store.captured_tables(self._database, self._todo.number)
+            self._note_resyncs(stored)
+            await self._retry_resyncs(connection, [name for name, one in stored.items() if one.failure is not None])
 
-    async def _retry_resyncs(self, connection: SourceConnection) -> None:
+    async def _retry_resyncs(self, connection: SourceConnection, failed: Iterable[str]) -> None:
         """Request resyncs that have failed again, with growing delays, since their cause may be corrected."""
-        for name in self._failures:
+        for name in failed:
             due, delay = self._retries.setdefault(name, (self._clock() + FIRST_RETRY_DELAY, FIRST_RETRY_DELAY))
             fingerprint = self._stored.get(name)
             if self._clock() >= due and fingerprint is not None:
@@ -237,8 +238,9 @@ class TableWatch:
             )  # fmt: skip
 
     def _note_resyncs(self, stored: Mapping[str, CapturedTable]) -> None:
-        self._failures = {name: one.failure for name, one in stored.items() if one.failure is not None}
         unfinished = {name for name, one in stored.items() if one.unfinished}
+        tried_again = {name: reason for name, reason in self._failures.items() if name in unfinished}
+        self._failures = tried_again | {name: one.failure for name, one in stored.items() if one.failure is not None}
         self._awaited = unfinished | self._failures.keys()
         self._retries = {name: one for name, one in self._retries.items() if name in self._awaited}
 
