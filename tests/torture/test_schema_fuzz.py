@@ -23,8 +23,15 @@ SECONDS = float(os.environ.get("HEADRACE_TEST_FUZZ", "3600"))
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "0"))
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["own_publication", "given_publication"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("seed", "given"),
+    [
+        (1, True),
+        pytest.param(2, True, marks=pytest.mark.long),
+        pytest.param(1, False, marks=pytest.mark.long),
+        pytest.param(2, False, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.asyncio
 async def test_random_schema_changes_harm_no_writer_and_no_copy(
     seed: int, given: bool, server_dsn: str, database: store.Database, tmp_path: Path
