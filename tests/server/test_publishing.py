@@ -153,3 +153,14 @@ async def test_invalid_messages_are_refused(engine: Engine) -> None:
         await engine.publish(orders, incoming("a"))
     with pytest.raises(UnknownStream):
         await engine.stream("orders")
+
+
+async def test_an_error_of_the_store_is_of_one_request_alone(engine: Engine) -> None:
+    """The server writes the field of a request into it."""
+    errors = []
+    for _ in range(2):
+        with pytest.raises(InvalidInput) as refused:
+            await store.publish_all(engine.app.database, "orders", ["k"], ["1"], [None], message_ids=["m" * 300])
+        errors.append(refused.value)
+        refused.value.field = "messages[1].message_id"
+    assert errors[0] is not errors[1]

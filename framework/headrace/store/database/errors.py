@@ -32,20 +32,23 @@ from headrace.model.errors import (
 )
 from headrace.model.text.masking import masked
 
-_CONSTRAINTS: dict[str, HeadraceError] = {
-    "valid_key": InvalidKey(
+_CONSTRAINTS: dict[str, tuple[type[HeadraceError], str]] = {
+    "valid_key": (
+        InvalidKey,
         "The key is invalid. A key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'"
-        " and have no blanks or control characters."
+        " and have no blanks or control characters.",
     ),
-    "no_nul": InvalidData(
-        "The data has a string with a NUL character, which Postgres can't return as text. Leave it out."
+    "no_nul": (
+        InvalidData,
+        "The data has a string with a NUL character, which Postgres can't return as text. Leave it out.",
     ),
-    "valid_message_id": InvalidInput("The message id is invalid. It must have 1 to 256 bytes of UTF-8."),
-    "valid_unique_key": InvalidInput("The unique key is invalid. It must have 1 to 256 bytes of UTF-8."),
-    "message_size": InvalidData(
-        "The message is too large. A message, including its headers, has at most 200 MB. Store large data elsewhere, and publish its location."
+    "valid_message_id": (InvalidInput, "The message id is invalid. It must have 1 to 256 bytes of UTF-8."),
+    "valid_unique_key": (InvalidInput, "The unique key is invalid. It must have 1 to 256 bytes of UTF-8."),
+    "message_size": (
+        InvalidData,
+        "The message is too large. A message, including its headers, has at most 200 MB. Store large data elsewhere, and publish its location.",
     ),
-    "headers_are_objects": InvalidData('Headers must be a JSON object, such as {"trace": "abc"}.'),
+    "headers_are_objects": (InvalidData, 'Headers must be a JSON object, such as {"trace": "abc"}.'),
 }
 
 _INVALID_JSON = (
@@ -175,7 +178,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             constraint = getattr(error, "constraint_name", None)
             if constraint is None and getattr(error, "schema_name", None) == "headrace_streams":
                 return _taken(error)  # no segment may have it
-            return _CONSTRAINTS.get(constraint or "")
+            made = _CONSTRAINTS.get(constraint or "")
+            return None if made is None else made[0](made[1])  # a new one for each request, which names its field in it
         case "23503" if getattr(error, "schema_name", None) == "headrace_internal":
             return _deleted_meanwhile(error)
         case "23502" if getattr(error, "schema_name", None) == "headrace_streams":
