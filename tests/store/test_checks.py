@@ -14,12 +14,9 @@ import pytest
 from headrace import store
 from headrace.model.errors import HeadraceError, InvalidData, InvalidKey
 from headrace.model.specs import StreamSpec
-from headrace.runtime.maintenance.sweeper import Sweeper
 from headrace.store.database.direct_statements import LARGE, DirectStatements, joined_if_checked
-from tests.conftest import Connect, Declare
+from tests.conftest import Declare
 from tests.store.test_dump_and_restore import Restore, restore
-from tests.support.old_checks import checks, give_old_checks
-from tests.support.readers import begun
 from tests.support.roles import Login, user
 
 __all__ = ["restore"]
@@ -98,22 +95,15 @@ async def refused_in_every_way(database: Any, counted: store.Database) -> None:
 
 
 @pytest.mark.parametrize("per_key", [False, True])
-@pytest.mark.parametrize("old", [False, True])
-async def test_each_rule_is_kept_in_every_way_to_publish(database: store.Database, per_key: bool, old: bool) -> None:
-    """By the tables of streams of older releases, too."""
+async def test_each_rule_is_kept_in_every_way_to_publish(database: store.Database, per_key: bool) -> None:
     await store.create_stream(database, StreamSpec(name="orders", one_message_per_key=per_key))
-    if old:
-        await give_old_checks(database)
     await refused_in_every_way(database, database)
     await many(database, "a", "1", ' {"x": "y"}')
     assert await database.fetchval(COUNT) == 3
 
 
-@pytest.mark.parametrize("old", [False, True])
-async def test_each_rule_is_kept_for_a_role_with_a_grant(database: store.Database, login: Login, old: bool) -> None:
+async def test_each_rule_is_kept_for_a_role_with_a_grant(database: store.Database, login: Login) -> None:
     app = await login("publish")
-    if old:
-        await give_old_checks(database)
     await refused_in_every_way(app, database)
 
 
@@ -426,78 +416,12 @@ async def test_a_message_that_is_too_large_is_refused_although_a_process_has_che
     assert await database.fetchval(call, 1_000_000) == 1
 
 
-# --- streams of older releases
-
-
-async def test_the_janitor_converts_streams_of_older_releases(database: store.Database, declare: Declare) -> None:
-    """It takes no look at their rows, and what it leaves refuses the same."""
+async def test_a_restored_dump_keeps_the_rules(database: store.Database, declare: Declare, restore: Restore) -> None:
     await declare()
-    await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True))
     await store.publish(database, "orders", "a", "1")
-    await give_old_checks(database)
-    await give_old_checks(database, "latest")
-    await Sweeper(database).sweep()
-    assert await checks(database) == ["valid_message"]
-    assert await store.streams_with_old_checks(database) == []
-    await refused_in_every_way_after_a_message(database)
-
-
-async def refused_in_every_way_after_a_message(database: store.Database) -> None:
-    await database.fetch("delete from headrace_streams.orders")
-    await refused_in_every_way(database, database)
-
-
-async def test_a_janitor_that_is_a_role_with_a_grant_converts_streams(database: store.Database, login: Login) -> None:
-    janitor = await login("admin", streams=())
-    await give_old_checks(database)
-    await Sweeper(janitor).sweep()
-    assert await checks(database) == ["valid_message"]
-
-
-async def test_a_converted_stream_gets_new_segments(database: store.Database, declare: Declare) -> None:
-    await declare()
-    await give_old_checks(database)
-    stream = await database.fetchval("select id from headrace_internal.streams")
-    assert await store.convert_checks(database, stream, 1000)
-    last = await database.fetchval("select max(lower) from headrace_internal.segments")
-    await database.fetch("delete from headrace_internal.segments where lower = $1", last)
-    await database.fetch(f'drop table headrace_streams."orders.{last}"')
-    await database.fetch("select headrace_internal.add_segment($1, $2, null)", stream, last)
-    with pytest.raises(InvalidKey):
-        await database.fetch(
-            "insert into headrace_streams.orders (seq, key, data) overriding system value values ($1, 'a b', '1')", last
-        )
-
-
-async def test_a_conversion_gives_way_to_a_long_transaction(
-    database: store.Database, declare: Declare, connect: Connect
-) -> None:
-    await declare()
-    await give_old_checks(database)
-    stream = await database.fetchval("select id from headrace_internal.streams")
-    async with begun(connect) as (reader, transaction):
-        await reader.fetch("select * from headrace_streams.orders")
-        assert not await store.convert_checks(database, stream, 20)
-        await store.publish(database, "orders", "a", "1")
-        assert "valid_key" in await checks(database)
-        await transaction.rollback()
-    assert await store.convert_checks(database, stream, 1000)
-    assert await store.convert_checks(database, stream, 1000)
-    assert await checks(database) == ["valid_message"]
-
-
-async def test_a_dump_of_a_converted_stream_keeps_the_rules(
-    database: store.Database, declare: Declare, restore: Restore
-) -> None:
-    await declare()
-    await store.create_stream(database, "later")
-    await give_old_checks(database)
-    await store.publish(database, "orders", "a", "1")
-    stream = await database.fetchval("select id from headrace_internal.streams where name = 'orders'")
-    assert await store.convert_checks(database, stream, 1000)
     restored = await restore(database)
     assert await restored.fetchval(COUNT) == 1
-    assert await checks(restored) == ["valid_message"]
-    await refused_in_every_way_after_a_message(restored)
+    await restored.fetch("delete from headrace_streams.orders")
+    await refused_in_every_way(restored, restored)
     await many(restored, "a", "1", None)
     assert await restored.fetchval(COUNT) == 3

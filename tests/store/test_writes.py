@@ -387,7 +387,7 @@ async def test_a_commit_notifies_waiting_consumers(
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
     await listener.add_listener("headrace", lambda *args: heard.put_nowait(args[-1]))
-    await database.fetch("select headrace_internal.subscribe($1, interval '1 minute')", reader.id)
+    await database.fetch("select headrace_internal.subscribe_consumers(array[$1::int], interval '1 minute')", reader.id)
     await commit(database, [await stage(database, ["a"])])
     assert await asyncio.wait_for(heard.get(), 10) == str(
         await database.fetchval("select id from headrace_internal.streams where name = 'orders'")

@@ -49,13 +49,13 @@ def test_an_upgraded_schema_equals_a_fresh_one(archive: Path, empty_dsn: str, ds
 def test_three_revisions_up_equal_a_fresh_schema_and_no_process_takes_them_back(
     empty_dsn: str, server_dsn: str, tmp_path: Path
 ) -> None:
-    release = unpacked(releases()[0], tmp_path / "release")
+    released = [unpacked(archive, tmp_path / archive.name) for archive in releases()]
     later = three_more(CURRENT, tmp_path)
-    for package in (release, CURRENT, *later):
+    for package in (*released, CURRENT, *later):
         done = migrate(package, empty_dsn)
         assert done.returncode == 0, done.stderr
     before = found(empty_dsn)
-    for package in (release, CURRENT, *later[:2]):
+    for package in (*released, CURRENT, *later[:2]):
         assert migrate(package, empty_dsn).returncode == 0
         assert migrate(package, empty_dsn, "--check").returncode == 0
     assert not differences(found(empty_dsn), before)

@@ -51,9 +51,6 @@ VISITS = 20.0
 TIME_LIMIT = 0.5
 """The time limit of a sweep in seconds. The next sweep starts with the streams that are left."""
 
-RETRY_CONVERSION = 20.0
-"""Seconds between two attempts to convert the constraints of a stream from before revision 18."""
-
 FORGET = 600.0
 """Seconds after which everything is read from the beginning once."""
 
@@ -145,7 +142,6 @@ class Sweeper:
         self._visits: dict[int, Visit] = {}
         self._searched_to: dict[int, int] = {}  # for tombstones
         self._noted: dict[int, int] = {}  # by stream, the seq in its row, see `note_drawn`
-        self._old_checks: dict[int, float] = {}  # streams from before revision 18: when to try to convert them
         self._tidy_at = 0.0
         self._forget_at = 0.0
         self._ids = Watermark(database, "headrace_internal.message_ids")
@@ -172,7 +168,6 @@ class Sweeper:
         if started >= self._forget_at:
             self._forget_at = started + FORGET
             self.forget()
-            self._old_checks = dict.fromkeys(await store.streams_with_old_checks(self._database), 0.0)
         streams = await store.streams_to_sweep(self._database, self._id_floors, now=now)
         failures = []
         for stream in streams if now is not None else self._to_visit(streams, started):
@@ -215,7 +210,6 @@ class Sweeper:
                 or stream.has_old_ids
                 or stream.id in self._ids_left
                 or stream.full
-                or now >= self._old_checks.get(stream.id, float("inf"))
             ):
                 chosen.append((visit.at, stream))
         return [stream for _, stream in sorted(chosen, key=lambda one: one[0])]
@@ -247,21 +241,8 @@ class Sweeper:
             await self._forget_ids(stream.id, now, swept)
         if stream.tombstones:
             await self._remove_tombstones(stream.id, swept)
-        if monotonic() >= self._old_checks.get(stream.id, float("inf")):
-            await self._convert_checks(stream, swept)
         if stream.altered:
             await self._mend(stream, swept)
-
-    async def _convert_checks(self, stream: StreamToSweep, swept: Swept) -> None:
-        """Replace the constraints of a stream from before revision 18. If that needs to wait for others, it is tried again
-        later.
-        """
-        converted = await store.convert_checks(self._database, stream.id, self._lock_timeout(stream))
-        self._adapt_lock_timeout(stream, not converted, swept)
-        if converted:
-            del self._old_checks[stream.id]
-        else:
-            self._old_checks[stream.id] = monotonic() + RETRY_CONVERSION
 
     async def _mend(self, stream: StreamToSweep, swept: Swept) -> None:
         """Reset a stream's sequence that was altered. Publishers must finish for a moment. Otherwise the next

@@ -312,11 +312,8 @@ async def _older_processes(connection: asyncpg.Connection[Any], revision: int) -
     rows = await connection.fetch(
         """select format('the process %s of %s, which has revision %s and the new schema serves from revision %s on',
                          w.facts ->> 'pid', w.facts ->> 'host', coalesce(w.facts ->> 'revision', '1'), $1::int) as phrase
-           from (select seen_at, case when strpos(facts::text, '\\u0000') = 0 then facts end as facts from headrace_internal.workers) as w
-           where w.seen_at >= clock_timestamp() - interval '60 seconds'
-             -- before revision 29 a role with any grant could write something else
-             and case when w.facts is null or (w.facts ->> 'revision') !~ '^[0-9]{1,9}$' then false
-                      else coalesce((w.facts ->> 'revision')::int, 1) < $1 end
+           from headrace_internal.workers as w
+           where w.seen_at >= clock_timestamp() - interval '60 seconds' and coalesce((w.facts ->> 'revision')::int, 1) < $1
            order by w.seen_at limit 100""",
         revision,
     )

@@ -11,6 +11,9 @@ from headrace.model.errors import SchemaError
 from headrace.model.text.masking import masked
 from headrace.store.database.revisions import newest_revision
 
+FIRST = "headrace"
+"""The name of revision 1. Development versions before 0.1.0 had another one."""
+
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
     """The schema in a database.
@@ -19,7 +22,7 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
         revision: its revision, 0 for none.
         serves_from: the oldest revision whose processes work with it.
         digest: the SHA-256 of the text of its functions.
-        supported: False if a development version before revision 1 was released created it.
+        supported: False if a development version before 0.1.0 created it.
         bare: whether its tables exist and its data does not, as after a restore of the schema alone.
     """
 
@@ -72,17 +75,17 @@ async def read_state(connection: asyncpg.Connection[Any]) -> SchemaState:
     ):
         return SchemaState()
     # As JSON, because a later revision may add columns, or have them otherwise.
-    text = await connection.fetchval(
-        "select to_jsonb(m)::text from headrace_internal.migrations as m order by version desc limit 1"
+    texts = await connection.fetch(
+        "select to_jsonb(m)::text as row from headrace_internal.migrations as m order by version"
     )
-    if text is None:
+    if not texts:
         return SchemaState(bare=True)
-    row = msgspec.json.decode(text)
+    first, row = (msgspec.json.decode(texts[place]["row"]) for place in (0, -1))
     return SchemaState(
         revision=row["version"],
         serves_from=row.get("serves_from") or 1,
         digest=row.get("functions"),
-        supported="serves_from" in row,
+        supported=first["name"] == FIRST,
     )
 
 

@@ -209,19 +209,6 @@ async def remove_tombstones(executor: Executor, stream: int, after: int) -> Tomb
     )
 
 
-async def streams_with_old_checks(executor: Executor) -> list[int]:
-    """Return the ids of the streams whose tables have the constraints from before revision 18."""
-    rows = await executor.fetch("select id from headrace_internal.streams_with_old_checks() as id")
-    return [row["id"] for row in rows]
-
-
-async def convert_checks(executor: Executor, stream: int, lock_timeout: int) -> bool:
-    """Replace the constraints of a stream's table by the present one. Returns whether the locks were obtained within
-    `lock_timeout` milliseconds each.
-    """
-    return bool(await executor.fetchval("select headrace_internal.convert_checks($1, $2)", stream, lock_timeout))
-
-
 async def try_mend_sequence(executor: Executor, stream: str, lock_timeout: int) -> bool:
     """Reset a stream's altered sequence. Returns whether the lock was obtained within `lock_timeout` milliseconds."""
     return bool(await executor.fetchval("select headrace_internal.try_mend_sequence($1, $2)", stream, lock_timeout))

@@ -11,8 +11,6 @@
 -- owner of the schema and its members may. The functions that publish set the secret after the check, and take it back
 -- after the INSERT. An error takes it back, too, since a setting of a transaction ends with its savepoint. Roles with a grant can't read it, and a role that was given rights by hand does not
 -- pass the second test. All other statements have each row checked: INSERT, COPY and a restore.
---
--- Streams that were created before revision 18 have a constraint for each rule, until the janitor converts them.
 
 -- Raise unless it is a message. The error has the rule as its constraint, see store/database/errors.py. Rules are tested
 -- in the alphabetical order of their names, as Postgres tests constraints.
@@ -150,49 +148,6 @@ create or replace function headrace_internal.check_of_messages() returns text
 language sql immutable as $$
     select 'headrace_streams.are_checked() or headrace_streams.is_message(key, data, headers)'
 $$;
-
--- Return the streams whose tables have a constraint for each rule, since they were created before revision 18.
-create or replace function headrace_internal.streams_with_old_checks() returns setof int
-language sql stable as $$
-    select s.id from headrace_internal.streams as s
-    where exists (select from pg_constraint as c where c.conrelid = to_regclass(s.relation) and c.contype = 'c' and c.conname = 'valid_key')
-      and pg_has_role((select relowner from pg_class where oid = to_regclass(s.relation)), 'usage')
-    order by s.id
-$$;
-
--- Replace the constraints of such a stream by the one that all others have. No row is read: the new constraint is not
--- valid in the sense of Postgres, which means that it was not tested on old rows. Those were tested by the old
--- constraints. New segments have a valid one. The stream's table and all segments are locked for a moment, and nothing is
--- done if that lock can't be had within p_lock_timeout milliseconds.
--- `converted`: whether it was done or there was nothing to do.
-create or replace function headrace_internal.convert_checks(p_stream int, p_lock_timeout int default 50, out converted boolean)
-language plpgsql as $$
-declare
-    v_stream  headrace_internal.streams;
-    v_drops   text;
-begin
-    converted := false;
-    v_stream := headrace_internal.lock_stream_for_maintenance(p_stream);
-    if v_stream.id is null or headrace_internal.is_locked_for_long(
-            v_stream.relation || array(select relation from headrace_internal.segments where stream_id = p_stream)) then
-        return;
-    end if;
-    perform headrace_internal.set_lock_timeout(p_lock_timeout);
-    execute format('lock table %s in access exclusive mode', v_stream.relation);
-    select string_agg(format('drop constraint %I', conname), ', ') into v_drops from pg_constraint
-        where conrelid = v_stream.relation::regclass and contype = 'c'
-          and conname in ('valid_key', 'no_nul', 'headers_are_objects', 'message_size');
-    if v_drops is not null then
-        execute format('alter table %s %s', v_stream.relation, v_drops);
-        if not exists (select from pg_constraint where conrelid = v_stream.relation::regclass and conname = 'valid_message') then
-            execute format('alter table %s add constraint valid_message check (%s) not valid',
-                           v_stream.relation, headrace_internal.check_of_messages());
-        end if;
-    end if;
-    converted := true;
-exception when lock_not_available or deadlock_detected or out_of_memory then
-    converted := false;
-end $$;
 
 -- Return whether a value of a caller is a JSON object with these fields, which everything that reads it can read: jsonb
 -- takes neither a NUL character nor half a surrogate pair. json takes both, and every read of such a text raises.

@@ -82,12 +82,6 @@ begin
         select stream_id, until from headrace_internal.waits where stream_id = any (v_streams) and until < v_now + p_duration for update skip locked);
 end $$;
 
--- Subscribe one consumer.
-create or replace function headrace_internal.subscribe(p_consumer int, p_duration interval) returns void
-language sql as $$
-    select headrace_internal.subscribe_consumers(array[p_consumer], p_duration)
-$$;
-
 -- Return those of these consumers for which no process is subscribed.
 create or replace function headrace_internal.without_subscription(p_consumers int[]) returns int[]
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -20,9 +20,6 @@
 -- They find the stream by its name and lock nothing, so they are right whatever becomes of it. Their plans take 70 kB each of
 -- each connection for each stream that it publishes to, beside 60 kB that the tables take there. So what they have in
 -- common is in functions for all streams.
---
--- Streams that were created before revision 19 have NAME.append and NAME.append_one, too. Only a publish that began before
--- the upgrade still calls those.
 
 -- Create or replace the functions that publish to a stream, unless they are as they should be. They belong to the owner of
 -- the schema, like the table. They are called from outside, so they have a search path of their own.
@@ -121,8 +118,6 @@ begin
     execute format('drop function if exists headrace_streams.%I(text[], json[], json[])', p_stream.name || '.publish_checked');
     execute format('drop function if exists headrace_streams.%I(text, text, text)', p_stream.name || '.publish_joined');
     execute format('drop function if exists headrace_streams.%I(text, json, json)', p_stream.name || '.publish_one');
-    execute format('drop function if exists headrace_streams.%I(text[], json[], json[])', p_stream.name || '.append');
-    execute format('drop function if exists headrace_streams.%I(text, json, json)', p_stream.name || '.append_one');
 end $$;
 
 -- The function that publishes to a stream. Null if there is none, or if the caller may not execute it. p_suffix: `.publish`

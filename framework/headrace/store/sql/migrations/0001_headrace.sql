@@ -26,6 +26,9 @@ create table headrace_internal.streams (
     dedupe_window        interval not null default '2 minutes',     -- how long message ids are remembered
     full_until           timestamptz,       -- publishing is refused until then. It is renewed while the stream is full
     trimmed              bigint not null default 0,         -- the last seq that was removed row by row
+    -- A seq that was drawn before. Logical replication copies it and not the sequence, so a publisher finds out that the
+    -- sequence is behind, see sequences.sql. It rises by doubling, so that the row is seldom written.
+    drawn                bigint not null default 0,
     created_at           timestamptz not null default clock_timestamp(),
     updated_at           timestamptz not null default clock_timestamp()
 );
@@ -54,6 +57,7 @@ create table headrace_internal.scheduled (
                 constraint no_nul check (position('\u0000' in data::text) = 0 or data::text !~ '(^|[^\\])(\\\\)*\\u0000'),
     headers     json
                 constraint headers_are_objects check (headers is null or json_typeof(headers) = 'object'),
+    unique_key  text collate "C",
     constraint message_size check (
         pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= 700000   -- however well it is compressed
         or octet_length(data::text) + coalesce(octet_length(headers::text), 0) <= 200000000),
@@ -69,6 +73,35 @@ create table headrace_internal.message_ids (
     primary key (stream_id, message_id)
 );
 create index message_ids_by_age on headrace_internal.message_ids (stream_id, published_at);
+
+-- The last message that was published with each unique key. Append-only like the cursors, since a key may be published
+-- many times a second: each message inserts the next version and deletes the last. Only publishers write it, and
+-- maintenance, which deletes the rows of messages that are no longer pending.
+create table headrace_internal.unique_keys (
+    stream_id     int not null references headrace_internal.streams (id) on delete cascade,
+    unique_key    text collate "C" not null constraint valid_unique_key check (octet_length(unique_key) between 1 and 256),
+    version       bigint not null,
+    seq           bigint,           -- null while the message is scheduled ...
+    deliver_at    timestamptz,      -- ... for this time ...
+    scheduled_id  bigint,           -- ... under this id in headrace_internal.scheduled
+    primary key (stream_id, unique_key, version)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- What is left of an erased message. It has nothing that the message contained.
+create table headrace_internal.erasures (
+    stream_id  int not null references headrace_internal.streams (id) on delete cascade,
+    seq        bigint not null,
+    erased_at  timestamptz not null,
+    erased_by  text not null,       -- the name of the token, or else the role
+    reason     text,
+    primary key (stream_id, seq)
+);
+
+-- The value of the setting headrace.checked with which the functions that publish say that they have checked messages.
+create table headrace_internal.check_secret (
+    secret  text primary key
+);
+insert into headrace_internal.check_secret values (gen_random_uuid()::text);
 
 -- Consumers.
 
@@ -105,9 +138,12 @@ create table headrace_internal.consumers (
 -- readers ask for the newest. A row that is updated in place would grow a chain of dead versions under an old snapshot,
 -- and every lookup would walk it.
 --
+-- Cursors and leases have no foreign key. Each lease call inserts one of both, and would lock and mark the consumer's row.
+-- All that writes them holds the consumer's lock, and so does a deletion, which deletes their rows itself.
+--
 -- A floor is a lower bound from which an index is read, because below it there may be very many dead rows.
 create table headrace_internal.cursors (
-    consumer_id    int not null references headrace_internal.consumers (id) on delete cascade,
+    consumer_id    int not null,
     version        bigint not null,
     position       bigint not null,     -- all messages up to here were examined, except those in the holes
     sought         bigint,              -- a position ahead of the stream to which a user moved it: headrace_internal.require_sequence_ahead
@@ -152,7 +188,7 @@ alter table headrace_internal.frozen_holes alter column holes set storage extern
 create sequence headrace_internal.lease_ids;
 
 create table headrace_internal.leases (
-    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
+    consumer_id  int not null,
     lease_id     bigint not null,
     owner        uuid not null,
     since        timestamptz not null default '-infinity',  -- messages that are put back are not due before
@@ -165,8 +201,9 @@ create table headrace_internal.leases (
     crashes      int[],                 -- in that order, how often in a row the worker died. Null when none did
     started      bigint[],              -- of the messages that crashed before, those that were started
     primary key (consumer_id, lease_id)
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, fillfactor = 70);
--- Large batches would be compressed and moved out of line, and be deleted milliseconds later.
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, fillfactor = 70, toast_tuple_target = 8160);
+-- Large batches would be compressed and moved out of line, and be deleted milliseconds later. Each ack reads the messages of
+-- a lease, so a lease of up to 500 messages is kept in one piece.
 alter table headrace_internal.leases
     alter column seqs set storage external, alter column hashes set storage external, alter column attempts set storage external,
     alter column crashes set storage external, alter column started set storage external;
@@ -186,6 +223,18 @@ create index acks_of_several on headrace_internal.acks (consumer_id, lease_id) w
 -- column or another index. A row is small, and is logged in full only where it is published.
 alter table headrace_internal.acks replica identity full;
 
+-- The owners that may be at work, see check_in.sql. Logged, since it is needed after a crash. There is no foreign key,
+-- because a check-in would lock the consumer's row.
+create table headrace_internal.owners (
+    consumer_id int not null,
+    owner       uuid not null,
+    history     uuid not null,      -- in which it has checked in
+    unknown     boolean not null default false,     -- it stands for those that a rewind has removed. `owner` is the history
+                                                    -- that began then
+    since       timestamptz not null default clock_timestamp(),
+    primary key (consumer_id, owner)
+);
+
 -- Messages that were read and can't be delivered yet: retries that are not due, messages of keys that another owner
 -- holds, and messages that were put back. See parking.sql.
 create table headrace_internal.parked (
@@ -195,6 +244,8 @@ create table headrace_internal.parked (
     attempts     int not null,              -- the deliveries that counted
     crashes      int not null default 0,    -- how often in a row its worker died
     due_at       timestamptz not null,
+    delay        float8,                    -- seconds, by which a retry waits no longer if the server's clock is set
+                                            -- back. Null for a message that is due at once
     primary key (consumer_id, seq)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 create index parked_by_key on headrace_internal.parked (consumer_id, key_hash, seq);
@@ -224,8 +275,10 @@ create table headrace_internal.dead_letters (
     traceback    text,
     blocks       boolean not null,      -- its key waits until it is redriven or discarded
     died_at      timestamptz not null,
+    error_type   text collate "C",      -- by which dead letters are counted, listed, redriven and purged
     primary key (consumer_id, seq)
 );
+create index dead_letters_by_type on headrace_internal.dead_letters (consumer_id, error_type, died_at, seq);
 create index dead_letters_blocking on headrace_internal.dead_letters (consumer_id, key_hash, seq) where blocks;
 -- For the lowest one that blocks a key. Below it there may be very many dead rows.
 create index dead_letters_that_block on headrace_internal.dead_letters (consumer_id, blocks, seq);
@@ -262,6 +315,18 @@ create unlogged table headrace_internal.waits (
     until      timestamptz not null,
     primary key (stream_id, until)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Notifications of transactions that have not ended, where these can be prepared, see notifications.sql.
+create unlogged table headrace_internal.notifications (
+    xid        xid8 not null default pg_current_xact_id(),
+    stream_id  int not null,
+    primary key (xid, stream_id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 2147483647);
+
+-- The function follows with the others.
+create function headrace_internal.notify_unless_prepared() returns trigger language plpgsql as 'begin return null; end';
+create constraint trigger notify_unless_prepared after insert on headrace_internal.notifications
+    deferrable initially deferred for each row execute function headrace_internal.notify_unless_prepared();
 
 -- Sources and captures.
 
@@ -308,12 +373,14 @@ create table headrace_internal.capture_positions (
     primary key (source_id, id)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
--- Captured tables whose existing rows are published while their changes are captured.
+-- Captured tables whose existing rows are published while their changes are captured. Verifications compare tables with
+-- their streams, and repair them. They are backfills of another kind, see functions/verifications.sql.
 create table headrace_internal.backfills (
     id           int generated always as identity primary key,
     uid          uuid not null default gen_random_uuid() unique,
     source_id    int not null references headrace_internal.captures (source_id) on delete cascade,
     relation     text not null,             -- as the source's settings name it
+    kind         text not null default 'backfill' check (kind in ('backfill', 'verification', 'repair')),
     condition    json,                      -- which rows, null for all
     rate         int check (rate > 0),      -- the maximal number of rows a second
     state        text not null default 'queued' check (state in ('queued', 'running', 'done', 'cancelled', 'failed')),
@@ -322,12 +389,38 @@ create table headrace_internal.backfills (
     read         bigint not null default 0,
     published    bigint not null default 0, -- without the rows for which a newer change was captured meanwhile
     place        json,                      -- the key of the last row that was read
+    folded       bigint not null default 0, -- in mode `changes` a verification first reads the stream up to here, and
+                                            -- remembers the newest message of each row
+    differences  json,                      -- the result of a comparison: counts and examples
     created_at   timestamptz not null default clock_timestamp(),
     started_at   timestamptz,
     updated_at   timestamptz,
     finished_at  timestamptz
 ) with (fillfactor = 50);
-create unique index backfills_under_way on headrace_internal.backfills (source_id, relation) where state in ('queued', 'running');
+create unique index backfills_under_way on headrace_internal.backfills (source_id, relation)
+    where state in ('queued', 'running') and kind = 'backfill';
+-- A comparison that is running has passed rows that may differ now. So another one may be queued behind it.
+create unique index verifications_queued on headrace_internal.backfills (source_id, relation, kind) where state = 'queued' and kind <> 'backfill';
+
+create table headrace_internal.verified_rows (
+    backfill_id  int not null references headrace_internal.backfills (id) on delete cascade,
+    hash         bytea not null,            -- SHA-256 of the values of the row's key
+    key          text collate "C" not null, -- these values, as a JSON array
+    seq          bigint not null,           -- of the newest message
+    digest       bytea,                     -- SHA-256 of its record. Null if it lacks values that did not change
+    gone         boolean not null,          -- whether the row is deleted, according to the message
+    primary key (backfill_id, hash)
+);
+
+-- A difference that changes rows without a message in the WAL, such as an attached partition, is found by a comparison
+-- with this, also after a restart. `fingerprint` is null until it is known.
+create table headrace_internal.captured_tables (
+    source_id    int not null references headrace_internal.captures (source_id) on delete cascade,
+    relation     text not null,     -- as the source's settings name it
+    fingerprint  json,
+    resync       uuid,              -- the backfill that was requested for the last such difference
+    primary key (source_id, relation)
+);
 
 -- Changes that could not be made into messages, mostly because a transform failed.
 create table headrace_internal.capture_failures (
@@ -342,6 +435,56 @@ create table headrace_internal.capture_failures (
 );
 create index capture_failures_of_source on headrace_internal.capture_failures (source_id, id);
 create index capture_failures_to_retry on headrace_internal.capture_failures (source_id, id) where retry;
+
+-- The last deliveries to each webhook, accepted and refused. Without what they contained. Unlogged, because they are of
+-- no use after a crash.
+create table headrace_internal.deliveries (
+    source_id  int not null references headrace_internal.sources (id) on delete cascade,
+    id         bigint generated always as identity,
+    at         timestamptz not null,
+    accepted   boolean not null,
+    status     int not null,            -- of the HTTP response
+    reason     text,                    -- why it was refused, or why it was not published again
+    bytes      bigint not null,         -- the size of the body
+    key        text collate "C",        -- of the message, null if it was refused
+    seq        bigint,                  -- of the message, if it has an id by which it is known
+    remote     text,                    -- the address of the client
+    primary key (source_id, id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The last answers of the endpoint of each push consumer. Unlogged likewise.
+create table headrace_internal.push_answers (
+    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
+    id           bigint generated always as identity,
+    at           timestamptz not null,
+    status       int,                   -- null without a response
+    ms           float8 not null,       -- how long it took
+    error        text,
+    messages     int not null,
+    primary key (consumer_id, id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Schedules of periodic messages, see functions/periodic.sql.
+
+-- A process that declares a schedule computes its due times. This row is what all processes agree on: the next due
+-- time, which moves on in the transaction that publishes the message.
+create table headrace_internal.schedules (
+    id            int generated always as identity primary key,
+    name          text collate "C" not null unique,
+    stream_id     int not null references headrace_internal.streams (id) on delete cascade,
+    settings      json not null,
+    digest        text not null,        -- of the settings, by which a process knows whether they are its own
+    next_at       timestamptz,          -- the next due time. Null until a process has computed it
+    requested_at  timestamptz,          -- a user wants a message now
+    last_due_at   timestamptz,          -- the due time of the last message ...
+    last_run_at   timestamptz,          -- ... and when it was published
+    messages      bigint not null default 0,        -- how many were published
+    paused_at     timestamptz,
+    seen_at       timestamptz not null default clock_timestamp(),   -- when a process with these settings last asked
+    created_at    timestamptz not null default clock_timestamp(),
+    updated_at    timestamptz not null default clock_timestamp()
+) with (fillfactor = 50);
+create index schedules_by_stream on headrace_internal.schedules (stream_id);
 
 -- Writes of several tasks that commit once.
 
@@ -386,7 +529,9 @@ create table headrace_internal.commits (
 create unlogged table headrace_internal.workers (
     id       uuid primary key,
     seen_at  timestamptz not null,
-    facts    json not null
+    facts    json not null,
+    role_oid oid,                       -- the role with a grant that wrote it. Null for a member of the owner
+    bytes    int not null default 0
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The terms of leaders, see leader.sql. Append-only like the cursors. Unlogged, because they are of no use after a crash.
@@ -425,3 +570,177 @@ create table headrace_internal.tokens (
     expires_at    timestamptz,
     revoked_at    timestamptz
 );
+
+-- Sessions of the console, see store/catalog/sessions.py.
+
+-- A browser has the secret in a cookie. Here is its SHA-256 only. A session ends with its token.
+create table headrace_internal.sessions (
+    digest      bytea primary key,
+    token_id    text not null references headrace_internal.tokens (id) on delete cascade,
+    mount       text not null,          -- the path of the server at which it is valid
+    created_at  timestamptz not null,
+    expires_at  timestamptz not null
+);
+
+create index sessions_of_token on headrace_internal.sessions (token_id, created_at);
+
+-- What roles other than the owner may do, see docs/privileges.md and functions/grants.sql.
+
+-- The functions and views for roles that `headrace grant` names. They run as the owner, and check these grants.
+create schema headrace_granted;
+comment on schema headrace_granted is 'Headrace: what roles with a grant call. `headrace grant` lets a role use it';
+
+-- A role has the same number, its OID, for as long as it exists in its server. Another server has other numbers. A row
+-- remembers its server, and `bound` is computed when the row is written. pg_dump leaves that out, so a restore computes it
+-- in the new server. pg_upgrade keeps it, and the numbers of roles as well.
+
+-- Return whether this is the server with an identifier.
+create function headrace_internal.is_this_server(p_identifier bigint) returns boolean
+language plpgsql immutable as $$
+begin
+    return p_identifier = (select system_identifier from pg_catalog.pg_control_system());
+end $$;
+
+-- Grants belong to roles and not to names, and so do heartbeats.
+create table headrace_internal.grants (
+    role        text collate "C" not null,
+    privilege   text not null check (privilege in ('publish', 'consume', 'observe', 'admin')),
+    stream_id   int not null default 0,     -- 0 for all streams, also those created later
+    granted_at  timestamptz not null default clock_timestamp(),
+    role_oid    oid not null,
+    cluster     bigint not null,            -- the identifier of the server to which role_oid belongs
+    bound       boolean not null generated always as (headrace_internal.is_this_server(cluster)) stored,
+    primary key (stream_id, role_oid, privilege, cluster)
+);
+comment on column headrace_internal.grants.role is 'The name of the role when the grant was last looked at';
+
+-- Fill in the number of the role that a new grant names. A row of a dump has one.
+create function headrace_internal.bind_grant() returns trigger
+language plpgsql as $$
+begin
+    if new.role_oid is null then
+        new.role_oid := pg_catalog.to_regrole(pg_catalog.quote_ident(new.role));
+        new.cluster := (select system_identifier from pg_catalog.pg_control_system());
+        if new.role_oid is null then
+            raise exception using errcode = 'undefined_object', message = pg_catalog.format(
+                'There is no database role "%s". Create it first.', new.role);
+        end if;
+    end if;
+    return new;
+end $$;
+
+create trigger bind_grant before insert on headrace_internal.grants for each row execute function headrace_internal.bind_grant();
+
+-- What a named configuration manages, see docs/how-to/configuration-as-code.md. `headrace apply --prune` deletes nothing else.
+create table headrace_internal.managed (
+    configuration text collate "C" not null,
+    kind          text collate "C" not null check (kind in ('stream', 'consumer', 'source', 'token', 'grant')),
+    object        text[] collate "C" not null,  -- the names that lead to it, such as those of a stream and of its consumer
+    identity      text not null,                -- of the object that was applied, so that a later one of the same name is another
+    applied_at    timestamptz not null default clock_timestamp(),
+    primary key (configuration, kind, object)
+);
+
+-- Several databases behind one server, see functions/databases.sql. The tables are used in the database that is given to
+-- the server, and are empty in all others.
+
+create table headrace_internal.databases (
+    name        text collate "C" primary key,
+    url_from    text not null,          -- where a server finds the URL: env:NAME or file:/path. It has no secret
+    created_at  timestamptz not null default clock_timestamp()
+);
+
+-- The streams and sources of these databases. Their names are unique among all databases. A row is written before its
+-- stream is created, and deleted after it.
+create table headrace_internal.places (
+    kind        text not null check (kind in ('stream', 'source')),
+    name        text collate "C" not null,
+    uid         uuid,                   -- the id in the API, null until it is known
+    database    text collate "C" not null references headrace_internal.databases (name),
+    placed_at   timestamptz not null default clock_timestamp(),
+    primary key (kind, name)
+);
+create index places_by_uid on headrace_internal.places (uid);
+create index places_by_database on headrace_internal.places (database, kind, name);
+
+-- Jobs that redrive or purge dead letters in the background, see functions/jobs.sql.
+
+-- A job names its consumer by the number, without a foreign key, so that what was done is still known after the consumer
+-- was deleted.
+create table headrace_internal.jobs (
+    id             bigint generated always as identity primary key,
+    uid            uuid not null default gen_random_uuid() unique,      -- the id in the API
+    kind           text not null check (kind in ('redrive', 'purge')),
+    stream         text collate "C" not null,
+    consumer       text collate "C" not null,
+    consumer_id    int not null,
+    choice         json,                -- which dead letters: headrace_internal.dead_letter_condition
+    filters        text[],
+    filter_where   json,
+    state          text not null default 'waiting' check (state in ('waiting', 'running', 'done', 'failed', 'cancelled')),
+    total          bigint,              -- the number of dead letters at the beginning, null if counting took too long
+    done           bigint not null default 0,       -- how many were redriven or purged
+    place          bigint not null default 0,       -- all dead letters up to this seq were examined
+    error          text,
+    created_at     timestamptz not null,            -- dead letters that died later are left alone
+    created_by     text not null,       -- the name of the token, or else the role
+    finished_at    timestamptz,
+    claims         int not null default 0,          -- counts the claims. A step of an older one is refused
+    claimed_until  timestamptz,         -- when the claim ends, null if no server works on it
+    worked_at      timestamptz          -- the time of the last claim
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+create index jobs_to_do on headrace_internal.jobs (worked_at nulls first, id) where state in ('waiting', 'running');
+create index jobs_by_end on headrace_internal.jobs (finished_at) where finished_at is not null;
+
+-- The audit log, see functions/audit.sql, and samples for charts, see functions/samples.sql.
+
+-- A change that somebody made. The id contains the time in microseconds, so that the lists of several databases merge
+-- by it, and a range of times is a range of ids.
+create sequence headrace_internal.audit_ids;
+create table headrace_internal.audit (
+    id           bigint primary key,
+    actor        text,
+    via          text not null,
+    role         text not null,
+    action       text not null,
+    stream       text collate "C",          -- its name, which stays after its deletion
+    object_kind  text not null,
+    object_name  text not null,
+    details      json not null
+);
+alter sequence headrace_internal.audit_ids owned by headrace_internal.audit.id;
+create index audit_by_stream on headrace_internal.audit (stream, id);
+
+-- Figures of the past, for charts. A row is about p_step seconds from a time on. It has what was published and finished
+-- in them, and the largest of each level. An object that did not change has no rows, but `total` has them as long as
+-- samples are taken.
+create table headrace_internal.samples (
+    kind          smallint not null,        -- 0: all together, 1: a stream, 2: a consumer
+    object_id     int not null,             -- 0 for all together
+    step          int not null,             -- seconds
+    at            timestamptz not null,
+    published     bigint,                   -- null if unknown, as in the first sample of a process
+    finished      bigint,
+    lag           bigint,
+    lag_seconds   real,
+    in_flight     bigint,
+    parked        bigint,
+    blocked       bigint,
+    dead_letters  bigint,
+    primary key (kind, object_id, at, step)
+) with (autovacuum_vacuum_scale_factor = 0.05);
+create index samples_by_age on headrace_internal.samples (step, at);
+
+-- Autovacuum does not analyze the tables that calls write all the time. From PostgreSQL 17 on it sleeps between the pages of its
+-- sample while it holds a lock on the page (acquire_sample_rows), and each call that writes there waits for up to 8 ms. In small
+-- tables that is the page which all calls write. The plans of their statements are kept, and need no statistics.
+
+do $$
+declare
+    v_table text;
+begin
+    foreach v_table in array array['cursors', 'frozen_holes', 'leases', 'acks', 'parked', 'tails', 'waits', 'commits',
+                                   'capture_positions', 'leaders', 'workers'] loop
+        execute format('alter table headrace_internal.%I set (autovacuum_analyze_threshold = 2147483647)', v_table);
+    end loop;
+end $$;

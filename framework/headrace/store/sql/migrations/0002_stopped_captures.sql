@@ -1,2 +1,0 @@
--- A source whose transform holds up its process is stopped until it is resumed: stop_capture, pause_capture and
--- capture_info in functions/captures.sql. Only functions change.

@@ -1,1 +1,0 @@
--- Lists are read in pages. Only functions change.

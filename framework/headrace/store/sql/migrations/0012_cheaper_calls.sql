@@ -1,2 +1,0 @@
--- Lease and settle calls start fewer statements, and a lease call reads messages that fit a page without counting their
--- bytes: scan_usual, lease and settle_outcomes. Only functions change.

@@ -1,2 +1,0 @@
--- Each stream of segments has functions of its own that append to it, with plans at hand: see publish.sql. Only functions
--- change.

@@ -1,2 +1,0 @@
--- A lease call of a consumer that is up to date takes a short way, and one that finds nothing writes nothing:
--- lease_few. A mark is taken each thousand seqs, unless there are holes. Only functions change.

@@ -1,2 +1,0 @@
--- The functions that append to a stream have become functions that publish to it, which processes call directly: see
--- publish.sql. Only functions change.

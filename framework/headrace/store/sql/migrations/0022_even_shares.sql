@@ -1,1 +1,0 @@
--- Ranges of a stream are cut into parts of about the same number of messages: see ranges.sql. Only functions change.

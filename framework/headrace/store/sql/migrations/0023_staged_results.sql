@@ -1,1 +1,0 @@
--- Many results of a Spark handler are staged and published with the acks: see publish_staged in writes.sql. Only functions change.

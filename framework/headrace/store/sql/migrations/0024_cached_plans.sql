@@ -1,2 +1,0 @@
--- Functions that lease and settle calls use are in PL/pgSQL, so that they keep their plans up to PostgreSQL 17, too. Only
--- functions change.

@@ -1,2 +1,0 @@
--- Each stream has two functions more, which publish messages that the caller has checked: see publish.sql. Only functions
--- change.

@@ -1,1 +1,0 @@
--- Calls that are made for each batch or message keep their plans in a database with statistics, too. Only functions change.

@@ -1,1 +1,0 @@
--- Times in JSON are in UTC, whatever the time zone of the session. Only functions change.
