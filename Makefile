@@ -65,6 +65,7 @@ lint: $(READY)  ## Check style, types, and the direction of imports
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.docs.docstrings
 
 lint-deploy: $(READY)  ## Check the files below deploy/ with the linters of their tools
 	$(PYTHON) -m venv $(DEPLOY)

@@ -38,7 +38,7 @@ class Service:
 
     Attributes:
         pipelines: one for each consumer, after `prepare`.
-        on_deserted: called when the last of the consumers was deleted.
+        on_all_deleted: called when the last of the consumers was deleted.
     """
 
     def __init__(

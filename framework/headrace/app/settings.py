@@ -217,7 +217,7 @@ def read(
     """Read the effective settings.
 
     Args:
-        given: arguments, by the setting's name. None counts as unset.
+        arguments: by the setting's name. None counts as unset.
         environment: the environment variables.
         directory: where to start looking for pyproject.toml. None for the working directory. Parent
             directories are searched, too.

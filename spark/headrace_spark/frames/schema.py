@@ -50,7 +50,7 @@ def of(schema_type: Any) -> Source | None:
     """Make a schema source from the value of `schema=`.
 
     Args:
-        given: a msgspec Struct, dataclass, TypedDict or NamedTuple, a DDL string such as "id
+        schema_type: a msgspec Struct, dataclass, TypedDict or NamedTuple, a DDL string such as "id
             bigint, total decimal(12, 2)", or None.
 
     Returns:

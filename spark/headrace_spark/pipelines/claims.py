@@ -17,9 +17,9 @@ def claim(files: Files, name: str, content: T, purpose: str, allowed: tuple[str,
 
     Args:
         name: the name of the file.
-        made: the content to write into the file.
-        what: what the directory is for, for the error message.
-        ours: names that may be in it before it is claimed. Names that begin with a dot are also
+        content: the content to write into the file.
+        purpose: what the directory is for, for the error message.
+        allowed: names that may be in it before it is claimed. Names that begin with a dot are also
             allowed.
 
     Returns:

@@ -118,7 +118,7 @@ def follow(writer: DataStreamWriter, on_progress: Callable[[Progress], None]) ->
 
     Args:
         writer: the query, ready to start.
-        seen: called with Spark's progress report of each micro-batch that had rows.
+        on_progress: called with Spark's progress report of each micro-batch that had rows.
 
     Raises:
         HeadraceError: the query failed. See `translate`.

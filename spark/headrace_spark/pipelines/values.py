@@ -75,7 +75,7 @@ def load_types(fetch: Callable[..., list[tuple[Any, ...]]], oids: Sequence[int])
     """Load the types, and all types that they are made of.
 
     Args:
-        ask: runs a query with arguments.
+        fetch: runs a query with arguments.
         oids: the oids of the types.
     """
     known: dict[int, Type] = {}

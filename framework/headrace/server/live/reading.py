@@ -115,7 +115,6 @@ class Reading:
 
     Attributes:
         at: the time of the last reading, by the database's clock.
-        clock_offset: seconds by which the database's clock is ahead of this process's.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ async def notify_waiting(executor: Executor, after: int = 0, limit: int = 1000) 
 
     Args:
         after: the id of the last consumer that the previous call checked.
-        most: how many consumers to check.
+        limit: how many consumers to check.
 
     Returns:
         The id of the last consumer that was checked, or None at the end, and how many had something to lease.

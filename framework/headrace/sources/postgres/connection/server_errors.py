@@ -64,7 +64,7 @@ def connection_error(text: str, label: str) -> HeadraceError:
     """Return the error for a connection attempt that failed.
 
     Args:
-        server_message: libpq's message, which never has a password.
+        text: libpq's message, which never has a password.
         label: which database it is about, such as `orders at db.example:5432 as ada`.
     """
     message = one_line(text)

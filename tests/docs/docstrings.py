@@ -1,0 +1,76 @@
+"""Names in docstrings that don't exist: `make lint` compares `Args` and `Attributes` with the code.
+
+A function's arguments are those of its signature, and a class's are those of its `__init__`. An attribute is a field, a
+method, or what a method assigns to `self`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDERS = ("framework/headrace", "spark/headrace_spark")
+
+_ENTRY = re.compile(r"( +)(\*{0,2}\w+(?:, \*{0,2}\w+)*):(?: |$)")
+
+
+def unknown_names(code: str) -> Iterator[tuple[int, str]]:
+    """The names that docstrings of a module describe and that don't exist, each with its line."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _missing(node, "Args", _arguments(node))
+        elif isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    yield from _missing(node, "Args", _arguments(method))
+            yield from _missing(node, "Attributes", _attributes(node))
+
+
+def _missing(
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, section: str, known: set[str]
+) -> Iterator[tuple[int, str]]:
+    return ((node.lineno, name) for name in _described(ast.get_docstring(node) or "", section) if name not in known)
+
+
+def _described(docstring: str, section: str) -> Iterator[str]:
+    """The names at the beginning of the entries of a section. What is indented further belongs to an entry."""
+    _, _, text = docstring.partition(f"{section}:\n")
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            return
+        if (entry := _ENTRY.match(line)) is not None and len(entry[1]) == 4:
+            yield from (name.lstrip("*") for name in entry[2].split(", "))
+
+
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    found = {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+            found.add(part.attr)
+        elif isinstance(part, ast.AnnAssign | ast.Assign):
+            targets = [part.target] if isinstance(part, ast.AnnAssign) else part.targets
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def main() -> int:
+    """Print what is wrong. Returns the exit code."""
+    wrong = [
+        f"{path}:{line}: The docstring names {name!r}, which doesn't exist."
+        for folder in FOLDERS
+        for path in sorted(Path(folder).rglob("*.py"))
+        for line, name in unknown_names(path.read_text(encoding="utf-8"))
+    ]
+    print("\n".join(wrong) or "Docstrings name what exists.")
+    return min(len(wrong), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
