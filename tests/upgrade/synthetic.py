@@ -33,22 +33,16 @@ def next_revision(package: Path, target: Path, *, renames: bool = False, feature
     revision = 1 + max(int(path.name[:4]) for path in (sql / "migrations").glob("*.sql"))
     text = COLUMN + (FEATURE if feature else "")
     (sql / "migrations" / f"{revision:04}_made_up.sql").write_text(text.format(revision=revision), encoding="utf-8")
-    workers = sql / "functions" / "workers.sql"
+    workers = sql / "functions" / "catalog" / "workers.sql"
     functions = workers.read_text(encoding="utf-8")
     if renames:
-        head = functions.index("-- Delete the heartbeat of a process that ends cleanly")
-        tail = functions.index("-- Return the processes with a heartbeat")
-        old = functions[head:tail]
-        new = old.replace("delete_heartbeat(p_id uuid)", "delete_heartbeat_2(p_id uuid, p_reason text)")
+        start = functions.index("-- Delete the heartbeat of a process that ends cleanly")
+        old = functions[start : functions.index("-- Return the processes with a heartbeat")]
+        head = "create or replace function headrace_internal.delete_heartbeat"
+        new = old.replace(f"{head}(p_id uuid)", f"-- Granted: any\n{head}_2(p_id uuid, p_reason text)")
         assert new != old
         functions = functions.replace(old, new)
         (sql / "retired" / f"before_{revision}.sql").write_text(old, encoding="utf-8")
-        granted = sql / "functions" / "_granted.sql"
-        listed = granted.read_text(encoding="utf-8")
-        granted.write_text(
-            listed.replace("database_identity'", "database_identity delete_heartbeat_2'"), encoding="utf-8"
-        )
-        assert "delete_heartbeat_2" in granted.read_text(encoding="utf-8")
         calls = store / "catalog" / "workers.py"
         python = calls.read_text(encoding="utf-8")
         called = python.replace(

@@ -40,7 +40,7 @@ base64."""
 
 EXPIRES_IN_HEADER = "headrace-expires-in"
 """The time to live of a message in seconds, from its publication: a number, or one as text. See
-`functions/expiry.sql`, which has the same rules as `time_to_live`."""
+`functions/messages/expiry.sql`, which has the same rules as `time_to_live`."""
 
 MIN_EXPIRES_IN, MAX_EXPIRES_IN = 0.001, 3_153_600_000
 """Shortest and longest time to live in seconds: a millisecond, and a hundred years."""

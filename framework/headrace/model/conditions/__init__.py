@@ -6,7 +6,7 @@
     (field("status") == "paid") & (field("total") > 100)                    in Python
 
 All three become the same small tree (`tree`). The database receives the tree as JSON and generates SQL from
-it, in which Postgres quotes each literal (`store/sql/functions/conditions.sql`). No unquoted text of a user
+it, in which Postgres quotes each literal (`store/sql/functions/messages/conditions.sql`). No unquoted text of a user
 reaches SQL. `judge` evaluates the same conditions in Python.
 
 **Fields** are `data` and `headers` with a path into them, and the message's own `key`, `seq` and

@@ -28,7 +28,7 @@ class StagedMessages(msgspec.Struct, frozen=True, kw_only=True):
         stream: the name of the stream.
         write: the id of the write that they are staged for. Each call of a handler needs another one.
         parts: a JSON list of what was staged, in the order in which it is published, with `partition`, `attempt` and
-            `rows`. See `store/sql/functions/writes.sql`.
+            `rows`. See `store/sql/functions/messages/writes.sql`.
     """
 
     stream: str

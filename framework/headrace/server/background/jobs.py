@@ -1,4 +1,4 @@
-"""Works on the jobs of a database. Every server does, and they take turns, see `store/sql/functions/jobs.sql`."""
+"""Works on the jobs of a database. Every server does, and they take turns, see `store/sql/functions/messages/jobs.sql`."""
 
 from __future__ import annotations
 

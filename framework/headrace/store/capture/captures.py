@@ -1,4 +1,4 @@
-"""captures: which process captures a source, its position, and what it appends. `sql/functions/captures.sql`
+"""captures: which process captures a source, its position, and what it appends. `sql/functions/capture/captures.sql`
 describes the steps.
 """
 
@@ -26,7 +26,7 @@ CHUNK_MESSAGES = 2_500
 
 CHUNK_CHARACTERS = 1_000_000
 """Most characters of the messages of a statement, unless a single one is longer. The server checks messages together up to a size, see
-`begin_checked` in `sql/functions/checks.sql`.
+`begin_checked` in `sql/functions/messages/checks.sql`.
 """
 
 

@@ -1,4 +1,4 @@
-"""verifications: what the stream has of a captured table. See `sql/functions/verifications.sql`."""
+"""verifications: what the stream has of a captured table. See `sql/functions/capture/verifications.sql`."""
 
 from __future__ import annotations
 

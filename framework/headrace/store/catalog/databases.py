@@ -1,6 +1,6 @@
 """Several databases behind one server: the list of the others, and which stream and which source lives where.
 
-The configuration database has both. See `sql/functions/databases.sql`.
+The configuration database has both. See `sql/functions/catalog/databases.sql`.
 """
 
 from __future__ import annotations

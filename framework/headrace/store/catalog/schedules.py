@@ -1,4 +1,4 @@
-"""Schedules of periodic messages. See `sql/functions/periodic.sql`."""
+"""Schedules of periodic messages. See `sql/functions/catalog/periodic.sql`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The functions of one stream that publish to it, and which of them a call may use.
 
 A process of the owner calls them directly for the streams that it publishes to most. See `create_appenders` in
-`sql/functions/publish.sql`.
+`sql/functions/messages/publish.sql`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DirectStatements(NamedTuple):
 def joined_if_checked(keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None] | None) -> str | None:
     """The data as one text, if these are certainly messages, by a test that costs little. Otherwise None.
 
-    `is_message` in `sql/functions/checks.sql` has the rules. What is left to the server: the size, whether the JSON is
+    `is_message` in `sql/functions/messages/checks.sql` has the rules. What is left to the server: the size, whether the JSON is
     valid, and what this test can't decide. JSON has no other form of a NUL than the one below.
     """
     try:

@@ -1,5 +1,5 @@
 """A connection that listens for notifications of publishers. Optional, because a poll finds messages too. See
-`sql/functions/notifications.sql`.
+`sql/functions/leasing/notifications.sql`.
 """
 
 from __future__ import annotations

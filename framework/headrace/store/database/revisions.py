@@ -26,9 +26,19 @@ import msgspec
 SQL = files("headrace.store") / "sql"
 
 # In the order of their dependencies: types before the functions that use them.
-FUNCTIONS = ("clock", "history", "segments", "checks", "streams", "notifications", "publish", "conditions", "expiry", "consumers", "lookups", "holes", "unique", "parking", "due_messages", "scan",
-             "rate", "lease", "lease_few", "settle", "check_in", "transactions", "seek", "replay", "captures", "captured_tables", "verifications", "backfills", "sources", "databases", "operate", "dead_letters", "erasures", "info", "peek", "journeys", "key_states", "search", "seek_preview", "jobs", "recent_events", "retention",
-             "ranges", "writes", "planning", "gaps", "removal", "schedule", "periodic", "upkeep", "leader", "workers", "revisions", "sequences", "audit", "live", "samples", "grants", "grant_changes", "public", "views")  # fmt: skip
+FUNCTIONS = """
+    catalog/clock catalog/history maintenance/segments messages/checks catalog/streams leasing/notifications
+    messages/publish messages/conditions messages/expiry catalog/consumers leasing/lookups leasing/holes
+    messages/unique leasing/parking leasing/due_messages leasing/scan leasing/rate leasing/lease leasing/lease_few
+    messages/settle leasing/check_in messages/transactions messages/seek messages/replay capture/captures
+    capture/captured_tables capture/verifications capture/backfills catalog/sources catalog/databases
+    catalog/operate messages/dead_letters messages/erasures catalog/info messages/peek messages/journeys
+    catalog/key_states messages/search messages/seek_preview messages/jobs catalog/recent_events
+    maintenance/retention maintenance/ranges messages/writes maintenance/planning maintenance/gaps
+    maintenance/removal maintenance/schedule catalog/periodic maintenance/upkeep maintenance/leader catalog/workers
+    catalog/revisions catalog/sequences watching/audit watching/live watching/samples catalog/grants
+    catalog/grant_changes catalog/public catalog/views
+""".split()
 
 # Generated from all functions, also the retired ones.
 LAST = ("_granted", "_epilogue")
@@ -37,6 +47,7 @@ _SERVES_FROM = re.compile(r"^-- Serves from: (\d+)$", re.MULTILINE)
 _LOCKS = re.compile(r"^-- Locks: (.+(?:\n--  .+)*)$", re.MULTILINE)
 _LOCK = re.compile(r"([\w.]+) \(([a-z ]+)\)")
 
+_GRANTED = re.compile(r"^-- Granted: (\w+)\ncreate or replace function headrace_internal\.(\w+)\(", re.MULTILINE)
 _TYPE = re.compile(r"^create type ([\w.]+) as \(.*?^\);$", re.MULTILINE | re.DOTALL)
 _VIEW = re.compile(r"^create or replace view ([\w.]+)( with \([a-z_, ]+\))? as\n(.*?);$", re.MULTILINE | re.DOTALL)
 
@@ -98,7 +109,8 @@ def functions() -> str:
     """
     names = [*(f"functions/{name}.sql" for name in FUNCTIONS), *retired(), *(f"functions/{name}.sql" for name in LAST)]
     text = "\n".join((SQL / name).read_text(encoding="utf-8") for name in names)
-    return _VIEW.sub(_if_different, _TYPE.sub(_if_missing, text))
+    granted = ", ".join(f"('{privilege}', '{name}')" for privilege, name in _GRANTED.findall(text))
+    return _VIEW.sub(_if_different, _TYPE.sub(_if_missing, text.replace("%(granted)s", granted)))
 
 
 def retired() -> list[str]:

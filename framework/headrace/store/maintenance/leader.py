@@ -1,6 +1,6 @@
 """Leader election among the processes of one database, and the leader's check for missed notifications.
 
-See `sql/functions/leader.sql`.
+See `sql/functions/maintenance/leader.sql`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Retention calls, each for one stream and bounded in its work. See `sql/functions/retention.sql`.
+"""Retention calls, each for one stream and bounded in its work. See `sql/functions/maintenance/retention.sql`.
 
 Any process may make them at any time. If several processes reach a stream at the same time, one does the
 work. `headrace.runtime.maintenance.sweeper` calls them for all streams.

@@ -1,4 +1,4 @@
-"""Calls for scheduled messages. See `sql/functions/schedule.sql`."""
+"""Calls for scheduled messages. See `sql/functions/maintenance/schedule.sql`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls for vacuuming the tables that have more dead rows than live ones. See `sql/functions/upkeep.sql`."""
+"""Calls for vacuuming the tables that have more dead rows than live ones. See `sql/functions/maintenance/upkeep.sql`."""
 
 from __future__ import annotations
 

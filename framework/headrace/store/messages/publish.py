@@ -218,7 +218,7 @@ async def publish_staged(connection: Any, stream: str, write: str, parts: str) -
 
     Args:
         connection: the asyncpg connection of an open transaction.
-        parts: a JSON list of the attempts that count. See `sql/functions/writes.sql`.
+        parts: a JSON list of the attempts that count. See `sql/functions/messages/writes.sql`.
 
     Raises `StagedRowsGone` if some are not there any more.
     """

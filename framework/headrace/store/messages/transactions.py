@@ -1,4 +1,4 @@
-"""Acks that commit together with a handler's effects. See `sql/functions/transactions.sql`."""
+"""Acks that commit together with a handler's effects. See `sql/functions/messages/transactions.sql`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of all streams and consumers at one moment, see `sql/functions/live.sql`."""
+"""The figures of all streams and consumers at one moment, see `sql/functions/watching/live.sql`."""
 
 from __future__ import annotations
 

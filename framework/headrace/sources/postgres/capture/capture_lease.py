@@ -2,7 +2,7 @@
 
 It is a lease in a table, not a session lock. It thus works through a connection pooler, and a process that freezes
 loses it. Safety depends not on clocks but on the epoch that every append is checked against, see
-`store/sql/functions/captures.sql`.
+`store/sql/functions/capture/captures.sql`.
 """
 
 from __future__ import annotations

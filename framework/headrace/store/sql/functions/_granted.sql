@@ -1,5 +1,6 @@
--- Generated: headrace_granted.<function> for each function of headrace_internal below. What is checked follows from the
--- names of its arguments: the privilege on the stream or on the stream of the consumer, or else on all streams.
+-- Generated: headrace_granted.<function> for each function of headrace_internal above whose definition follows a comment
+-- `Granted: <privilege>`. What is checked follows from the names of its arguments: the privilege on the stream or on the
+-- stream of the consumer, or else on all streams.
 --
 -- `all`: `admin` on all streams, whatever its arguments. `any`: any privilege on any stream.
 -- `reads`: a function that returns rows of all streams, or of one. For a role it returns those of its streams.
@@ -14,35 +15,10 @@ declare
     v_result     text;
 begin
     for v_function in
-        with given (privilege, names) as (values
-            ('any', 'begin_timeline transaction_status commit_status leave_witness timeline_identity history_identity witness_retention
-                     poll_schedules database_identity'),
-            ('publish', 'publish_staged abort_write publish_message publish_messages publish_unique_message publish_unique_messages run_schedule'),
-            ('consume', 'lease settle_outcomes extend_leases reclaim check_in check_out mark_started ack_messages ack_at_commit ack_status subscribe_consumers without_subscription
-                         settings_of_consumer peek_page blocked_key_page dead_letter_page dead_letter_groups
-                         messages messages_at latest key_states message_by_seq journey consumer_at_work search_step push_answer_page republish'),
-            ('reads', 'stream_info consumer_info stream_names consumer_names'),
-            ('observe', 'worker_info sample_bins'),
-            ('admin', 'audit_page declare_schedule declare_consumer delete_consumer delete_stream seek seek_to seek_preview create_job cancel_job job_page replay pause resume redrive_chosen discard_chosen
-                       erase_messages forget_erased erasure_page
-                       publish_scheduled plan_segments drop_segments trim_stream close_segment_early check_full delete_old_message_ids
-                       delete_done_unique_keys remove_tombstones try_mend_sequence note_drawn rows_of_keys keys_published_since'),
-            ('all', 'add_database remove_database place_name confirm_place forget_place reconcile_places create_source source_info sources_at_work source_page webhook_sources lock_source edit_source delete_source
-                       schedule_page pause_schedule request_schedule delete_schedule
-                       sources_to_capture take_capture renew_capture reopen_capture release_capture report_capture capture_position
-                       begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture
-                       retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures shared_slot_positions
-                       publish_truncation request_backfill request_resync captured_tables record_captured_table forget_captured_tables list_backfills backfill_to_do begin_backfill
-                       compare_messages captured_page live_messages largest_key fold_messages compare_folded folded_page live_folded delete_verified_rows request_due_verifications
-                       is_backfill_unfinished fail_backfill cancel_backfills
-                       live_revision feature_is_on switch_on_features
-                       lead resign notify_waiting delete_old_heartbeats delete_old_witnesses delete_old_changes record_samples compact_samples delete_old_samples live_figures live_counts live_sizes live_times live_catalog next_scheduled
-                       open_inserts_of claim_job work_job end_job release_job delete_old_jobs record_deliveries delivery_page record_push_answers streams_to_sweep streams_with_unique_keys clean_up_writes tables_to_vacuum')
-        )
+        with given (privilege, name) as (values %(granted)s)
         select g.privilege, p.oid, p.proname, p.pronargs, p.proretset, p.proargnames, p.proargmodes, p.prorettype,
                string_to_array(pg_catalog.oidvectortypes(p.proargtypes), ', ') as types
-        from given as g cross join regexp_split_to_table(g.names, '\s+') as name
-        join pg_proc as p on p.proname = name and p.pronamespace = 'headrace_internal'::regnamespace
+        from given as g join pg_proc as p on p.proname = g.name and p.pronamespace = 'headrace_internal'::regnamespace
     loop
         -- Types are qualified in the text of the arguments.
         perform set_config('search_path', 'pg_catalog', true);

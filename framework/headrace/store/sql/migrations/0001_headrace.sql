@@ -1,5 +1,5 @@
 -- The tables of Headrace. Messages are stored in one table per stream, in the schema headrace_streams, see
--- functions/streams.sql.
+-- functions/catalog/streams.sql.
 --
 -- A message has no row per consumer. What a consumer has read is one cursor, and what is in flight is one lease row per
 -- batch. Only messages that wait have rows: for a retry, for another message of their key, or for a user.
@@ -374,7 +374,7 @@ create table headrace_internal.capture_positions (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- Captured tables whose existing rows are published while their changes are captured. Verifications compare tables with
--- their streams, and repair them. They are backfills of another kind, see functions/verifications.sql.
+-- their streams, and repair them. They are backfills of another kind, see functions/capture/verifications.sql.
 create table headrace_internal.backfills (
     id           int generated always as identity primary key,
     uid          uuid not null default gen_random_uuid() unique,
@@ -464,7 +464,7 @@ create table headrace_internal.push_answers (
     primary key (consumer_id, id)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Schedules of periodic messages, see functions/periodic.sql.
+-- Schedules of periodic messages, see functions/catalog/periodic.sql.
 
 -- A process that declares a schedule computes its due times. This row is what all processes agree on: the next due
 -- time, which moves on in the transaction that publishes the message.
@@ -584,7 +584,7 @@ create table headrace_internal.sessions (
 
 create index sessions_of_token on headrace_internal.sessions (token_id, created_at);
 
--- What roles other than the owner may do, see docs/privileges.md and functions/grants.sql.
+-- What roles other than the owner may do, see docs/privileges.md and functions/catalog/grants.sql.
 
 -- The functions and views for roles that `headrace grant` names. They run as the owner, and check these grants.
 create schema headrace_granted;
@@ -641,7 +641,7 @@ create table headrace_internal.managed (
     primary key (configuration, kind, object)
 );
 
--- Several databases behind one server, see functions/databases.sql. The tables are used in the database that is given to
+-- Several databases behind one server, see functions/catalog/databases.sql. The tables are used in the database that is given to
 -- the server, and are empty in all others.
 
 create table headrace_internal.databases (
@@ -663,7 +663,7 @@ create table headrace_internal.places (
 create index places_by_uid on headrace_internal.places (uid);
 create index places_by_database on headrace_internal.places (database, kind, name);
 
--- Jobs that redrive or purge dead letters in the background, see functions/jobs.sql.
+-- Jobs that redrive or purge dead letters in the background, see functions/messages/jobs.sql.
 
 -- A job names its consumer by the number, without a foreign key, so that what was done is still known after the consumer
 -- was deleted.
@@ -692,7 +692,7 @@ create table headrace_internal.jobs (
 create index jobs_to_do on headrace_internal.jobs (worked_at nulls first, id) where state in ('waiting', 'running');
 create index jobs_by_end on headrace_internal.jobs (finished_at) where finished_at is not null;
 
--- The audit log, see functions/audit.sql, and samples for charts, see functions/samples.sql.
+-- The audit log, see functions/watching/audit.sql, and samples for charts, see functions/watching/samples.sql.
 
 -- A change that somebody made. The id contains the time in microseconds, so that the lists of several databases merge
 -- by it, and a range of times is a range of ids.

@@ -1,0 +1,40 @@
+-- Return the state of the latest message of a key in each consumer of a stream. No row if the stream has no message
+-- of that key.
+--
+-- A message that is in no table of the consumer is done if the position has passed it and it is in no hole, see
+-- journeys.sql. That also holds for one that was dropped, or that was there before the consumer began.
+-- Granted: consume
+create or replace function headrace_internal.key_states(p_stream text, p_key text)
+returns table (seq bigint, consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream    headrace_internal.streams;
+    v_consumer  headrace_internal.consumers;
+    v_cursor    headrace_internal.cursors;
+    v_place     headrace_internal.message_place;
+begin
+    v_stream := headrace_internal.require_stream(p_stream);
+    select l.seq into seq from headrace_internal.latest(p_stream, p_key) as l;
+    if seq is null then
+        return;
+    end if;
+    for v_consumer in select * from headrace_internal.consumers as c where c.stream_id = v_stream.id order by c.name loop
+        select * into v_cursor from headrace_internal.cursors as c where c.consumer_id = v_consumer.id order by c.version desc limit 1;
+        v_place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, seq, hashtextextended(p_key, 0));
+        consumer_id := v_consumer.uid;
+        consumer := v_consumer.name;
+        state := case v_place.place
+            when 'lease' then 'in_flight' when 'ack' then 'acked' when 'replay' then 'replaying'
+            when 'ahead' then 'pending' when 'hole' then 'pending' when 'parked' then 'parked'
+            when 'tail' then case when v_place.head_place = 'letter' then 'blocked' else 'parked' end
+            when 'letter' then case when v_place.blocks then 'blocked' else 'dead_letter' end
+            else case when v_place.wanted then 'acked' else 'filtered' end end;
+        attempts := case when v_place.place = 'letter' and v_place.blocks then 0 when v_place.place <> 'ack' then v_place.attempts end;
+        until := case when v_place.place in ('lease', 'parked') then v_place.until end;
+        owner := case v_place.place when 'lease' then v_place.owner end;
+        return next;
+    end loop;
+    if consumer is null then    -- no consumer reads the stream, but the message exists
+        return next;
+    end if;
+end $$;

@@ -1,0 +1,189 @@
+-- journeys: where a message is in each consumer, from what the engine has: leases, acks of transactions, parked messages,
+-- tails, dead letters, replays, positions and holes.
+--
+-- Nothing is kept about a message that is done. So such a message is recognized by what is not there: the position has
+-- passed it, and it is in none of these tables.
+
+create type headrace_internal.message_place as (
+    place       text,           -- lease, ack, parked, letter, tail, replay, ahead, hole or passed
+    wanted      boolean,        -- whether it matches the consumer's filters and condition, null if it was not evaluated
+    by_key      boolean,        -- of a message that does not match: whether its key matches the filters
+    attempts    int,            -- deliveries that counted, with the one in flight, null if they are not known
+    since       timestamptz,    -- when the lease was given, or when the dead letter died
+    until       timestamptz,    -- when the lease ends, or when a parked message is due, null for now
+    owner       uuid,           -- of the lease
+    blocks      boolean,        -- whether the dead letter blocks the key
+    death       text,           -- why the dead letter died
+    error       text,
+    error_type  text,
+    head        bigint,         -- the message of the same key that it waits for ...
+    head_place  text            -- ... and where that one is: letter (it blocks the key), lease or parked
+);
+
+-- Return where a message is in a consumer.
+--
+-- The tables of messages in flight, parked, blocked or to be replayed are read first, since the settings may have
+-- changed after the message got there.
+create or replace function headrace_internal.place_of_message(
+    p_stream headrace_internal.streams, p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_seq bigint, p_hash bigint
+) returns headrace_internal.message_place
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_found  headrace_internal.message_place;
+begin
+    select case when exists (
+               select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and p_seq = any (a.seqs))
+           then 'ack' else 'lease' end,
+           coalesce(m.attempt, 1), l.since, l.expires_at, l.owner
+        into v_found.place, v_found.attempts, v_found.since, v_found.until, v_found.owner
+        from headrace_internal.leases as l cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
+        where l.consumer_id = p_consumer.id and l.lease_id >= p_cursor.lease_floor and l.lowest <= p_seq and m.seq = p_seq;
+    if not found then
+        select 'parked', p.attempts, nullif(p.due_at, '-infinity') into v_found.place, v_found.attempts, v_found.until
+            from headrace_internal.parked as p where p.consumer_id = p_consumer.id and p.seq = p_seq;
+    end if;
+    if v_found.place is null then
+        select 'letter', d.attempts, d.died_at, d.blocks, d.reason, d.error, d.error_type
+            into v_found.place, v_found.attempts, v_found.since, v_found.blocks, v_found.death, v_found.error, v_found.error_type
+            from headrace_internal.dead_letters as d where d.consumer_id = p_consumer.id and d.seq = p_seq and d.blocks;
+    end if;
+    if v_found.place is null then
+        select 'tail', 0 into v_found.place, v_found.attempts
+            from headrace_internal.tails as t where t.consumer_id = p_consumer.id and t.seq = p_seq;
+    end if;
+    if v_found.place is null then
+        select 'replay', 0 into v_found.place, v_found.attempts
+            from headrace_internal.replays as r where r.consumer_id = p_consumer.id and r.seq = p_seq;
+    end if;
+    if v_found.place is null then
+        execute format('select (%s), (%s) from %s where seq = $1', p_consumer.condition,
+                       headrace_internal.condition(p_consumer.filters, null), headrace_internal.table_of_range(p_stream, p_seq, p_seq))
+            into v_found.wanted, v_found.by_key using p_seq;
+        if v_found.wanted and p_seq > p_cursor.position then
+            v_found.place := 'ahead';
+            v_found.attempts := 0;
+        elsif v_found.wanted and p_seq <@ headrace_internal.all_holes(p_cursor) then
+            v_found.place := 'hole';
+            v_found.attempts := 0;
+        else
+            select 'letter', d.attempts, d.died_at, d.blocks, d.reason, d.error, d.error_type
+                into v_found.place, v_found.attempts, v_found.since, v_found.blocks, v_found.death, v_found.error, v_found.error_type
+                from headrace_internal.dead_letters as d where d.consumer_id = p_consumer.id and d.seq = p_seq;
+            if not found then
+                v_found.place := 'passed';
+            end if;
+        end if;
+    end if;
+    if v_found.place in ('lease', 'parked', 'tail', 'ahead', 'hole') and p_consumer.ordered then
+        select h.seq, h.place into v_found.head, v_found.head_place
+            from headrace_internal.head_of_key(p_consumer.id, p_cursor, p_hash, p_seq) as h;
+    end if;
+    return v_found;
+end $$;
+
+-- Return the message that the later messages of a key wait for: the dead letter that blocks the key, or else the lowest
+-- one that is in flight or parked and precedes p_seq. No row if there is none.
+create or replace function headrace_internal.head_of_key(
+    p_consumer int, p_cursor headrace_internal.cursors, p_hash bigint, p_seq bigint
+) returns table (seq bigint, place text)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    select h.seq, h.place from (
+        select b.seq, 'letter' as place, 1 as rank from headrace_internal.first_blocking_of_key(p_consumer, p_hash, 0) as b(seq)
+        union all
+        select m.seq, 'lease', 2
+            from headrace_internal.leases as l cross join unnest(l.seqs, l.hashes) as m(seq, hash)
+            where l.consumer_id = p_consumer and l.lease_id >= p_cursor.lease_floor and l.lowest < p_seq and m.hash = p_hash and m.seq < p_seq
+              and not exists (select from headrace_internal.acks as a
+                              where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+        union all
+        select p.seq, 'parked', 2 from headrace_internal.first_parked_of_key(p_consumer, p_hash, p_cursor.parked_floor) as p(seq)
+            where p.seq < p_seq) as h
+    order by h.rank, h.seq limit 1
+$$;
+
+-- Return a message by its seq, and what is left of it if it was erased. One row in any case. `at`: the time.
+-- Granted: consume
+create or replace function headrace_internal.message_by_seq(p_stream text, p_seq bigint, p_now timestamptz default clock_timestamp())
+returns table (seq bigint, key text, data json, headers json, created_at timestamptz, erased_at timestamptz, erased_by text, erased_for text,
+               at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace_internal.streams;
+begin
+    v_stream := headrace_internal.require_stream(p_stream);
+    at := p_now;
+    select e.erased_at, e.erased_by, e.reason into erased_at, erased_by, erased_for
+        from headrace_internal.erasures as e where e.stream_id = v_stream.id and e.seq = p_seq;
+    execute format('select seq, key, data, headers, created_at from %s where seq = $1', headrace_internal.table_of_range(v_stream, p_seq, p_seq))
+        into seq, key, data, headers, created_at using p_seq;
+    return next;
+end $$;
+
+-- Return where a message is in each consumer of its stream, by name: in the first p_limit after p_after.
+--
+-- Of a message that is no longer in the stream, p_key is null, and only consumers are returned that have it still: as a
+-- dead letter, in a lease, or in the last gap that retention has left them.
+-- `process`, `host`, `pid`: of the process whose heartbeat has the owner of the lease. Null for an owner of no process,
+-- such as an HTTP client, or if its heartbeat has no room for it.
+-- Granted: consume
+create or replace function headrace_internal.journey(
+    p_stream text, p_seq bigint, p_key text, p_limit int, p_after text default null, p_now timestamptz default clock_timestamp()
+)
+returns table (consumer_id uuid, consumer text, place headrace_internal.message_place, process uuid, host text, pid int, "position" bigint,
+               paused_until timestamptz, filtered boolean, deliver_policy text, start_seq bigint, start_time timestamptz, began_at timestamptz,
+               gap_lower bigint, gap_upper bigint, gap_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream    headrace_internal.streams;
+    v_consumer  headrace_internal.consumers;
+    v_cursor    headrace_internal.cursors;
+begin
+    v_stream := headrace_internal.require_stream(p_stream);
+    for v_consumer in
+        select * from headrace_internal.consumers as c
+        where c.stream_id = v_stream.id and (p_after is null or c.name > p_after) order by c.name limit p_limit
+    loop
+        select * into v_cursor from headrace_internal.cursors as c where c.consumer_id = v_consumer.id order by c.version desc limit 1;
+        place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, p_seq, hashtextextended(p_key, 0));
+        select g.lower, g.upper, g.happened_at into gap_lower, gap_upper, gap_at
+            from headrace_internal.gaps as g where g.consumer_id = v_consumer.id and p_seq >= g.lower and p_seq < g.upper;
+        continue when p_key is null and (place).place not in ('lease', 'ack', 'letter') and gap_at is null;
+        process := null;
+        if (place).owner is not null then
+            select o.process, o.host, o.pid into process, host, pid from headrace_internal.process_of_owner((place).owner) as o;
+        end if;
+        consumer_id := v_consumer.uid;
+        consumer := v_consumer.name;
+        "position" := v_cursor.position;
+        paused_until := case when v_consumer.paused_until > p_now then v_consumer.paused_until end;
+        filtered := v_consumer.filters <> '{>}' or v_consumer.filter_where is not null;
+        deliver_policy := v_consumer.deliver_policy;
+        start_seq := v_consumer.start_seq;
+        start_time := v_consumer.start_time;
+        began_at := v_consumer.created_at;
+        return next;
+    end loop;
+end $$;
+
+-- Return the entries of a consumer in the heartbeats of the running processes, with the times of these.
+-- Granted: consume
+create or replace function headrace_internal.consumer_at_work(p_stream text, p_name text, p_now timestamptz default clock_timestamp())
+returns table (seen_at timestamptz, entry json)
+language sql stable as $$
+    select w.seen_at, c.entry
+    from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
+    cross join lateral json_array_elements(w.facts -> 'consumers') as c(entry)
+    where w.seen_at >= p_now - interval '15 seconds' and strpos(w.facts::text, to_json(p_name)::text) > 0
+      and c.entry ->> 'stream' = p_stream and c.entry ->> 'name' = p_name
+$$;
+
+-- Return the process whose heartbeat names the owner of leases. The text is searched before it is parsed, since a
+-- heartbeat may have many consumers.
+create or replace function headrace_internal.process_of_owner(p_owner uuid, out process uuid, out host text, out pid int)
+language sql stable as $$
+    select w.id, w.facts ->> 'host', (w.facts ->> 'pid')::int
+    from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
+    where strpos(w.facts::text, p_owner::text) > 0 and exists (
+        select from json_array_elements(w.facts -> 'consumers') as c where c ->> 'owner' = p_owner::text)
+    limit 1
+$$;

@@ -1,0 +1,202 @@
+-- Read messages without leasing them: those of a stream, or those that a consumer has in hand or will get next.
+
+create type headrace_internal.peeked as (
+    state       text,           -- in_flight, parked, blocked, or next
+    seq bigint, key text, data json, headers json, created_at timestamptz,
+    attempts    int,            -- deliveries so far that counted, including the one in flight
+    owner       uuid,           -- the owner, if it is in flight ...
+    lease_id    bigint,         -- ... the lease ...
+    held        int,            -- ... and the number of messages in the lease
+    until       timestamptz     -- when the lease ends, or when a parked message is due, null for now
+);
+
+-- Return at most p_limit messages of each state, in the order of seq, until their size as text exceeds p_bytes: the first
+-- ones above p_after, or the last ones below p_before in descending order. To find those that come next, at most
+-- p_scan_limit messages are examined. p_states: which states, null for all.
+-- Granted: consume
+create or replace function headrace_internal.peek_page(
+    p_consumer int, p_limit int, p_scan_limit int default 10000, p_after bigint default 0, p_bytes bigint default null,
+    p_before bigint default null, p_states text[] default null
+) returns setof headrace_internal.peeked
+language plpgsql stable as $$
+declare
+    v_message  headrace_internal.peeked;
+    v_bytes    bigint := 0;
+begin
+    for v_message in
+        select * from headrace_internal.peek_states_page(p_consumer, p_limit, p_scan_limit, p_after, p_before, p_states)
+        order by case when p_before is null then seq else - seq end
+    loop
+        return next v_message;
+        v_bytes := v_bytes + octet_length(v_message.data::text) + coalesce(octet_length(v_message.headers::text), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
+end $$;
+
+-- Return at most p_limit messages of each state between two seqs, state by state: the first ones, or the last if p_before
+-- is given.
+create or replace function headrace_internal.peek_states_page(
+    p_consumer int, p_limit int, p_scan_limit int, p_after bigint, p_before bigint, p_states text[]
+) returns setof headrace_internal.peeked
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_consumer  headrace_internal.consumers;
+    v_stream    headrace_internal.streams;
+    v_cursor    headrace_internal.cursors;
+    v_below     bigint := coalesce(p_before, 9223372036854775807);
+    v_order     text := case when p_before is null then 'asc' else 'desc' end;
+    v_states    text[] := coalesce(p_states, '{in_flight,parked,blocked,next}');
+    v_part      text;
+    v_found     int;
+    v_rest      int := p_limit;
+    v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_leases bigint[]; v_held int[]; v_until timestamptz[];
+begin
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
+    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
+
+    if 'in_flight' = any (v_states) then
+        execute format($sql$
+            select array_agg(l.seq), array_agg(l.attempt), array_agg(l.owner), array_agg(l.lease_id), array_agg(l.held), array_agg(l.expires_at) from (
+                select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.lease_id, held.held, held.expires_at
+                from headrace_internal.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
+                where held.consumer_id = $1 and held.lease_id >= $2 and m.seq > $3 and m.seq < $4 order by m.seq %s limit $5) as l
+            $sql$, v_order)
+            into v_seqs, v_attempts, v_owners, v_leases, v_held, v_until
+            using p_consumer, v_cursor.lease_floor, p_after, v_below, p_limit;
+        return query select * from headrace_internal.peek_seqs(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
+    end if;
+
+    if 'parked' = any (v_states) then
+        execute format($sql$
+            select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity')) from (
+                (select seq, attempts, due_at from headrace_internal.parked
+                 where consumer_id = $1 and seq >= $2 and seq > $3 and seq < $4 order by seq %1$s limit $5)
+                union all
+                (select seq, 0, '-infinity' from headrace_internal.tails as t
+                 where consumer_id = $1 and seq > $3 and seq < $4 and not exists (
+                    select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.key_hash = t.key_hash and d.blocks)
+                 order by seq %1$s limit $5)
+                order by seq %1$s limit $5) as p
+            $sql$, v_order)
+            into v_seqs, v_attempts, v_until using p_consumer, v_cursor.parked_floor, p_after, v_below, p_limit;
+        return query select * from headrace_internal.peek_seqs(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
+    end if;
+
+    if 'blocked' = any (v_states) then
+        execute format($sql$
+            select array(
+                (select seq from headrace_internal.dead_letters where consumer_id = $1 and blocks and seq > $2 and seq < $3 order by seq %1$s limit $4)
+                union all
+                (select seq from headrace_internal.tails as t
+                 where consumer_id = $1 and seq > $2 and seq < $3 and exists (
+                    select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.key_hash = t.key_hash and d.blocks)
+                 order by seq %1$s limit $4)
+                order by seq %1$s limit $4)
+            $sql$, v_order)
+            into v_seqs using p_consumer, p_after, v_below, p_limit;
+        return query select * from headrace_internal.peek_seqs(v_stream, 'blocked', v_seqs, null, null, null, null, null);
+    end if;
+
+    -- Replayed messages come before anything new, so they are the last when it is read backwards.
+    foreach v_part in array case when 'next' <> all (v_states) then '{}' when p_before is null then '{replayed,new}' else '{new,replayed}' end::text[] loop
+        exit when v_rest = 0;
+        if v_part = 'replayed' then
+            execute format(
+                'select array(select seq from headrace_internal.replays where consumer_id = $1 and seq >= $2 and seq > $3 and seq < $4 order by seq %s limit $5)',
+                v_order) into v_seqs using p_consumer, v_cursor.replay_floor, p_after, v_below, v_rest;
+            v_rest := v_rest - cardinality(v_seqs);
+            return query select * from headrace_internal.peek_seqs(v_stream, 'next', v_seqs, null, null, null, null, null);
+        else
+            return query execute format($sql$
+                select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz
+                from (select seq, key, data, headers, created_at, (%1$s) as wanted from %2$s
+                      where seq > $1 and seq < $6 order by seq %3$s limit $2) as m
+                where wanted and not ($3 and exists (
+                    select from headrace_internal.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
+                order by m.seq %3$s limit $5
+                $sql$, headrace_internal.unexpired(v_consumer.condition, clock_timestamp()), v_stream.relation, v_order)
+                using greatest(v_cursor.position, p_after), p_scan_limit, v_consumer.ordered, p_consumer, v_rest, v_below;
+            get diagnostics v_found = row_count;
+            v_rest := v_rest - v_found;
+        end if;
+    end loop;
+end $$;
+
+-- Return the messages of these seqs that are still in the stream. The arrays run in parallel.
+create or replace function headrace_internal.peek_seqs(
+    p_stream headrace_internal.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
+    p_held int[], p_until timestamptz[]
+) returns setof headrace_internal.peeked
+language plpgsql stable as $$
+begin
+    if cardinality(p_seqs) > 0 then
+        return query execute format($sql$
+            select $1, m.seq, m.key, m.data, m.headers, m.created_at, coalesce(s.attempts, 0), s.owner, s.lease_id, s.held, s.until
+            from unnest($2, $3, $4, $5, $6, $7) as s(seq, attempts, owner, lease_id, held, until)
+            cross join lateral (select t.seq, t.key, t.data, t.headers, t.created_at from %s as t where t.seq = s.seq) as m
+            order by m.seq
+            $sql$, headrace_internal.table_of_range(
+                p_stream, least(p_seqs[1], p_seqs[cardinality(p_seqs)]), greatest(p_seqs[1], p_seqs[cardinality(p_seqs)])))
+            using p_state, p_seqs, p_attempts, p_owners, p_leases, p_held, p_until;
+    end if;
+end $$;
+
+-- Return the messages of a stream that match, from a seq on and up to another: the first p_limit of them, or the newest
+-- in descending order, until their size as text exceeds p_bytes. Filters, condition and bounds may be null.
+-- Granted: consume
+create or replace function headrace_internal.messages(
+    p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean,
+    p_end bigint default null, p_bytes bigint default null
+) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace_internal.streams;
+    v_bytes   bigint := 0;
+begin
+    v_stream := headrace_internal.require_stream(p_stream);
+    -- The sizes are added row by row, so that no more than one batch of the loop is read for nothing. Stored sizes say
+    -- little, because a compressed message may be a thousand times as large when it is read.
+    for seq, key, data, headers, created_at in execute format($sql$
+        select seq, key, data, headers, created_at from %s
+        where seq between $1 and $2 and (%s) order by seq %s limit $3
+        $sql$, v_stream.relation, headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
+        using coalesce(p_start, 1), coalesce(p_end, 9223372036854775807), p_limit
+    loop
+        return next;
+        v_bytes := v_bytes + octet_length(data::text) + coalesce(octet_length(headers::text), 0);
+        exit when v_bytes >= p_bytes;
+    end loop;
+end $$;
+
+-- Return the latest message of a key. In a stream with several messages per key, this scans backwards from the end.
+-- Granted: consume
+create or replace function headrace_internal.latest(p_stream text, p_key text)
+returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace_internal.streams;
+begin
+    v_stream := headrace_internal.require_stream(p_stream);
+    return query execute format(
+        'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
+end $$;
+
+-- Return the messages of these seqs that are still in the stream. It reads a single segment where that suffices.
+-- Granted: consume
+create or replace function headrace_internal.messages_at(p_stream int, p_seqs bigint[])
+returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_stream  headrace_internal.streams;
+begin
+    select * into v_stream from headrace_internal.streams where id = p_stream;
+    if found then
+        return query execute format(
+            'select seq, key, data, headers, created_at from %s where seq = any ($1)',
+            headrace_internal.table_of_range(v_stream, (select min(s) from unnest(p_seqs) as s), (select max(s) from unnest(p_seqs) as s))) using p_seqs;
+    end if;
+end $$;
