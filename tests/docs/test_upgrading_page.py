@@ -34,5 +34,5 @@ def test_the_commands_of_the_page_run(
         assert run(re.sub(r"--to \d+", f"--to {newest_revision()}", command)) == 0, command
     assert run("migrate --check") == 0
     written = capsys.readouterr().out
-    assert "Would apply migration 1 (tables)" in written
+    assert "Would apply migration 1 (headrace)" in written
     assert f"The schema has revision {newest_revision()}." in written

@@ -173,9 +173,6 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
 
 async def test_migrations_are_numbered_without_gaps() -> None:
     assert [one.version for one in revisions.migrations()] == list(range(1, revisions.newest_revision() + 1))
-    assert {*revisions.FUNCTIONS, *revisions.LAST} == {
-        entry.name.removesuffix(".sql") for entry in (revisions.SQL / "functions").iterdir()
-    }
 
 
 NEWER = """

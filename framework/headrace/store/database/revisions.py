@@ -25,21 +25,6 @@ import msgspec
 
 SQL = files("headrace.store") / "sql"
 
-# In the order of their dependencies: types before the functions that use them.
-FUNCTIONS = """
-    catalog/clock catalog/history maintenance/segments messages/checks catalog/streams leasing/notifications
-    messages/publish messages/conditions messages/expiry catalog/consumers leasing/lookups leasing/holes
-    messages/unique leasing/parking leasing/due_messages leasing/scan leasing/rate leasing/lease leasing/lease_few
-    messages/settle leasing/check_in messages/transactions messages/seek messages/replay capture/captures
-    capture/captured_tables capture/verifications capture/backfills catalog/sources catalog/databases
-    catalog/operate messages/dead_letters messages/erasures catalog/info messages/peek messages/journeys
-    catalog/key_states messages/search messages/seek_preview messages/jobs catalog/recent_events
-    maintenance/retention maintenance/ranges messages/writes maintenance/planning maintenance/gaps
-    maintenance/removal maintenance/schedule catalog/periodic maintenance/upkeep maintenance/leader catalog/workers
-    catalog/revisions catalog/sequences watching/audit watching/live watching/samples catalog/grants
-    catalog/grant_changes catalog/public catalog/views
-""".split()
-
 # Generated from all functions, also the retired ones.
 LAST = ("_granted", "_epilogue")
 
@@ -107,7 +92,9 @@ def functions() -> str:
     Types are created if they don't exist. A type that changes gets a new name. Views are replaced only if they
     differ, because that takes a lock for which all readers would wait, such as a dump that runs for hours.
     """
-    names = [*(f"functions/{name}.sql" for name in FUNCTIONS), *retired(), *(f"functions/{name}.sql" for name in LAST)]
+    # In the order of their dependencies: types before the functions that use them.
+    ordered = (SQL / "functions" / "order.txt").read_text(encoding="utf-8").split()
+    names = [*(f"functions/{name}.sql" for name in ordered), *retired(), *(f"functions/{name}.sql" for name in LAST)]
     text = "\n".join((SQL / name).read_text(encoding="utf-8") for name in names)
     granted = ", ".join(f"('{privilege}', '{name}')" for privilege, name in _GRANTED.findall(text))
     return _VIEW.sub(_if_different, _TYPE.sub(_if_missing, text.replace("%(granted)s", granted)))
