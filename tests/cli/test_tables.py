@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from headrace.cli.output.formats import format_size
 from headrace.cli.output.tables import print_pairs, print_table
 from headrace.model.text.printing import printable
+from headrace.model.text.sizes import format_size
 
 NASTY = "a\x1b[2Jb\rc\nd\x9be\u202ef\x00g\udc80"
 
@@ -70,7 +70,16 @@ def test_in_a_pipe_nothing_is_cut_or_padded(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(0, "0 bytes"), (8192, "8.19 kB"), (999_999, "1000 kB"), (123_456_789, "123 MB")]
+    ("count", "expected"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (5 * 10**15, "5000 TB"),
+        (8192, "8.19 kB"),
+        (999_999, "1 MB"),
+        (123_456_789, "123 MB"),
+    ],
 )
 def test_sizes_for_people(count: int, expected: str) -> None:
     assert format_size(count) == expected

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.model.text.sql import literal
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
 from headrace_spark.pipelines.running import Report, timed, translated_errors
-from headrace_spark.pipelines.tables import check_condition, find_table, literal, metadata, ranges, select_list
+from headrace_spark.pipelines.tables import check_condition, find_table, metadata, ranges, select_list
 from headrace_spark.pipelines.values import SETTINGS
 from headrace_spark.session import register, session
 from headrace_spark.source.connection import connect, fetch, translated

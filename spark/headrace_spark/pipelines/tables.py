@@ -14,8 +14,9 @@ import msgspec
 from adbc_driver_manager import Error
 
 from headrace.model.errors import HeadraceError, InvalidInput
+from headrace.model.text.sql import quoted
 from headrace_spark.pipelines.rowkeys import KeyShape
-from headrace_spark.pipelines.values import as_json, literal, load_types, quoted
+from headrace_spark.pipelines.values import as_json, load_types
 
 Fetch = Callable[..., list[tuple[Any, ...]]]
 
@@ -177,4 +178,4 @@ def metadata(table: Table, taken_at: str, lsn: int) -> str:
     )
 
 
-__all__ = ["Table", "UnknownTable", "check_condition", "find_table", "literal", "metadata", "ranges", "select_list"]
+__all__ = ["Table", "UnknownTable", "check_condition", "find_table", "metadata", "ranges", "select_list"]

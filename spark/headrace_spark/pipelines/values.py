@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.text.sql import quoted
+
 SETTINGS = {
     "client_encoding": "UTF8",
     "datestyle": "ISO,MDY",
@@ -162,14 +164,3 @@ def _range(bound: int, value: str, types: Mapping[int, Type]) -> str:
         f" || case when upper_inc({value}) then ']' else ')' end end"
     )
     return f"case when {value} is not null then json_build_object('lower', {lower}, 'upper', {upper}, 'bounds', {bounds}) end"
-
-
-def quoted(name: str) -> str:
-    """Quote a name as a SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Quote a text as a SQL literal."""
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"

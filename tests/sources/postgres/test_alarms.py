@@ -8,7 +8,6 @@ import pytest
 
 from headrace.model.capture import CaptureFacts
 from headrace.sources.postgres.capture.alarms import Alarm, Kind, alarm_of
-from headrace.sources.postgres.sizes import as_size
 
 GB = 1_000_000_000
 
@@ -83,12 +82,6 @@ def test_a_slot_that_is_lost_needs_a_fresh_backfill() -> None:
     found = _alarm(wal_status="lost")
     assert found is not None
     assert found.text.endswith("headrace source postgres resume shop --anew")
-
-
-def test_sizes_are_formatted_for_people() -> None:
-    assert [as_size(count) for count in (0, 999, 1000, 1_234_567, 999_600_000, 5 * 10**15)] == [
-        "0 bytes", "999 bytes", "1 kB", "1.23 MB", "1 GB", "5e+03 TB",
-    ]  # fmt: skip
 
 
 def test_the_alarm_of_a_shared_slot_names_the_source_that_holds_it() -> None:

@@ -59,11 +59,3 @@ def indented_json(data: Any) -> str:
 def number_or_dash(value: int | None) -> str:
     """Format a number for people: `12,345`. None becomes a dash."""
     return "–" if value is None else f"{value:,}"
-
-
-def format_size(count: int) -> str:
-    """Format bytes for people: `8 kB`, `1.2 MB`."""
-    amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
-    while amount >= 1000 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}" if amount < 100 else f"{amount:.0f} {units[0]}"

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from headrace.model.errors import InvalidFilter
+from headrace.model.text.sql import quoted
 
 DOCUMENTS = ("data", "headers")
 COLUMNS = ("key", "seq", "created_at")
@@ -26,7 +27,7 @@ def root(field: str) -> str:
 
 def join(path: tuple[str, ...]) -> str:
     """Format a path, its root first."""
-    steps = (step if PLAIN.fullmatch(step) else '"' + step.replace('"', '""') + '"' for step in path[1:])
+    steps = (step if PLAIN.fullmatch(step) else quoted(step) for step in path[1:])
     return ".".join((path[0], *steps))
 
 

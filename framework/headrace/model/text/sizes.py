@@ -1,4 +1,4 @@
-"""Parses sizes: `500MB`, `10GB`, `1.5TB`. `MiB` and the like count in powers of two."""
+"""Parses and formats sizes: `500MB`, `10GB`, `1.5TB`. `MiB` and the like count in powers of two."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def parse_size(text: str) -> int | None:
     if match is None or unit is None:
         return None
     return round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def format_size(count: int, byte: str = "bytes") -> str:
+    """Return a number of bytes for people, such as `512 bytes` or `1.2 GB`. `byte` is the smallest unit."""
+    amount, units = float(count), [byte, "kB", "MB", "GB", "TB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}" if amount < 100 else f"{amount:.0f} {units[0]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from headrace.model.errors import ConfigurationError
+from headrace.model.text import sql
 
 MAX_PART_BYTES = 255  # bytes. A server allows 63, unless it was built with another limit
 
@@ -68,7 +69,7 @@ def quoted(part: str) -> str:
     """Return one name, in double quotes if SQL needs them."""
     if _PLAIN.fullmatch(part) and part not in _KEYWORD_SET:
         return part
-    return '"' + part.replace('"', '""') + '"'
+    return sql.quoted(part)
 
 
 def _advice(name: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from headrace.model.errors import InvalidInput, NotGranted, UnknownStream
+from headrace.model.text.sql import literal, quoted
 from headrace.model.watching.audit import Actor, Change
 from headrace.store.database.database import Database, Executor
 from headrace.store.watching.audit import record_change
@@ -266,16 +267,3 @@ def _statements(script: str) -> list[str]:
     """The statements between BEGIN and COMMIT: one before the change, the change, and one after it."""
     first, rest = script.removeprefix("begin;\n").removesuffix("\ncommit;").split("\n", 1)
     return [first, *rest.rsplit("\n", 1)]
-
-
-def literal(text: str) -> str:
-    """A string of SQL, whatever the settings of the session. Raises `InvalidInput` for a NUL character."""
-    if "\0" in text:
-        raise InvalidInput("A name has a NUL character, which Postgres can't store. Leave it out.")
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'" if "\\" not in text else " E'" + escaped.replace("\\", "\\\\") + "'"
-
-
-def quoted(name: str) -> str:
-    """An identifier of SQL."""
-    return '"' + name.replace('"', '""') + '"'

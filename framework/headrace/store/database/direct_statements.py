@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headrace.model.keys import are_plain
+from headrace.model.text.sql import quoted
 
 MAX_STREAMS = 32
 """The number of streams whose functions a process calls directly. Each connection prepares statements for each of them."""
@@ -48,13 +49,13 @@ class DirectStatements(NamedTuple):
     @classmethod
     def of(cls, stream: str) -> DirectStatements:
         """The statements for the stream with this name."""
-        name = _quoted(f"{stream}.publish")
+        name = quoted(f"{stream}.publish")
         return cls(
-            _ONE.format(_quoted(f"{stream}.publish_one")),
+            _ONE.format(quoted(f"{stream}.publish_one")),
             _MANY.format(name),
             _LARGE.format(name),
-            _JOINED.format(_quoted(f"{stream}.publish_joined")),
-            _LARGE.format(_quoted(f"{stream}.publish_checked")),
+            _JOINED.format(quoted(f"{stream}.publish_joined")),
+            _LARGE.format(quoted(f"{stream}.publish_checked")),
         )
 
     def for_many(
@@ -87,7 +88,3 @@ def joined_if_checked(keys: Sequence[str], data: Sequence[str], headers: Sequenc
     except (AttributeError, TypeError):  # not all are texts
         return None
     return texts if kept else None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 
 from headrace.model.errors import InvalidInput, SchemaError
+from headrace.model.text.sql import quoted
 from headrace.store.database.errors import first_line
 
 SCHEMAS = ("headrace", "headrace_internal", "headrace_granted", "headrace_streams", "headrace_staging")
@@ -81,7 +82,7 @@ async def become_owner(connection: asyncpg.Connection[Any], owner: str | None) -
         await _transfer(connection, current)
     target = owner or current
     if target is not None and target != await connection.fetchval("select current_user"):
-        await connection.execute(f"set local role {_quoted(target)}")
+        await connection.execute(f"set local role {quoted(target)}")
     return steps
 
 
@@ -90,13 +91,13 @@ async def _give(connection: asyncpg.Connection[Any], current: str | None, owner:
         raise InvalidInput(f"The role {owner!r} is invalid. A name has 1 to 63 bytes.", field="owner")
     steps = []
     if not await connection.fetchval("select exists (select from pg_roles where rolname = $1)", owner):
-        await connection.execute(f"create role {_quoted(owner)} nologin")
+        await connection.execute(f"create role {quoted(owner)} nologin")
         steps.append(f"created the role {owner}")
     if not await connection.fetchval("select pg_has_role(current_user, $1, 'member')", owner):
-        await connection.execute(f"grant {_quoted(owner)} to current_user")
+        await connection.execute(f"grant {quoted(owner)} to current_user")
     if not await connection.fetchval("select has_database_privilege($1, current_database(), 'create')", owner):
         database = await connection.fetchval("select quote_ident(current_database())")
-        await connection.execute(f"grant create on database {database} to {_quoted(owner)}")
+        await connection.execute(f"grant create on database {database} to {quoted(owner)}")
     if current is not None:
         await _transfer(connection, owner)
         if current != owner:
@@ -108,7 +109,3 @@ async def _transfer(connection: asyncpg.Connection[Any], owner: str) -> None:
     statements = [row[0] for row in await connection.fetch(_TRANSFER, owner)]
     if statements:
         await connection.execute("; ".join(statements))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

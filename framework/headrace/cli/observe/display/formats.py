@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from headrace.model.text.printing import printable
+from headrace.model.text.sizes import format_size
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -34,10 +35,7 @@ def format_rate(rate: float | None) -> str:
 
 def format_bytes(count: int) -> str:
     """Format bytes: `8 kB`, `1.2 MB`."""
-    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while amount >= 999.5 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}" if amount < 100 else f"{amount:.0f} {units[0]}"
+    return format_size(count, "B")
 
 
 def format_duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from headrace.model.capture import CaptureFacts
-from headrace.sources.postgres.sizes import as_size
+from headrace.model.text.sizes import format_size
 
 Kind = Literal["lost", "unreserved", "tight", "large"]
 
@@ -83,7 +83,7 @@ def _unreserved(facts: CaptureFacts, source: str, slot: str) -> str:
 
 def _tight(facts: CaptureFacts, source: str, slot: str) -> str:
     return (
-        f"The replication slot {slot} {_held_back_text(facts)}, and {as_size(max(facts.safe_wal_size or 0, 0))} more reach"
+        f"The replication slot {slot} {_held_back_text(facts)}, and {format_size(max(facts.safe_wal_size or 0, 0))} more reach"
         f" max_slot_wal_keep_size. Then the slot is lost and needs a fresh backfill. {_raise_limit_advice(facts)} {_cause(facts, source)}"
     )
 
@@ -92,7 +92,9 @@ def _large(facts: CaptureFacts, source: str, slot: str) -> str:
     if facts.safe_wal_size is None:
         outcome = "The limit max_slot_wal_keep_size is not set, so it can grow until the server's disk is full"
     else:
-        outcome = f"After {as_size(facts.safe_wal_size)} more, max_slot_wal_keep_size is reached and the slot is lost"
+        outcome = (
+            f"After {format_size(facts.safe_wal_size)} more, max_slot_wal_keep_size is reached and the slot is lost"
+        )
     return f"The replication slot {slot} {_held_back_text(facts)}. {outcome}. {_cause(facts, source)}"
 
 
@@ -100,7 +102,7 @@ _TEXTS = {"lost": _lost, "unreserved": _unreserved, "tight": _tight, "large": _l
 
 
 def _held_back_text(facts: CaptureFacts) -> str:
-    return "holds back WAL" if facts.held_back is None else f"holds back {as_size(facts.held_back)} of WAL"
+    return "holds back WAL" if facts.held_back is None else f"holds back {format_size(facts.held_back)} of WAL"
 
 
 def _raise_limit_advice(facts: CaptureFacts) -> str:
@@ -118,7 +120,7 @@ def _cause(facts: CaptureFacts, source: str) -> str:
     on.
     """
     if facts.behind is None or facts.held_back is None or facts.behind * 2 >= facts.held_back:
-        behind = "" if facts.behind is None else f" is {as_size(facts.behind)} behind. It"
+        behind = "" if facts.behind is None else f" is {format_size(facts.behind)} behind. It"
         return f"The capture of {source}{behind} has to catch up. To see what it waits for, run: headrace source postgres info {source}"
     return (
         "The capture keeps up, so an old open transaction holds it back. Find it:"

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 
 from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.text.sizes import format_size
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import catalog, publications, row_filters, slots, table_checks
 from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.errors import SourceUnavailable
-from headrace.sources.postgres.sizes import as_size
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
 
@@ -340,7 +340,7 @@ class _Check:
 
     def _wal_limit(self, megabytes: int) -> Finding:
         what = "max_slot_wal_keep_size"
-        alarm = as_size(self.spec.alarm)
+        alarm = format_size(self.spec.alarm)
         if megabytes < 0:
             return ok(
                 what,
@@ -351,10 +351,10 @@ class _Check:
         if limit > self.spec.alarm:
             return ok(
                 what,
-                f"{what} is {as_size(limit)}. Beyond that, the slot is lost. The alarm is raised before, at {alarm}.",
+                f"{what} is {format_size(limit)}. Beyond that, the slot is lost. The alarm is raised before, at {alarm}.",
             )
         return warning(
             what,
-            f"{what} is {as_size(limit)}. Beyond that, the slot is lost, and the alarm is raised only at {alarm}. After the change, run: select pg_reload_conf().",
+            f"{what} is {format_size(limit)}. Beyond that, the slot is lost, and the alarm is raised only at {alarm}. After the change, run: select pg_reload_conf().",
             f"alter system set {what} = '{self.spec.alarm * 5 // (1024 * 1024)}MB';",
         )
