@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -233,7 +234,13 @@ async def test_heartbeats_name_the_revision(database: store.Database) -> None:
     assert facts["revision"] == revisions.newest_revision()
 
 
-async def test_a_schema_of_a_development_version_is_refused(database: store.Database) -> None:
+async def test_a_schema_of_a_development_version_is_refused_with_the_statement_that_removes_it(
+    database: store.Database,
+) -> None:
     await database.fetch("update headrace_internal.migrations set name = 'tables'")
-    with pytest.raises(SchemaError, match="development version"):
+    with pytest.raises(SchemaError, match="development version") as refusal:
         await store.migrate(database)
+    statement = re.search(r"drop schema .* cascade", str(refusal.value))
+    assert statement is not None
+    await database.fetch(statement[0])
+    assert len(await store.migrate(database)) == 2

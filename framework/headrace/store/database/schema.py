@@ -9,10 +9,13 @@ import msgspec
 
 from headrace.model.errors import SchemaError
 from headrace.model.text.masking import masked
+from headrace.store.database.ownership import SCHEMAS
 from headrace.store.database.revisions import newest_revision
 
 FIRST = "headrace"
 """The name of revision 1. Development versions before 0.1.0 had another one."""
+
+_DROP = f"drop schema if exists {', '.join(SCHEMAS)} cascade"
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +40,12 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
         if not self.supported:
             return (
                 f"The schema in {masked(dsn)} was created by a development version of Headrace before 0.1.0. Remove it with all"
-                " its data: drop schema headrace, headrace_internal, headrace_streams, headrace_staging cascade."
+                f" its data: {_DROP}."
             )
         if self.bare:
             return (
                 f"The schema in {masked(dsn)} was restored without its data. Restore the data, too (pg_restore --data-only), or"
-                " remove the schema: drop schema headrace, headrace_internal, headrace_streams, headrace_staging cascade."
+                f" remove the schema: {_DROP}."
             )
         if self.serves_from > newest_revision():
             return (
