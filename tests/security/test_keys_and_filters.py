@@ -147,7 +147,11 @@ async def test_no_way_to_declare_takes_such_a_filter(api: Api, dsn: str) -> None
         await api.refused("POST", "/streams/orders/consumers/ship/replay", {"filter": filter_}, status=422)
         await api.refused("POST", "/streams/orders/consumers/ship/dead_letters/purge", {"filter": filter_}, status=422)
     connection = await asyncpg.connect(dsn)
-    declare = "select headrace_internal.declare_consumer('orders', $2, $1::text[], $3, true, '30 s', 10, 10, '{}', 'drop', 20)"
+    declare = """
+        select headrace_internal.declare_consumer('orders', $2, json_build_object(
+            'filters', $1::text[], 'where', $3::json, 'ordered', true, 'ack_wait', 30, 'max_ack_pending', 10, 'max_deliver', 10,
+            'backoff', '{}'::json, 'on_exhausted', 'drop', 'max_waiting', 20))
+    """
     conditions = (None, '{"field": "data.n", "op": "is null"}')
     try:
         for filter_ in [*bad, [None], ["a", None]]:

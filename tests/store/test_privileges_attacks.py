@@ -57,7 +57,7 @@ async def dead_secret(database: store.Database) -> None:
     batch = await store.lease(database, number, uuid4(), 1)
     assert batch.lease_id is not None
     await database.fetch(
-        "select headrace_internal.settle($1, '{}', $2, $3, '{reject}', '{null}', '{no}', '{null}')",
+        "select headrace_internal.settle_outcomes($1, '{}', $2, $3, '{reject}', '{null}', '{no}', '{null}', '{null}')",
         number, [batch.lease_id], batch.seqs,
     )  # fmt: skip
     assert len(await database.fetch(READ_SECRETS)) == 1
@@ -465,7 +465,9 @@ async def test_arguments_of_one_stream_reach_no_lease_of_another(database: store
     batch = await store.lease(database, spy, uuid4(), 10)
     assert batch.lease_id is not None
     await app.fetch(
-        "select headrace_internal.settle($1, $2, '{}', '{}', '{}', '{}', '{}', '{}')", ship, [batch.lease_id]
+        "select headrace_internal.settle_outcomes($1, $2, '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+        ship,
+        [batch.lease_id],
     )
     await app.fetch("select headrace_internal.extend_leases($1, $2)", ship, [batch.lease_id])
     await app.fetch("select headrace_internal.mark_started($1, $2, $3)", ship, [batch.lease_id] * 2, batch.seqs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -57,19 +56,15 @@ def _settings(spec: StreamSpec) -> str:
 
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
-    settings = {name: _parameter(getattr(spec, name)) for name in spec.__struct_fields__}
-    settings["ack_wait"] = timedelta(seconds=spec.ack_wait)
-    named = ", ".join(f"p_{name} => ${number}" for number, name in enumerate(settings, 1))
-    row = await executor.fetchrow(f"select * from headrace_internal.declare_consumer({named})", *settings.values())
+    where = None if spec.where is None else msgspec.Raw(encoded(spec.where).encode())  # long numbers stay as they are
+    settings = {**msgspec.structs.asdict(spec), "where": where}
+    del settings["stream"], settings["name"]
+    row = await executor.fetchrow(
+        "select * from headrace_internal.declare_consumer($1, $2, $3)",
+        spec.stream, spec.name, msgspec.json.encode(settings).decode(),
+    )  # fmt: skip
     before = msgspec.json.decode(row["before"] or "null")
     return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
-
-
-def _parameter(value: Any) -> Any:
-    """A setting as a parameter of SQL. Structures become JSON."""
-    if isinstance(value, conditions.Condition):
-        return encoded(value)
-    return msgspec.json.encode(value).decode() if isinstance(value, msgspec.Struct) else value
 
 
 def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
@@ -79,7 +74,7 @@ def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any,
     return {
         setting: (_plain(setting, old), _plain(setting, now[setting]))
         for setting, old in before.items()
-        if old != now[setting]
+        if setting in now and old != now[setting]  # a newer schema may have others
     }
 
 

@@ -81,80 +81,75 @@ begin
     return headrace_internal.key_condition(p_filters) || ' and ' || headrace_internal.where_condition(p_where);
 end $$;
 
+-- The columns of headrace_internal.consumers that are no settings. All others are, by their names, but for `filter_where`,
+-- which is called `where`.
+create or replace function headrace_internal.no_settings() returns text[]
+language sql immutable as $$
+    select '{id,uid,stream_id,name,condition,deliver_policy,start_seq,start_time,paused_until,version,created_at,updated_at}'::text[]
+$$;
+
 -- Create or update a consumer.
--- p_deliver_policy, p_start_seq, p_start_time: where a new consumer begins. An existing one keeps its position.
+-- p_settings: settings, durations in seconds, and for a new consumer deliver_policy, start_seq and start_time, which say where
+-- it begins. What an older process does not know keeps its default or its value.
 -- Returns the consumer's id, and its settings as they were before (null when it is new).
 -- Granted: admin
 create or replace function headrace_internal.declare_consumer(
-    p_stream           text,
-    p_name             text,
-    p_filters          text[],
-    p_where            json,
-    p_ordered          boolean,
-    p_ack_wait         interval,
-    p_max_ack_pending  int,
-    p_max_deliver      int,
-    p_backoff          json,
-    p_on_exhausted     text,
-    p_max_waiting      int,
-    p_deliver_policy   text default 'all',
-    p_start_seq        bigint default null,
-    p_start_time       timestamptz default null,
-    p_rate_limit       float8 default null,
-    p_rate_burst       int default null,
-    p_push             json default null,
-    out consumer_id    int,
-    out before         json
+    p_stream text, p_name text, p_settings json, out consumer_id int, out before json
 )
 language plpgsql as $$
 declare
-    v_stream     headrace_internal.streams;
-    v_condition  text := headrace_internal.condition(p_filters, p_where);
-    v_now        timestamptz := clock_timestamp();
-    v_frees      boolean;
+    v_stream   headrace_internal.streams;
+    v_found    headrace_internal.consumers;
+    v_given    headrace_internal.consumers;
+    v_columns  text[];
+    v_frees    boolean;
 begin
-    if p_push is not null and not (headrace_internal.has_fields(p_push, '{url}') and json_typeof(p_push -> 'url') = 'string'
-                                   and coalesce(json_typeof(p_push -> 'headers'), 'object') in ('object', 'null')
-                                   and coalesce(json_typeof(p_push -> 'secret'), 'null') in ('string', 'null')) then
-        raise exception using errcode = 'HR004', message = 'The settings of push are a JSON object with a text as url, and no NUL character.';
+    if not headrace_internal.has_fields(p_settings, '{}') then
+        raise exception using errcode = 'HR004', message = 'The settings of a consumer are a JSON object without NUL characters.';
     end if;
     v_stream := headrace_internal.require_stream(p_stream);
     perform pg_advisory_xact_lock(1212498508, 0);
-    select c.id, headrace_internal.consumer_settings(c), c.ordered and not p_ordered or c.on_exhausted = 'block' and p_on_exhausted <> 'block'
-        into consumer_id, before, v_frees
-        from headrace_internal.consumers c where c.stream_id = v_stream.id and c.name = p_name;
-    if not found then
+    select * into v_found from headrace_internal.consumers as c where c.stream_id = v_stream.id and c.name = p_name;
+    consumer_id := v_found.id;
+    v_given := json_populate_record(v_found, p_settings);
+    v_given.filter_where := case when json_typeof(p_settings -> 'where') <> 'null' then p_settings -> 'where' end;
+    v_given.condition := headrace_internal.condition(v_given.filters, v_given.filter_where);
+    if v_given.push is not null and not (
+        headrace_internal.has_fields(v_given.push, '{url}') and json_typeof(v_given.push -> 'url') = 'string'
+        and coalesce(json_typeof(v_given.push -> 'headers'), 'object') in ('object', 'null')
+        and coalesce(json_typeof(v_given.push -> 'secret'), 'null') in ('string', 'null')) then
+        raise exception using errcode = 'HR004', message = 'The settings of push are a JSON object with a text as url.';
+    end if;
+    v_columns := array(
+        select quote_ident(case name when 'where' then 'filter_where' else name end) from json_object_keys(p_settings) as name
+        where name <> all (headrace_internal.no_settings())) || '{condition}'::text[];
+    if consumer_id is null then
         perform headrace_internal.refuse_id('consumer', p_name);
-        insert into headrace_internal.consumers (stream_id, name, filters, filter_where, condition, ordered, ack_wait, max_ack_pending,
-                                        max_deliver, backoff, on_exhausted, max_waiting, deliver_policy, start_seq, start_time,
-                                        rate_limit, rate_burst, push, created_at, updated_at)
-            values (v_stream.id, p_name, p_filters, p_where, v_condition, p_ordered, p_ack_wait, p_max_ack_pending,
-                    p_max_deliver, p_backoff, p_on_exhausted, p_max_waiting, p_deliver_policy, p_start_seq, p_start_time,
-                    p_rate_limit, p_rate_burst, p_push, v_now, v_now)
-            returning id into consumer_id;
+        v_given.stream_id := v_stream.id;
+        v_given.name := p_name;
+        v_given.deliver_policy := coalesce(v_given.deliver_policy, 'all');
+        v_given.created_at := clock_timestamp();
+        v_given.updated_at := v_given.created_at;
+        execute format('insert into headrace_internal.consumers (%1$s) select %1$s from (select ($1).*) as given returning id',
+                       array_to_string(v_columns || '{stream_id,name,deliver_policy,start_seq,start_time,created_at,updated_at}'::text[], ', '))
+            into consumer_id using v_given;
         insert into headrace_internal.cursors (consumer_id, version, position) values (declare_consumer.consumer_id, 0, 0);
-        if p_deliver_policy <> 'all' then
-            perform headrace_internal.start_consumer(v_stream, declare_consumer.consumer_id, v_condition, p_deliver_policy, p_start_seq, p_start_time);
+        if v_given.deliver_policy <> 'all' then
+            perform headrace_internal.start_consumer(v_stream, consumer_id, v_given.condition, v_given.deliver_policy, v_given.start_seq, v_given.start_time);
         end if;
-    else
-        if v_frees then     -- a deletion takes this lock before the consumer's row, too
-            perform pg_advisory_xact_lock(1212498508, declare_consumer.consumer_id);
-        end if;
-        update headrace_internal.consumers c
-            set filters = p_filters, filter_where = p_where, condition = v_condition, ordered = p_ordered, ack_wait = p_ack_wait,
-                max_ack_pending = p_max_ack_pending, max_deliver = p_max_deliver, backoff = p_backoff,
-                on_exhausted = p_on_exhausted, max_waiting = p_max_waiting, rate_limit = p_rate_limit, rate_burst = p_rate_burst,
-                push = p_push,
-                version = version + 1, updated_at = clock_timestamp()
-            where c.id = declare_consumer.consumer_id
-              and (filters, filter_where::text, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff::text, on_exhausted,
-                   max_waiting, rate_limit, rate_burst, push::text)
-                  is distinct from
-                  (p_filters, p_where::text, v_condition, p_ordered, p_ack_wait, p_max_ack_pending, p_max_deliver, p_backoff::text,
-                   p_on_exhausted, p_max_waiting, p_rate_limit, p_rate_burst, p_push::text);
-        if v_frees then
-            perform headrace_internal.free_waiting(declare_consumer.consumer_id);
-        end if;
+        return;
+    end if;
+    before := headrace_internal.consumer_settings(v_found);
+    v_frees := v_found.ordered and not v_given.ordered or v_found.on_exhausted = 'block' and v_given.on_exhausted <> 'block';
+    if v_frees then     -- a deletion takes this lock before the consumer's row, too
+        perform pg_advisory_xact_lock(1212498508, consumer_id);
+    end if;
+    if v_found.condition <> v_given.condition or before::text <> headrace_internal.consumer_settings(v_given)::text then
+        execute format('update headrace_internal.consumers set (%1$s) = (select %1$s from (select ($2).*) as given), version = version + 1,
+                               updated_at = clock_timestamp() where id = $1', array_to_string(v_columns, ', ')) using consumer_id, v_given;
+    end if;
+    if v_frees then
+        perform headrace_internal.free_waiting(consumer_id);
     end if;
 end $$;
 
@@ -237,9 +232,7 @@ end $$;
 
 create or replace function headrace_internal.consumer_settings(c headrace_internal.consumers) returns json
 language sql stable as $$
-    select json_build_object(
-        'filters', c.filters, 'where', c.filter_where, 'ordered', c.ordered, 'ack_wait', extract(epoch from c.ack_wait)::float8,
-        'max_ack_pending', c.max_ack_pending, 'max_deliver', c.max_deliver, 'backoff', c.backoff,
-        'on_exhausted', c.on_exhausted, 'max_waiting', c.max_waiting,
-        'rate_limit', c.rate_limit, 'rate_burst', c.rate_burst, 'push', c.push)
+    select json_object_agg(case name when 'filter_where' then 'where' else name end,
+                           case name when 'ack_wait' then to_json(extract(epoch from c.ack_wait)::float8) else value end)
+    from json_each(row_to_json(c)) as s(name, value) where name <> all (headrace_internal.no_settings())
 $$;
