@@ -398,7 +398,7 @@ def healed(catalog: Catalog) -> str | None:
                 for column in one.columns
                 if column.generated == "v" and not column.inherited
             ]
-        if not table.key and table.identity != "f":
+        if not table.key:  # such a table can't be read
             statements.append(f"truncate {table.name} cascade; alter table {table.name} add primary key (id, part)")
     return "; ".join(statements) or None
 
