@@ -117,10 +117,14 @@ class Copy:
         """Return the values of a new row's primary key, whose columns are known by their values in the message's key. If the
         table has another primary key than before, its rows are known by that from now on.
         """
-        tokens = key.removeprefix(table + ".").split(".")
+        tokens = sorted(key.removeprefix(table + ".").split("."))
         present = [name for name in KEY_NAMES if name in record]
         names = next(
-            (some for some in combinations(present, len(tokens)) if [str(record[name]) for name in some] == tokens),
+            (
+                some
+                for some in combinations(present, len(tokens))
+                if sorted(str(record[name]) for name in some) == tokens
+            ),
             None,
         )
         assert names is not None, f"{record} has no values of the key {key}"
