@@ -224,8 +224,8 @@ class Run:
         self.counts["compared"] += 1
 
     async def _verify(self, reported: str) -> None:
-        """Run a verification of each source, as `headrace source postgres verify` does. It must find no differences, and check
-        all tables, unless the sources report why not.
+        """Run a verification of each source, as `headrace source postgres verify` does. It must find no differences, or
+        say why it can't be done, unless the source reports that.
         """
         admin, looks = Admin(self._database), Patience()
         for mode in MODES:
@@ -251,7 +251,7 @@ class Run:
                 await looks.look(None)
 
     async def _verified(self, admin: Admin, mode: str) -> list[BackfillInfo]:
-        """Run a verification. Returns the tables that are not equal, or could not be compared."""
+        """Run a verification. Returns the tables that are not equal, or were not compared without a reason."""
         looks = Patience()
         started = {one.id for one in await admin.verify_source(mode)}
         while True:
@@ -263,7 +263,12 @@ class Run:
                 raise Wrong(self._told(f"{mode}: verifications don't end: {found}"))
         self.counts["tables verified"] += len(ended)
         self.counts["rows verified"] += sum(one.read for one in ended)
-        return [one for one in ended if one.state != "done" or (one.differences is not None and one.differences.count)]
+        self.counts["tables that can't be verified"] += sum(one.state != "done" for one in ended)
+        return [
+            one
+            for one in ended
+            if (one.reason is None if one.state != "done" else one.differences is None or one.differences.count)
+        ]
 
     async def _resume_anew(self, mode: str) -> None:
         info = (await store.source(self._database, mode)).capture
