@@ -227,28 +227,26 @@ class Run:
         """Run a verification of each source, as `headrace source postgres verify` does. It must find no differences, or
         say why it can't be done, unless the source reports that.
         """
-        admin, looks = Admin(self._database), Patience()
-        for mode in MODES:
-            if f"{mode} stopped" in reported:
-                continue
-            before: set[str] = set()
-            while wrong := await self._verified(admin, mode):
-                wrong = [
-                    one
-                    for one in wrong
-                    if not said((mode, one.table.removeprefix("public."), ""), await self._report(mode))
+        running = [mode for mode in MODES if f"{mode} stopped" not in reported]
+        verifications = [self._verify_source(Admin(self._database), mode) for mode in running]
+        for error in await asyncio.gather(*verifications, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _verify_source(self, admin: Admin, mode: str) -> None:
+        before: set[str] | None = None
+        while wrong := await self._verified(admin, mode):
+            report = await self._report(mode)
+            unsaid = [one for one in wrong if not said((mode, one.table.removeprefix("public."), ""), report)]
+            repairs = {one.id for one in await admin.backfills(mode) if one.kind != "verification"}
+            if not unsaid:
+                return
+            if repairs == before:  # no resync has come between
+                lines = [
+                    f"{mode} {one.table}: verification {one.state}, {one.reason}, {one.differences}" for one in unsaid
                 ]
-                repairs = {one.id for one in await admin.backfills(mode) if one.kind != "verification"}
-                if wrong and repairs == before:  # and no resync has come between
-                    lines = [
-                        f"{mode} {one.table}: verification {one.state}, {one.reason}, {one.differences}"
-                        for one in wrong
-                    ]
-                    raise Wrong(self._told("\n".join([*lines, await self._report(mode)])))
-                if not wrong:
-                    break
-                before = repairs
-                await looks.look(None)
+                raise Wrong(self._told("\n".join([*lines, report])))
+            before = repairs
 
     async def _verified(self, admin: Admin, mode: str) -> list[BackfillInfo]:
         """Run a verification. Returns the tables that are not equal, or were not compared without a reason."""
