@@ -23,7 +23,7 @@ from headrace.model.capture import BackfillInfo
 from tests.support import captures, mirrors
 from tests.torture.capture_process import Capturer, capturer
 from tests.torture.schema_catalog import Catalog
-from tests.torture.schema_fuzz import Fuzz, healed
+from tests.torture.schema_fuzz import Fuzz, healed, renamed
 
 MODES = ("rows", "changes")
 
@@ -318,11 +318,12 @@ class Run:
         found = []
         catalog = await self._catalog()
         for name in self._tables[mode]:
-            if name not in catalog.relations:
+            now = name if name in catalog.relations else renamed(catalog, name)
+            if now is None:
                 found.append((mode, name, "the table is not there"))
                 continue
-            only = "" if catalog.relations[name].kind == "p" else "only "
-            if different := await mirrors.differences(self._app, copy, f"public.{name}", f"{only}public.{name}"):
+            only = "" if catalog.relations[now].kind == "p" else "only "
+            if different := await mirrors.differences(self._app, copy, f"public.{name}", f"{only}public.{now}"):
                 found.append((mode, name, str(different)))
         return found
 
