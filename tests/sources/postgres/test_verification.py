@@ -15,6 +15,7 @@ from headrace import store
 from headrace.model.capture import BackfillInfo, Differences
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.backfill import backfiller, chunks
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from tests.sources.postgres.backfilling import STREAM, Capture, chunks_of
 
@@ -442,6 +443,30 @@ async def test_rows_that_were_deleted_under_an_earlier_key_are_gone(database: st
         [_, repaired] = (await mirror.messages("delete"))[-2:]
         assert repaired["record"] == {"id": 8, "part": 1}
         assert await differences(mirror) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("phase", [type(None), list, dict])
+async def test_a_verification_ends_when_the_table_gets_another_key(
+    items: store.Database, connect: Any, monkeypatch: pytest.MonkeyPatch, phase: type
+) -> None:
+    writer, mark = await connect(), chunks.write_watermark
+    async with mirrored(items, mode="changes") as mirror:
+
+        async def altered_first(connection: SourceConnection, token: str) -> None:
+            todo = await store.next_backfill(items, mirror.number)
+            if todo is not None and isinstance(todo.place, phase):
+                monkeypatch.setattr(chunks, "write_watermark", mark)
+                await writer.execute("alter table items drop constraint items_pkey, add primary key (id, n)")
+                mirror.tables = await catalog.load_tables(connection, mirror.spec.tables)
+            await mark(connection, token)
+
+        monkeypatch.setattr(chunks, "write_watermark", altered_first)
+        info = await mirror.all_of(await mirror.request_backfill(kind="repair"))
+        assert info.state == "failed" or phase is type(None)
+        assert "key" in (info.reason or "key")
+        await compared(mirror, "repair")
+        assert await differences(mirror) == (0, 0, 0)
+        assert await mirror_of(mirror) == await mirror.table()
 
 
 async def test_columns_that_were_added_or_dropped_are_no_difference(mirror: Capture) -> None:
