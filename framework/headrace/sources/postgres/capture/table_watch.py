@@ -21,7 +21,7 @@ from headrace import store
 from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill.backfiller import request_resync
-from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.schema_cache import SchemaCache, next_xid
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import fingerprints, publications
 from headrace.sources.postgres.database.fingerprints import Fingerprint
@@ -184,7 +184,7 @@ class TableWatch:
         altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
         if altered:
             await self._schema_cache.look_at_types(connection)
-            fingerprint.altered.update(dict.fromkeys(altered, self._schema_cache.next_xid))
+            fingerprint.altered.update(dict.fromkeys(altered, await next_xid(connection)))
         self._schema_cache.distrust_types(fingerprint.altered)
 
     async def _reason(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> str:
