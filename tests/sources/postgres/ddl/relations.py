@@ -84,6 +84,11 @@ TABLES = {
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "insert into renamed values (6, 'new')"),
         judged="renamed",
     ),
+    "rename the table, with a view in its place (its messages keep the old name)": Case(
+        steps=("begin; alter table t rename to renamed; create view t as select * from renamed; commit",
+               "update t set v = 'x' where id = 2", "insert into t values (6, 'new')"),
+        judged="renamed",
+    ),
     "rename the table and back": Case(
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "alter table renamed rename to t", *_WRITES),
     ),
@@ -125,6 +130,7 @@ TABLES = {
     ),
     "`vacuum full`": Case(steps=("vacuum full t",)),
     "`cluster`": Case(steps=("cluster t using t_pkey",)),
+    "`repack`, `repack (concurrently)`": Case(since=19, steps=("repack t", "repack (concurrently) t")),
     "`reindex`, `analyze`, `vacuum freeze`": Case(steps=("reindex table t", "vacuum (freeze, analyze) t")),
     "set tablespace": Case(
         steps=("set allow_in_place_tablespaces = on", "create tablespace space_{database} location ''",
@@ -248,6 +254,8 @@ PARTITIONS = {
 }  # fmt: skip
 
 _GIVEN = "create publication given for table t, other with (publish_via_partition_root)"
+_OF_SCHEMA = "create publication given for tables in schema public with (publish_via_partition_root)"
+_OF_ALL = "create publication given for all tables with (publish_via_partition_root)"
 
 PUBLICATIONS = {
     "the source's publication loses the table": Case(
@@ -286,5 +294,36 @@ PUBLICATIONS = {
         since=15, publication=_GIVEN,
         steps=("alter publication given set table t (id), other", "update t set v = 'x' where id = 2"),
         mended=("alter publication given set table t, other", "insert into t values (6, 'n')"),
+    ),
+    "a given publication loses the table, and gets it back": Case(
+        publication=_GIVEN,
+        steps=("alter publication given drop table t", "update t set v = 'x' where id = 2", "delete from t where id = 3",
+               "alter publication given add table t"),
+    ),
+    "a given publication of partitions loses one, and gets it back": Case(
+        before=PARTITIONED,
+        publication="create publication given for table t_0, t_1, other",
+        steps=("alter publication given drop table t_1", "update t set v = 'x' where id = 101", "delete from t where id = 102",
+               "alter publication given add table t_1"),
+    ),
+    "a given publication of a schema loses the table, which moves to another schema": Case(
+        since=15, publication=_OF_SCHEMA,
+        steps=("create schema archive; alter table t set schema archive", "update archive.t set v = 'x' where id = 2"),
+        mended=("alter table archive.t set schema public", "insert into t values (6, 'n')"),
+    ),
+    "a given publication of a schema loses the table, and gets it back": Case(
+        since=15, publication=_OF_SCHEMA,
+        steps=("create schema archive; alter table t set schema archive", "update archive.t set v = 'x' where id = 2", "delete from archive.t where id = 3",
+               "alter table archive.t set schema public"),
+    ),
+    "a given publication of all tables excepts the table": Case(
+        since=19, publication=_OF_ALL,
+        steps=("alter publication given set all tables except (table t)", "update t set v = 'x' where id = 2", "delete from t where id = 3"),
+        mended=("alter publication given set all tables", "insert into t values (6, 'n')"),
+    ),
+    "a given publication of all tables excepts the table, and no longer": Case(
+        since=19, publication=_OF_ALL,
+        steps=("alter publication given set all tables except (table t)", "update t set v = 'x' where id = 2", "delete from t where id = 3",
+               "alter publication given set all tables"),
     ),
 }  # fmt: skip
