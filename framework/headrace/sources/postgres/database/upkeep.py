@@ -346,7 +346,7 @@ class PublicationUpkeep:
     def _lacks(self, publication: Publication, missing: Sequence[Table]) -> SourceStopped:
         return SourceStopped(
             f"The publication {self._name}, owned by {publication.owner}, lacks {' and '.join(table.name for table in missing)}.",
-            publications.add_tables_statement(self._name, missing),
+            publications.complete_statement(self._name, publication, missing),
         )
 
     def _refused(self, now: _Now) -> SourceStopped | None:
