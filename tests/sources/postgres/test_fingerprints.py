@@ -162,6 +162,13 @@ async def test_options_of_the_publication_that_the_source_did_not_want_are_a_dif
     assert list(differences(before, edited)) == []
 
 
+async def test_a_column_that_is_not_generated_any_more_is_a_difference(connection: SourceConnection) -> None:
+    await connection.query(PLAIN + "; alter table t add n int generated always as (id * 2) stored")
+    assert await changed_by(connection, "alter table t alter n drop expression") == [
+        "the column n is not generated any more"
+    ]
+
+
 ABSENT = ["it was not in the publication for a while"]
 LEAF_ABSENT = ["a partition was detached or not in the publication for a while"]
 

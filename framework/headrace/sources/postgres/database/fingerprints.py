@@ -59,7 +59,7 @@ _FINGERPRINTS = """
            (select m.membership from members as m where m.oid = c.oid) as membership,
            (select p.version from publication as p),
            (select l.leaves from leaves as l where l.root = c.oid) as leaves,
-           (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atthasmissing) order by a.attnum)
+           (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atthasmissing, a.attgenerated) order by a.attnum)
               from pg_catalog.pg_attribute as a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
            (select json_agg(json_build_array(y.oid::bigint, y.typname, coalesce(
                        (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint) order by a.attnum)
@@ -128,12 +128,15 @@ ones.
 
 
 class Column(NamedTuple):
-    """A column. `missing` says that rows from before it was added have a value, its default at that time."""
+    """A column. `missing` says that rows from before it was added have a value, its default at that time. `generated` is
+    s(tored), v(irtual) or empty.
+    """
 
     number: int
     name: str
     type_oid: int
     missing: bool
+    generated: str = ""
 
 
 class TypeDefinition(NamedTuple):
@@ -306,6 +309,8 @@ def _differences_of_columns(before: Fingerprint, now: Fingerprint) -> Iterator[D
             yield Difference(f"the column {was.name} was renamed")
         elif was.type_oid != column.type_oid:
             yield Difference(f"the column {column.name} has another type")
+        elif was.generated and not column.generated:  # before PostgreSQL 18 its values were not published
+            yield Difference(f"the column {column.name} is not generated any more")
 
 
 def _redefined(before: TypeDefinition, now: TypeDefinition) -> bool:
