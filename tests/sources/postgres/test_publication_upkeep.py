@@ -87,7 +87,9 @@ async def test_a_table_that_was_taken_out_is_resynced_even_if_the_process_ends_b
     ]
 
 
-async def test_other_tables_are_not_read_again_because_one_is_taken_out_or_replaced(connection: SourceConnection) -> None:
+async def test_other_tables_are_not_read_again_because_one_is_taken_out_or_replaced(
+    connection: SourceConnection,
+) -> None:
     async def orders() -> Fingerprint:
         tables = {"public.orders": (await load_tables(connection, TABLES))["public.orders"]}
         return (await fingerprints(connection, tables, name, ()))["public.orders"]

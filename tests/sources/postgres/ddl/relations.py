@@ -241,19 +241,17 @@ PARTITIONS = {
         steps=("alter table t_1 detach partition t_1_1", "truncate t_2", "insert into t values (50, 1, 'n')"),
     ),
     "detach a sub-partitioned table": Case(before=_DEEP, steps=("alter table t detach partition t_1", "insert into t values (50, 2, 'n')")),
-    "split and merge partitions": Case(
-        since=19,
-        before=PARTITIONED,
-        steps=("alter table t split partition t_1 into (partition t_a for values from (100) to (102), partition t_b for values from (102) to (200))",
-               "update t set v = 'x' where id = 101",
-               "alter table t merge partitions (t_a, t_b) into t_c", "update t set v = 'y' where id = 102"),
-    ),
     "the table itself becomes a partition": Case(
         before=TABLE, steps=("create table root (id int not null, v text) partition by range (id)", "alter table root attach partition t for values from (0) to (100)", *_WRITES),
     ),
 }  # fmt: skip
 
 _GIVEN = "create publication given for table t, other with (publish_via_partition_root)"
+_ATTACHED = (
+    "insert into rest values (203, 'r')",
+    "alter table t attach partition rest for values from (200) to (300)",
+    "update t set v = 'x' where id = 201",
+)
 _OF_SCHEMA = "create publication given for tables in schema public with (publish_via_partition_root)"
 _OF_ALL = "create publication given for all tables with (publish_via_partition_root)"
 
@@ -294,6 +292,13 @@ PUBLICATIONS = {
         since=15, publication=_GIVEN,
         steps=("alter publication given set table t (id), other", "update t set v = 'x' where id = 2"),
         mended=("alter publication given set table t, other", "insert into t values (6, 'n')"),
+    ),
+    "attach a table with rows that was written before, with a given publication": Case(
+        since=15, before=PARTITIONED + _REST, publication=_GIVEN, steps=_ATTACHED, later=("update t set v = 'later' where id = 202",),
+    ),
+    "attach or detach a partition that was written before, with a given publication of PostgreSQL 14": Case(
+        until=14, before=PARTITIONED + _REST, publication=_GIVEN, steps=_ATTACHED, later=("update t set v = 'later' where id = 202",),
+        mended=("alter publication given set (publish_via_partition_root = true)", "update t set v = 'mended' where id = 203"),
     ),
     "a given publication loses the table, and gets it back": Case(
         publication=_GIVEN,

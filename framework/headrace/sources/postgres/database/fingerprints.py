@@ -173,6 +173,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
         columns: without those that were dropped.
         key: the numbers of the columns of the key, in the order of the key.
         types: the composite types and enums of the columns, and of the types that these consist of.
+        moved_at: the version of a given publication of PostgreSQL 14 at which partitions were attached or detached last.
         altered: the composite types that were altered, with the first transaction that certainly has their definition.
     """
 
@@ -184,6 +185,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     types: tuple[TypeDefinition, ...] = ()
+    moved_at: str | None = None
     altered: dict[int, int] = {}
 
     @property
@@ -249,6 +251,14 @@ def _fingerprint(
         key=tuple(numbers[name] for name in table.key if name in numbers),
         types=tuple(msgspec.json.decode(types or "[]", type=list[TypeDefinition])),
     )
+
+
+def dated(now: Fingerprint, before: Fingerprint | None) -> Fingerprint:
+    """Return a fingerprint with `moved_at`."""
+    if before is None:
+        return now
+    moved = before.attachments != now.attachments
+    return msgspec.structs.replace(now, moved_at=now.publication if moved else before.moved_at)
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> Iterator[Difference]:

@@ -129,6 +129,12 @@ def set_options_statement(name: str, spec: PostgresSpec, version: int) -> str:
     return f"alter publication {table_names.quoted(name)} set ({_options(spec, version)});"
 
 
+def touch_statement(name: str, publication: Publication) -> str:
+    """Return a statement that alters a publication and leaves it as it is."""
+    via_root = str(publication.via_root).lower()
+    return f"alter publication {table_names.quoted(name)} set (publish_via_partition_root = {via_root});"
+
+
 def set_incomplete_statement(name: str, tables: Iterable[int]) -> str:
     """Return the statement that stores the oids of the tables of which not all changes were published."""
     listed = ", ".join(map(str, sorted(tables)))
