@@ -74,9 +74,9 @@ class SchemaCache:
                 raise SourceStopped(one.problem)
         oids = {one.name: int(one.oid) for one in located if one.oid is not None and one.problem is None}
         taken = {one.oid for one in located}
-        for name in {one.name for one in located if one.oid is None} & captured.keys():
+        for name in captured.keys() & set(self._spec.tables) - oids.keys():
             if str(captured[name]) not in taken:
-                oids[name] = captured[name]  # renamed, if it still exists
+                oids[name] = captured[name]  # renamed, if it still exists, perhaps with a view in its place
         self.tables = await catalog.tables_with_oids(connection, oids, self._spec.publication)
         self.missing = {
             one.name: SourceStopped(one.problem or f"The captured table {one.name} has just been dropped.", one.mend)
@@ -179,9 +179,9 @@ class SchemaCache:
         return self.tables[captured]
 
     async def _is_replaced(self, connection: SourceConnection, name: str, table: Table) -> bool:
-        """Whether another table has this name now."""
+        """Whether another table that can be captured has this name now."""
         [located] = await catalog.locate_tables(connection, [name])
-        return located.oid is not None and int(located.oid) != table.oid
+        return located.oid is not None and located.problem is None and int(located.oid) != table.oid
 
 
 async def next_xid(connection: SourceConnection) -> int:

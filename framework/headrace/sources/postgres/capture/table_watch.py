@@ -74,6 +74,7 @@ class TableWatch:
         self._failures: dict[str, str] = {}
         self._retries: dict[str, tuple[float, float]] = {}  # of these: when the next one is due, and the delay
         self._uncaptured: dict[str, str] = {}
+        self._unsent: list[tuple[str, str | None]] = []
         self._duration = 0.0  # of the last look, in seconds
 
     async def find_tables(self, connection: SourceConnection) -> None:
@@ -155,6 +156,9 @@ class TableWatch:
                 and msgspec.structs.replace(one, publication=found[name].publication if name in found else None)
                 for name, one in self._stored.items()
             }
+        if connection.version < 150000 and self._spec.publication is not None:
+            found = {name: fingerprints.dated(one, self._stored.get(name)) for name, one in found.items()}
+        await self._note_unsent(connection, found)
         self._uncaptured = {}
         for name, fingerprint in found.items():
             if leaves := fingerprints.not_captured(fingerprint):
@@ -175,6 +179,16 @@ class TableWatch:
             (before := self._stored.get(name)) is not None and before.attachments != fingerprint.attachments
             for name, fingerprint in found.items()
         )
+
+    async def _note_unsent(self, connection: SourceConnection, found: Mapping[str, Fingerprint]) -> None:
+        self._unsent = []
+        tables = [name for name, one in found.items() if one.moved_at is not None and one.moved_at == one.publication]
+        if tables and (publication := await publications.find_publication(connection, self._publication)):
+            reason = (
+                f"Partitions of {', '.join(tables)} were attached or detached. If they were written before, PostgreSQL 14 does not send their"
+                f" changes rightly until the publication {self._publication} is altered. The tables are read again then."
+            )
+            self._unsent.append((reason, publications.touch_statement(self._publication, publication)))
 
     async def _note_altered_types(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> None:
         before = self._stored.get(name)
@@ -267,4 +281,4 @@ class TableWatch:
             f"{table} has partitions that are foreign or unlogged. Their changes are not in the WAL: {leaves}."
             for table, leaves in self._uncaptured.items()
         ]
-        return [*missing, *failed, *((text, None) for text in [*unsettled, *uncaptured])]
+        return [*missing, *failed, *self._unsent, *((text, None) for text in [*unsettled, *uncaptured])]
