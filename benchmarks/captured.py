@@ -218,6 +218,11 @@ class Spent:
         used = self._meter.read()
         return {name: used[name] / count * 1e6 for name in ("capturer", "postgres") if name in used}
 
+    def shares(self) -> dict[str, float]:
+        """The same as shares of a core."""
+        used = self._meter.read()
+        return {name: used[name] / used["wall"] for name in ("capturer", "postgres") if name in used}
+
 
 class Memory:
     """The memory of a process in MiB, as Linux counts it: at rest, and the maximum since `reset`."""
