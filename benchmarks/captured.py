@@ -160,13 +160,12 @@ async def make_raw_slot(place: Bench) -> str:
     return name
 
 
-async def read_rate(place: Bench, slot: str, count: int) -> float:
+async def read_rate(place: Bench, slot: str, count: int, end: str) -> float:
     """The raw limit of reading: `pg_recvlogical` reads from a slot, and discards what it reads.
 
     Returns:
-        Changes per second, of the `count` changes since the slot was made.
+        Changes per second, of the `count` changes since the slot was made, which end at the WAL location `end`.
     """
-    end = await place.database.fetchval("select pg_current_wal_lsn()::text")
     publication = await place.database.fetchval("select pubname::text from pg_publication")
     command = [
         str(find_installation().program("pg_recvlogical")), "--dbname", place.dsn, "--slot", slot, "--start", "--no-loop",
