@@ -64,9 +64,10 @@ class ShortChangeDecoder:
 class _Pattern:
     """Decodes the changes of one layout by one regular expression, in a third of the time.
 
-    A value ends where the next NUL says it does, whatever its length is. Nulls and unchanged values next to a value could
-    thus be taken for its end, or its end for them. The lengths are compared where a layout has them after a value. A
-    change of another layout with as many values differs from this one there.
+    The expression takes everything before the next NUL for a value, whatever the value's length is. Nulls and unchanged
+    values that follow a value could thus be taken for its end. A change of another layout with as many values has more of
+    them after one value, and fewer after another one, where this layout has some. The lengths of such values are
+    compared, and the length of the last value.
 
     Attributes:
         misses: number of changes of other layouts.
@@ -78,7 +79,8 @@ class _Pattern:
             b"".join([re.escape(around[0]), *[_ANY_VALUE + re.escape(part) for part in around[1:]]]), re.DOTALL
         ).fullmatch
         has_absent = min((*layout.new, *(layout.old or ()))) < 0
-        self._compared = [number for number, part in enumerate(around[1:], 1) if part and has_absent]
+        last = len(around) - 1
+        self._compared = [number for number in range(1, last + 1) if number == last or (has_absent and around[number])]
         self.misses = 0
 
     def decode(self, data: bytes) -> ShortChange | None:

@@ -94,17 +94,17 @@ class Plan:
         if self._converters:
             converted = list(picked)
             for index, convert in self._converters:
-                converted[index] = convert(converted[index])  # type: ignore[arg-type]
+                converted[index] = convert(converted[index])
             picked = tuple(converted)
         if self._compared is None:
-            data = self._template % (picked + (commit, idx))
+            data = self._template % (*picked, commit, idx)
         else:
             changes = [
                 name + (b"null" if (before := values[old]) is None else convert(before))  # type: ignore[arg-type]
                 for name, convert, old, new in self._compared
                 if values[old] != values[new]
             ]
-            data = self._template % (picked + (b",".join(changes), commit, idx))
+            data = self._template % (*picked, b",".join(changes), commit, idx)
         self._append(key, data, into)
         return True
 
