@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog, fingerprints
+from headrace.sources.postgres.database.digests import digest
 from headrace.sources.postgres.database.fingerprints import Fingerprint, differences
 from tests.sources.postgres.connections import connected
 
@@ -37,16 +38,16 @@ async def taken(connection: SourceConnection, actions: tuple[str, ...] = ACTIONS
     tables = await catalog.load_tables(connection, ["public.t"])
     found = await fingerprints.fingerprints(connection, tables, "p", actions)
     oids = [table.oid for table in tables.values()]
-    return await fingerprints.digest(connection, oids, ["public.t"], "p"), found["public.t"]
+    return await digest(connection, oids, ["public.t"], "p"), found["public.t"]
 
 
 async def changed_by(connection: SourceConnection, *statements: str) -> list[str]:
     """Run the statements. Returns the differences, after a check that the digest shows the change of a fingerprint."""
-    digest, before = await taken(connection)
+    digest_before, before = await taken(connection)
     for statement in statements:
         await connection.query(statement)
     new_digest, now = await taken(connection)
-    assert digest != new_digest or before == now
+    assert digest_before != new_digest or before == now
     return [difference.text for difference in differences(before, now)]
 
 
@@ -192,5 +193,5 @@ async def test_a_look_at_five_thousand_partitions_is_cheap(connection: SourceCon
     tables = await catalog.load_tables(connection, ["public.t"])
     started_at = time.monotonic()
     for _ in range(10):
-        await fingerprints.digest(connection, [tables["public.t"].oid], ["public.t"], "p")
+        await digest(connection, [tables["public.t"].oid], ["public.t"], "p")
     assert (time.monotonic() - started_at) / 10 < 0.2
