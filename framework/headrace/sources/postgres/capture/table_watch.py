@@ -167,7 +167,8 @@ class TableWatch:
             due, delay = self._retries.setdefault(name, (self._clock() + FIRST_RETRY_DELAY, FIRST_RETRY_DELAY))
             fingerprint = self._stored.get(name)
             if self._clock() >= due and fingerprint is not None:
-                self._retries[name] = self._clock() + 2 * delay, min(2 * delay, LONGEST_RETRY_DELAY)
+                delay = min(2 * delay, LONGEST_RETRY_DELAY)
+                self._retries[name] = self._clock() + delay, delay
                 await self._record(connection, name, fingerprint, "it could not be read")
 
     async def settle(self, connection: SourceConnection) -> None:
