@@ -226,7 +226,7 @@ class Capturer:
         position, since a shared slot is confirmed only as far as all of its sources are.
         """
         try:
-            replication = await self._start(shared_slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
+            replication = await self._start(shared_slots.copy_name(shared_slot.slot), copy_of=shared_slot.slot)
         except (NoFreeSlot, SourceUnavailable) as error:
             log.warning(
                 "no slot to catch up with",

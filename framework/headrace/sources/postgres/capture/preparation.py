@@ -59,7 +59,8 @@ async def drop_slot_and_publication(
     own_name = slots.slot_name(name, source_id)
     if spec.shared_slot is not None:
         if not await shares_slot(database, spec.shared_slot, source_id):
-            await slots.drop_slot(connection, spec.shared_slot, slots.shared_application_name(spec.shared_slot))
+            slot = slots.slot_name(spec.shared_slot, await store.shared_slot_id(database, spec.shared_slot))
+            await slots.drop_slot(connection, slot, slots.shared_application_name(slot))
     elif spec.slot is None:
         await slots.drop_slot(connection, own_name, application_name(source_id))
     if spec.publication is None:
@@ -96,7 +97,7 @@ class CapturePreparation:
         self._dsn = dsn
         self._schema_cache = schema_cache
         self._own_name = slots.slot_name(todo.name, todo.id)
-        self._slot = spec.slot or spec.shared_slot or self._own_name
+        self._slot = spec.slot or self._own_name
         self._publication = spec.publication or self._own_name
         self._table_watch = TableWatch(database, todo, spec, epoch, self._publication, schema_cache)
 
@@ -159,6 +160,7 @@ class CapturePreparation:
                 expected=position,
                 application_name=application_name(self._todo.id),
             )
+        self._slot = shared_slot.slot
         async with shared_slot.preparing:
             confirmed = await slots.ensure_slot(
                 connection, self._slot, owned=True, expected=position, application_name=None

@@ -74,21 +74,24 @@ class SharedSlot:
 
     Args:
         database: Headrace's database, open.
-        name: the slot's name.
+        name: its name in the settings of the sources.
+        slot_id: its id.
         limits: its timings and sizes.
 
     Attributes:
+        slot: its name on the server.
         preparing: a lock to hold while the slot is examined or created.
         lowest: the source with the smallest stored position, and that position.
         roots: the oids of the partitioned tables of the sources that are read.
     """
 
-    def __init__(self, database: store.Database, name: str, limits: CaptureLimits = DEFAULTS) -> None:
-        self.name = name
+    def __init__(self, database: store.Database, name: str, slot_id: str, limits: CaptureLimits = DEFAULTS) -> None:
+        self.slot = slots.slot_name(name, slot_id)
         self.preparing = anyio.Lock()
         self.lowest: tuple[str, int] | None = None
         self.roots: set[int] = set()
         self._database = database
+        self._name = name
         self._limits = limits
         self._members: list[_Feeding] = []
         self._reader: _SharedReader | None = None
@@ -255,13 +258,13 @@ class SharedSlot:
 
     async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
         """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
-        application_name = slots.shared_application_name(self.name)
+        application_name = slots.shared_application_name(self.slot)
         async with await SourceConnection.connect(dsn, application_name="headrace slot") as connection:
-            await shared_slots.free_slot(connection, self.name, application_name)
+            await shared_slots.free_slot(connection, self.slot, application_name)
         try:
             return await ReplicationStream.start(
                 dsn,
-                slot=self.name,
+                slot=self.slot,
                 publications=publications,
                 position=start,
                 streaming=self._streaming,
@@ -281,7 +284,7 @@ class SharedSlot:
 
     async def _stored_position(self) -> int:
         """Return the smallest position that is stored for a source of this slot."""
-        stored = await store.shared_slot_positions(self._database, self.name)
+        stored = await store.shared_slot_positions(self._database, self._name)
         self.lowest = min(((name, positions.parse(at)) for name, at in stored), key=lambda one: one[1], default=None)
         return 0 if self.lowest is None else self.lowest[1]
 
