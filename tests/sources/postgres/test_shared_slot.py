@@ -249,6 +249,33 @@ async def test_a_source_that_holds_up_the_others_is_read_by_itself(shared: Share
         assert await shared.ids(1, 50) == list(range(1, 51))
 
 
+async def test_a_source_that_is_far_behind_when_a_process_starts_holds_up_no_other(shared: Shared) -> None:
+    first = await shared.source(1)
+    await shared.source(2)
+    limits = msgspec.structs.replace(
+        LIMITS, behind_bytes=1000, catch_up_bytes=1000, hold_up_timeout=3600.0, outbox_messages=5
+    )
+    async with shared.captured(1, 2):
+        await store.pause_capture(shared.shop.database, first.id, paused=True)
+        await shared.shop.until_state("paused", "s1")
+        await shared.insert(1, *range(1, 101))
+        await shared.insert(2, *range(1, 101))
+        assert await shared.ids(2, 100) == list(range(1, 101))
+    await store.pause_capture(shared.shop.database, first.id, paused=False)
+    other = await asyncpg.connect(shared.shop.dsn)
+    try:
+        async with shared.captured(limits=limits):
+            async with other.transaction():
+                await other.execute("lock table headrace_streams.s1 in share mode")  # it can't catch up
+                await shared.insert(2, 101)
+                assert await shared.ids(2, 101) == list(range(1, 102))
+            assert await shared.ids(1, 100) == list(range(1, 101))
+            await shared.insert(1, 101)
+            assert await shared.ids(1, 101) == list(range(1, 102))
+    finally:
+        await other.close()
+
+
 async def test_a_source_whose_publication_is_dropped_stops_alone(shared: Shared) -> None:
     await shared.source(1)
     await shared.source(2)
@@ -435,6 +462,16 @@ async def test_a_source_catches_up_without_a_free_slot(tmp_path: Path) -> None:
                 assert await shared.ids(1, 2) == [1, 2]
                 await shared.insert(2, 3)
                 assert await shared.ids(2, 3) == [1, 2, 3]
+                await store.pause_capture(database, first.id, paused=True)
+                await shop.until_state("paused", "s1")
+                await shared.insert(1, 3)
+                await shared.insert(2, 4)
+                assert await shared.ids(2, 4) == [1, 2, 3, 4]
+            await store.pause_capture(database, first.id, paused=False)
+            async with shared.captured(limits=msgspec.structs.replace(LIMITS, behind_bytes=0)):
+                assert await shared.ids(1, 3) == [1, 2, 3]
+                await shared.insert(2, 5)
+                assert await shared.ids(2, 5) == [1, 2, 3, 4, 5]
         await database.close()
 
 

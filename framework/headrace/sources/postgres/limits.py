@@ -40,6 +40,10 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to wait for further sources of a shared slot before it is read, since they start at the same time."""
     catch_up_bytes: int = 1024 * 1024
     """Size of WAL that a source may be behind the other sources of its shared slot to be read with them."""
+    behind_bytes: int = 64 * 1024 * 1024
+    """Size of WAL that a source may be behind the other sources of its shared slot when the slot begins to be read. One
+    that is further behind is read by itself.
+    """
     hold_up_timeout: float = 10.0
     """Seconds that a source may hold up the other sources of its shared slot. After that it is read by itself."""
 

@@ -83,6 +83,7 @@ class Capturer:
     Attributes:
         handled: the position up to which every change was handed to it, and is in the outbox or appended.
         transaction: the transaction that is being shaped.
+        has_read_copy: whether it has tried to catch up with a temporary copy of a shared slot.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Capturer:
         self._limits = limits
         self._watchdog = watchdog or TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
         self._shared_slot = shared_slot
+        self.has_read_copy = False
         self.dsn: SourceDatabase = captured_database or spec.database or database.dsn
         self._connection_lock = anyio.Lock()
         self._replication: ReplicationStream | None = None
@@ -225,6 +227,7 @@ class Capturer:
         """Read what the other sources of the slot have already from a temporary copy of it. The copy has this source's
         position, since a shared slot is confirmed only as far as all of its sources are.
         """
+        self.has_read_copy = True
         try:
             replication = await self._start(shared_slots.copy_name(shared_slot.slot), copy_of=shared_slot.slot)
         except (NoFreeSlot, SourceUnavailable) as error:

@@ -11,7 +11,8 @@ shared slot are held by one process, see `take_capture` in `captures.sql`. The r
     that is paused or stopped therefore loses nothing.
 2.  The stream starts at the smallest position of the sources that it is for. The others skip what they have.
 3.  A source that is behind doesn't join them. It reads a temporary copy of the slot until it has caught up, so it
-    holds up no other source. If the server has no slot left for that, they wait for it.
+    holds up no other source. If the server has no slot left for that, they wait for it. Sources that start at the same
+    time start together if none of them is far behind.
 4.  A source that fails or can't keep up leaves. The others continue.
 5.  A source starts at a position from which its publication exists for all transactions, see
     `shared_slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
@@ -48,6 +49,10 @@ from headrace.sources.postgres.tables import Table
 
 log = Log("headrace")
 
+_READ_BY_ITSELF = (
+    "The source {} the other sources with its replication slot. It is read by itself until it has caught up."
+)
+
 
 class Member(Taker, Protocol):
     """A capturer of a shared slot.
@@ -57,10 +62,12 @@ class Member(Taker, Protocol):
         is_new: whether it is captured for the first time. Its publication may not exist before its position.
         publication: its publication.
         dsn: the captured database.
+        has_read_copy: whether it has tried to catch up with a temporary copy of the slot.
     """
 
     handled: int
     is_new: bool
+    has_read_copy: bool
     publication: str
     dsn: SourceDatabase
 
@@ -207,7 +214,11 @@ class SharedSlot:
             feeding.member.handled = max(feeding.member.handled, reader.position)
 
     def _choose(self) -> tuple[list[_Feeding], int]:
-        """Choose the capturers to feed, and the position to start at."""
+        """Choose the capturers to feed, and the position to start at. Those that are far behind fail, and read a copy."""
+        bound = max(one.member.handled for one in self._members) - self._limits.behind_bytes
+        for member in [one.member for one in self._members]:
+            if member.handled < bound and not member.has_read_copy:
+                self.fail(member, SourceUnavailable(_READ_BY_ITSELF.format("is far behind")))
         start = min(one.member.handled for one in self._members)
         reached = max((one.member.handled for one in self._members if one.fed), default=None)
         for one in self._members:
@@ -326,9 +337,7 @@ class _SharedReader(ChangeReader):
         if feeding.waiting is not None and feeding.waiting.cancelled_caught:
             self._failed(
                 taker,
-                SourceUnavailable(
-                    "The source is slower than the other sources with its replication slot. It is read by itself until it has caught up."
-                ),
+                SourceUnavailable(_READ_BY_ITSELF.format("is slower than")),
             )
         feeding.waiting = None
 
