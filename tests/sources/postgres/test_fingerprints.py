@@ -150,6 +150,15 @@ async def test_types_are_looked_at_however_deep_they_are(
     assert await changed_by(connection, *statements) == expected
 
 
+async def test_a_column_that_becomes_not_null_changes_the_digest_since_it_may_make_a_key(
+    connection: SourceConnection,
+) -> None:
+    await connection.query("create table t (id int unique, v text); create publication p for table t")
+    before, _ = await taken(connection)
+    await connection.query("alter table t alter id set not null")
+    assert (await taken(connection))[0] != before
+
+
 async def test_options_of_the_publication_that_the_source_did_not_want_are_a_difference(
     connection: SourceConnection,
 ) -> None:

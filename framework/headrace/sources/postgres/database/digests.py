@@ -33,6 +33,8 @@ _DIGEST = """
                     (select string_agg(concat(a.attname, a.attgenerated), ',' order by a.attnum) from pg_catalog.pg_attribute as a
                       where a.attrelid = c.oid and a.attnum > 0 and a.attgenerated <> '' and not a.attisdropped)), ',' order by c.oid)
            from tree as t join pg_catalog.pg_class as c on c.oid = t.oid),
+        (select string_agg(concat(a.attrelid, '.', a.attnum), ',' order by a.attrelid, a.attnum) from pg_catalog.pg_attribute as a
+          where a.attrelid = any ($1::pg_catalog.oid[]) and a.attnum > 0 and a.attnotnull),
         (select string_agg(concat(w.oid, '.', a.relid::pg_catalog.oid), ',' order by w.oid, a.place)
            from unnest($1::pg_catalog.oid[]) as w(oid) cross join pg_catalog.pg_partition_ancestors(w.oid) with ordinality as a(relid, place)),
         (select string_agg(concat(p.oid, '.', p.xmin, pg_catalog.pg_has_role(p.pubowner, 'USAGE')), ',' order by p.oid) from pg_catalog.pg_publication as p),
