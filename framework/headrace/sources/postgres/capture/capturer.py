@@ -311,11 +311,6 @@ class Capturer:
         """Whether `offer` must be awaited before the next change."""
         return self._outbox.full
 
-    @property
-    def slow(self) -> bool:
-        """Whether a change may take long, so that renewing the lease gets a turn."""
-        return self._spec.transform is not None
-
     async def offer(self) -> None:
         """Offer the appender what there is. Waits while there is no room."""
         await self._outbox.offer()
@@ -362,17 +357,18 @@ class Capturer:
         if not self._already_captured:
             self._outbox.begin()
 
-    def change(self, change: Change, size: int) -> None:
-        """Shape a change."""
-        transaction, backfiller = self.transaction, self._backfiller
+    def change(self, change: Change, size: int) -> bool:
+        """Shape a change. Returns whether renewing the lease needs a turn, or the outbox is full."""
+        transaction, backfiller, outbox = self.transaction, self._backfiller, self._outbox
         if self._already_captured or transaction is None:
-            return
+            return False
         if backfiller.tracking:
             for table, key in self._shaper.touched_keys(change):
                 backfiller.row_changed(table, key, transaction.xid)
-        count = self._shaper.change(change, transaction, self._idx, self._outbox.shaped_changes)
+        count = self._shaper.change(change, transaction, self._idx, outbox.shaped_changes)
         self._idx += count
-        self._outbox.changed(count, size)
+        outbox.changed(count, size)
+        return outbox.full or self._spec.transform is not None
 
     def takes_message(self, message: LogicalMessage) -> bool:
         """Whether a message in the WAL is for this capturer. The watermarks of other sources' backfills are not. The

@@ -24,7 +24,7 @@ from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill.backfiller import request_resync
 from headrace.sources.postgres.capture.publication_guard import PublicationGuard
-from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.schema_cache import SchemaCache, next_xid
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import fingerprints, publications
 from headrace.sources.postgres.database.digests import digest
@@ -82,6 +82,7 @@ class TableWatch:
         self._failures: dict[str, str] = {}
         self._retries: dict[str, tuple[float, float]] = {}  # of these: when the next one is due, and the delay
         self._uncaptured: dict[str, str] = {}
+        self._unsent: list[tuple[str, str | None]] = []
         self._duration = 0.0  # of the last look, in seconds
 
     async def find_tables(self, connection: SourceConnection) -> None:
@@ -184,6 +185,9 @@ class TableWatch:
                 and msgspec.structs.replace(one, publication=found[name].publication if name in found else None)
                 for name, one in self._stored.items()
             }
+        if connection.version < 150000 and self._spec.publication is not None:
+            found = {name: fingerprints.dated(one, self._stored.get(name)) for name, one in found.items()}
+        await self._note_unsent(connection, found)
         self._uncaptured = {}
         for name, fingerprint in found.items():
             if leaves := fingerprints.not_captured(fingerprint):
@@ -205,6 +209,16 @@ class TableWatch:
             for name, fingerprint in found.items()
         )
 
+    async def _note_unsent(self, connection: SourceConnection, found: Mapping[str, Fingerprint]) -> None:
+        self._unsent = []
+        tables = [name for name, one in found.items() if one.moved_at is not None and one.moved_at == one.publication]
+        if tables and (publication := await publications.find_publication(connection, self._publication)):
+            reason = (
+                f"Partitions of {', '.join(tables)} were attached or detached. If they were written before, PostgreSQL 14 does not send their"
+                f" changes rightly until the publication {self._publication} is altered. The tables are read again then."
+            )
+            self._unsent.append((reason, publications.touch_statement(self._publication, publication)))
+
     async def _note_altered_types(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> None:
         before = self._stored.get(name)
         if before is None:
@@ -213,7 +227,7 @@ class TableWatch:
         altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
         if altered:
             await self._schema_cache.look_at_types(connection)
-            fingerprint.altered.update(dict.fromkeys(altered, self._schema_cache.next_xid))
+            fingerprint.altered.update(dict.fromkeys(altered, await next_xid(connection)))
         self._schema_cache.distrust_types(fingerprint.altered)
 
     async def _reason(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> str:
@@ -296,4 +310,5 @@ class TableWatch:
             f"{table} has partitions that are foreign or unlogged. Their changes are not in the WAL: {leaves}."
             for table, leaves in self._uncaptured.items()
         ]
-        return [*missing, *failed, *((text, None) for text in [*unsettled, *uncaptured]), *self.guard.notes]
+        texts = [*unsettled, *uncaptured]
+        return [*missing, *failed, *self._unsent, *((text, None) for text in texts), *self.guard.notes]

@@ -280,7 +280,7 @@ class _Check:
             yield error(
                 "publication",
                 f"The publication {name} lacks {listed}.",
-                publications.add_tables_statement(name, missing_tables),
+                publications.complete_statement(name, publication, missing_tables),
             )
         if missing_actions:
             yield error(

@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database.catalog import NOT_NULL
 from headrace.sources.postgres.spec import PostgresSpec
 
 # `relations` has each table with its partitions and the tables that inherit from it. `covered` says whether the
@@ -129,7 +130,7 @@ _REFUSED = f"""{_RELATIONS}, lineage (relation, ancestor, distance) as (
                and i.indexprs is null
                and not exists (select from unnest(i.indkey) with ordinality as k(attnum, place)
                                  join pg_catalog.pg_attribute as a on a.attrelid = r.oid and a.attnum = k.attnum
-                                where k.place <= i.indnkeyatts and not a.attnotnull)
+                                where k.place <= i.indnkeyatts and not {NOT_NULL})
              order by i.indnkeyatts, i.indexrelid limit 1),
            exists (select from pg_catalog.pg_attribute as a
                     where a.attrelid = r.oid and a.attname = 'id' and a.attgenerated = '' and not a.attisdropped),

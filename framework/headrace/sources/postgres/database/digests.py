@@ -34,7 +34,7 @@ _DIGEST = """
                       where a.attrelid = c.oid and a.attnum > 0 and a.attgenerated <> '' and not a.attisdropped)), ',' order by c.oid)
            from tree as t join pg_catalog.pg_class as c on c.oid = t.oid),
         (select string_agg(concat(a.attrelid, '.', a.attnum), ',' order by a.attrelid, a.attnum) from pg_catalog.pg_attribute as a
-          where a.attrelid = any ($1::pg_catalog.oid[]) and a.attnum > 0 and a.attnotnull),
+          where a.attrelid = any ($1::pg_catalog.oid[]) and a.attnum > 0 and {not_null}),
         (select string_agg(concat(w.oid, '.', a.relid::pg_catalog.oid), ',' order by w.oid, a.place)
            from unnest($1::pg_catalog.oid[]) as w(oid) cross join pg_catalog.pg_partition_ancestors(w.oid) with ordinality as a(relid, place)),
         (select string_agg(concat(p.oid, '.', p.xmin, pg_catalog.pg_has_role(p.pubowner, 'USAGE')), ',' order by p.oid) from pg_catalog.pg_publication as p),
@@ -57,7 +57,7 @@ async def digest(connection: SourceConnection, tables: Iterable[int], names: Seq
     parts = [table_names.split(name) for name in names]
     of_schemas = _OF_SCHEMAS if connection.version >= 150000 else "null"
     ((found,),) = await connection.query(
-        _DIGEST.format(fingerprints=fingerprints.sql(connection), of_schemas=of_schemas), coverage.oid_array(tables), publication,
+        _DIGEST.format(fingerprints=fingerprints.sql(connection), not_null=catalog.NOT_NULL, of_schemas=of_schemas), coverage.oid_array(tables), publication,
         catalog.text_array(schema for schema, _ in parts), catalog.text_array(relation for _, relation in parts),
     )  # fmt: skip
     return found or ""
