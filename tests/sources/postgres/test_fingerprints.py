@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog, fingerprints
+from headrace.sources.postgres.database.digests import digest
 from headrace.sources.postgres.database.fingerprints import Fingerprint, differences
 from tests.sources.postgres.connections import connected
 
@@ -37,16 +38,16 @@ async def taken(connection: SourceConnection, actions: tuple[str, ...] = ACTIONS
     tables = await catalog.load_tables(connection, ["public.t"])
     found = await fingerprints.fingerprints(connection, tables, "p", actions)
     oids = [table.oid for table in tables.values()]
-    return await fingerprints.digest(connection, oids, ["public.t"], "p"), found["public.t"]
+    return await digest(connection, oids, ["public.t"], "p"), found["public.t"]
 
 
 async def changed_by(connection: SourceConnection, *statements: str) -> list[str]:
     """Run the statements. Returns the differences, after a check that the digest shows the change of a fingerprint."""
-    digest, before = await taken(connection)
+    digest_before, before = await taken(connection)
     for statement in statements:
         await connection.query(statement)
     new_digest, now = await taken(connection)
-    assert digest != new_digest or before == now
+    assert digest_before != new_digest or before == now
     return [difference.text for difference in differences(before, now)]
 
 
@@ -149,6 +150,15 @@ async def test_types_are_looked_at_however_deep_they_are(
     assert await changed_by(connection, *statements) == expected
 
 
+async def test_a_column_that_becomes_not_null_changes_the_digest_since_it_may_make_a_key(
+    connection: SourceConnection,
+) -> None:
+    await connection.query("create table t (id int unique, v text); create publication p for table t")
+    before, _ = await taken(connection)
+    await connection.query("alter table t alter id set not null")
+    assert (await taken(connection))[0] != before
+
+
 async def test_options_of_the_publication_that_the_source_did_not_want_are_a_difference(
     connection: SourceConnection,
 ) -> None:
@@ -228,5 +238,5 @@ async def test_a_look_at_five_thousand_partitions_is_cheap(connection: SourceCon
     tables = await catalog.load_tables(connection, ["public.t"])
     started_at = time.monotonic()
     for _ in range(10):
-        await fingerprints.digest(connection, [tables["public.t"].oid], ["public.t"], "p")
+        await digest(connection, [tables["public.t"].oid], ["public.t"], "p")
     assert (time.monotonic() - started_at) / 10 < 0.2

@@ -52,7 +52,7 @@ _OWN_PROBLEM = """case when r.relkind = 'p' then case when r.oid = r.root and r.
                     when r.identity = 'f' then case when r.virtual then 'virtual' end
                     when r.identifying is null then 'identity' end"""
 
-_MAY_BE_REFUSED = f"""{_RELATIONS}
+_REFUSED = f"""{_RELATIONS}
     select exists (select from relations as r where $4 and r.covered and {_OWN_PROBLEM} is not null) or exists (select from publishing)
 """
 """Whether to look at what follows, which takes the server some milliseconds to plan."""
@@ -296,9 +296,6 @@ async def refusals(
     if not captures_writes and given is None:
         return []
     parameters = (oid_array(tables), own, None if captures_writes else given, "true" if captures_writes else "false")
-    ((may_be_refused,),) = await connection.query(_MAY_BE_REFUSED, *parameters)
-    if may_be_refused != "t":
-        return []
     of_schemas = _OF_SCHEMAS if connection.version >= 150000 else ""
     rows = await connection.query(_REFUSED.replace("{of_schemas}", of_schemas), *parameters)
     refused = [_refusal(row, connection.version) for row in rows]

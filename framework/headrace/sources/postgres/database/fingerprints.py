@@ -3,7 +3,7 @@
 Much that is done to a table changes its rows and writes no change into the WAL: a partition is attached or detached, a
 table is rewritten by `alter column … type … using`, a column is added with a default, another table takes its name. The
 catalog shows all of that. Two fingerprints of a table are compared, and the differences say that the table has to be
-read again. The server makes a digest of the fingerprints, so a look at thousands of partitions transfers a few bytes.
+read again.
 
 No statement here locks a table or a partition.
 """
@@ -15,17 +15,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.tables import Table
 
-# Which of the names exist is a part of the digest. Leaves are listed by oid, and a partition that is being detached
-# concurrently is none. Types that are built in never change, so only the others are listed, with all that they
-# consist of. A partition that is detached and attached again has another row in pg_inherits, and a publication another
-# version if its options are set. A table may be in a given publication by itself, by a table that it is a partition of,
-# by its schema, or by its partitions. A table that leaves a schema and comes back has another row in pg_class.
+# Leaves are listed by oid, and a partition that is being detached concurrently is none. Types that are built in never
+# change, so only the others are listed, with all that they consist of. A partition that is detached and attached
+# again has another row in pg_inherits, and a publication another version if its options are set. A table may be in a
+# given publication by itself, by a table that it is a partition of, by its schema, or by its partitions. A table that
+# leaves a schema and comes back has another row in pg_class.
 _FINGERPRINTS = """
     with recursive publication as (
         select p.oid, p.puballtables, p.xmin::text as version from pg_catalog.pg_publication as p where p.pubname = $2
@@ -87,21 +85,6 @@ _SCHEMAS = """
 
 _REMOVALS = "pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_rel'::pg_catalog.regclass)"
 """From PostgreSQL 19 on, a publication of all tables may have exceptions. One that is removed leaves no other trace."""
-
-_DIGEST = """
-    select md5(concat(
-        (select string_agg(f::text, ',' order by f.oid) from ({fingerprints}) as f),
-        (select string_agg(concat(c.oid, c.relkind, c.relpersistence), ',' order by w.place)
-           from unnest($3::text[], $4::text[]) with ordinality as w(schema, relation, place)
-                left join pg_catalog.pg_namespace as n on n.nspname = w.schema
-                left join pg_catalog.pg_class as c on c.relnamespace = n.oid and c.relname = w.relation),
-        (select string_agg(concat(c.oid, c.relnamespace, c.relname, (
-                    select string_agg(concat(i.indexrelid, ' ', i.indkey), ',' order by i.indexrelid) from pg_catalog.pg_index as i
-                     where i.indrelid = c.oid and i.indisunique and i.indisvalid), (
-                    select string_agg(a.attnum::text, ' ' order by a.attnum) from pg_catalog.pg_attribute as a
-                     where a.attrelid = c.oid and a.attnum > 0 and {not_null})), ',' order by c.oid)
-           from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[]))))
-"""
 
 # Which columns have values that are not stored in the rows of some leaf, since they were added with a default.
 _MISSING_IN_LEAVES = """
@@ -201,22 +184,6 @@ class Difference(NamedTuple):
     attached: tuple[int, ...] = ()
 
 
-async def digest(connection: SourceConnection, tables: Iterable[int], names: Sequence[str], publication: str) -> str:
-    """Return a digest of the fingerprints of tables, and of the tables that have names.
-
-    Args:
-        tables: their oids.
-        names: each `schema.table`.
-        publication: the name of the publication.
-    """
-    parts = [table_names.split(name) for name in names]
-    ((found,),) = await connection.query(
-        _DIGEST.format(fingerprints=_sql(connection), not_null=catalog.NOT_NULL), _oids(tables), publication,
-        catalog.text_array(schema for schema, _ in parts), catalog.text_array(relation for _, relation in parts),
-    )  # fmt: skip
-    return found or ""
-
-
 async def fingerprints(
     connection: SourceConnection, tables: Mapping[str, Table], publication: str, actions: tuple[str, ...]
 ) -> dict[str, Fingerprint]:
@@ -226,7 +193,7 @@ async def fingerprints(
         actions: the kinds of changes that the source captures.
     """
     oids = _oids(table.oid for table in tables.values())
-    rows = {int(row[0] or 0): row[1:] for row in await connection.query(_sql(connection), oids, publication)}
+    rows = {int(row[0] or 0): row[1:] for row in await connection.query(sql(connection), oids, publication)}
     missing = {(int(root or 0), name) for root, name in await connection.query(_MISSING_IN_LEAVES, oids)}
     return {
         name: _fingerprint(table, rows[table.oid], actions, {column for root, column in missing if root == table.oid})
@@ -364,7 +331,8 @@ async def names(connection: SourceConnection, oids: Iterable[int]) -> str:
     return ", ".join(name or "" for (name,) in found)
 
 
-def _sql(connection: SourceConnection) -> str:
+def sql(connection: SourceConnection) -> str:
+    """Return the query for the fingerprints of the tables `$1`, with their membership in the publication `$2`."""
     of_schemas, schemas = (_OF_SCHEMAS, _SCHEMAS) if connection.version >= 150000 else ("", "")
     removals = _REMOVALS if connection.version >= 190000 else "''"
     return _FINGERPRINTS.format(member=_MEMBER.format(removals=removals, of_schemas=of_schemas, schemas=schemas))

@@ -31,7 +31,7 @@ begin
                        schedule_page pause_schedule request_schedule delete_schedule
                        sources_to_capture list_captures take_capture renew_capture reopen_capture release_capture report_capture capture_position
                        begin_capture append_captured pause_capture interrupt_capture reset_capture capture_info capture_failure_page stop_capture
-                       retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures shared_slot_positions
+                       retry_capture_failures drop_capture_failures capture_failures_to_retry record_repeated_failures shared_slot_positions shared_slot_id
                        publish_truncation start_backfill backfill_page next_backfill request_backfill request_resync captured_tables record_captured_table forget_captured_tables list_backfills backfill_to_do begin_backfill
                        compare_messages captured_page live_messages largest_key fold_messages compare_folded folded_page live_folded delete_verified_rows request_due_verifications
                        is_backfill_unfinished fail_backfill cancel_backfills

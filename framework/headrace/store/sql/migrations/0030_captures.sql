@@ -16,6 +16,13 @@ create unique index verifications_queued on headrace_internal.backfills (source_
 -- In mode `changes` a verification first reads the stream up to `folded`, and remembers the newest message of each row.
 alter table headrace_internal.backfills add column folded bigint not null default 0;
 
+-- Slots that sources share. The slot on the server has a part of the id in its name, since another Headrace database may
+-- capture from the same server, and name a slot alike.
+create table headrace_internal.shared_slots (
+    name  text primary key,     -- as the sources' settings name it
+    uid   uuid not null default gen_random_uuid()
+);
+
 create table headrace_internal.verified_rows (
     backfill_id  int not null references headrace_internal.backfills (id) on delete cascade,
     hash         bytea not null,            -- SHA-256 of the values of the row's key
