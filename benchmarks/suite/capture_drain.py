@@ -77,9 +77,10 @@ async def drain(options: Options, transactions: int) -> Drained:
                 await worker.finish(Finish(0))
             raw = await make_raw_slot(place)
             await _work(place, transactions)
+            end = await place.database.fetchval("select pg_current_wal_lsn()::text")
             await place.rest("accounts", "history")
             found.measured.samples.append(await _drained(place, 2 * transactions, found))
-            found.measured.limit_samples.append(await read_rate(place, raw, 2 * transactions))
+            found.measured.limit_samples.append(await read_rate(place, raw, 2 * transactions, end))
             found.inserts.append(await insert_rate(place, 2 * transactions))
             found.checks = await check(place, transactions)
     return found

@@ -88,6 +88,7 @@ async def latency(options: Options) -> tuple[dict[str, Any], list[str]]:
             late = await at_pace(RATE, seconds, mover.move)
             phase = Phase("paced", start, start + int(seconds * 1e9), seconds)
             report = await worker.finish(Finish(mover.moved, [phase]))
+        shares = await _shares_without_consumer(place, mover, seconds)
     whole = report.phases["capture"]["paced"].whole
     found = {
         "rate": whole.rate,
@@ -95,8 +96,22 @@ async def latency(options: Options) -> tuple[dict[str, Any], list[str]]:
         "of_which_the_update": milliseconds(mover.took),
         "writer_late": late,
         "process_share_of_a_core": report.busy,
+        "share_of_a_core_without_consumer": shares,
     }
     return found, report.checks
+
+
+async def _shares_without_consumer(place: Bench, mover: Mover, seconds: float) -> dict[str, float]:
+    """The CPU time of a process that only captures, at the same pace."""
+    async with crew(job(place, "public.moved")) as worker:
+        await runs(place)
+        await at_pace(RATE, min(WARM_UP, seconds), mover.move)
+        spent = await Spent.begin(place, worker.pid)
+        await at_pace(RATE, seconds, mover.move)
+        shares = spent.shares()
+        await changes_captured(place, mover.moved)
+        await worker.finish(Finish(0))
+    return shares
 
 
 async def big(options: Options, rows: int) -> tuple[dict[str, Any], list[str]]:

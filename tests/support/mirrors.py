@@ -1,7 +1,9 @@
 """Copies of tables that are rebuilt from a stream of captured changes alone, and their comparison with the tables.
 
 A copy depends on nothing of the capture but its documented messages. In mode `rows` it is the messages of the
-stream, without the tombstones. In mode `changes` the messages are applied one after the other.
+stream, without the tombstones. In mode `changes` the messages are applied one after the other, to rows that are known by
+the values of their primary key. A row keeps its values, but not the key of its messages, when the table gets another
+primary key.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import msgspec
 
 Record = dict[str, Any]
+Identity = tuple[Any, ...]
 
 _DECODE = msgspec.json.Decoder(float_hook=Decimal).decode
 
@@ -51,7 +55,8 @@ class Copy:
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
-        self._rows: dict[str, dict[Any, Record]] = {}
+        self._rows: dict[str, dict[Identity, Record]] = {}
+        self._key_columns: dict[str, tuple[str, ...]] = {}
         self._without_key: dict[str, list[Record]] = {}
         self.seq = 0
         self.messages: Counter[str] = Counter()
@@ -76,10 +81,10 @@ class Copy:
         """Apply a message."""
         table = "{table_schema}.{table_name}".format(**message["metadata"])
         self.messages[table] += 1
-        rows, record = self._rows.setdefault(table, {}), message["record"]
+        rows, record, changes = self._rows.setdefault(table, {}), message["record"], message.get("changes") or {}
         if self._mode == "rows":
             if record is not None:
-                rows[key] = record
+                rows[(key,)] = record
             return
         match message["action"]:
             case "truncate":
@@ -88,17 +93,59 @@ class Copy:
             case "delete" if key == table:
                 self._take(table, record)
             case "delete":
-                rows.pop(key, None)
+                self._delete(table, record)
             case "update" if key == table:
-                self._take(table, {**record, **(message["changes"] or {})})
+                self._take(table, {**record, **changes})
                 self._without_key.setdefault(table, []).append(record)
             case _ if key == table:
                 self._without_key.setdefault(table, []).append(record)
             case "update":
-                old = rows.pop(_old_key(table, key, message), {})
-                rows[key] = {**{name: old.get(name) for name in message["metadata"].get("unchanged", ())}, **record}
+                identity = self._identity(table, key, record)
+                names = self._key_columns[table]
+                before = tuple(changes.get(name, value) for name, value in zip(names, identity, strict=True))
+                old = rows.pop(before, {})
+                rows[identity] = {
+                    **{name: old.get(name) for name in message["metadata"].get("unchanged", ())},
+                    **record,
+                }
             case _:
-                rows[key] = record
+                identity = self._identity(table, key, record)
+                rows.pop(identity, None)
+                rows[identity] = record
+
+    def _identity(self, table: str, key: str, record: Record) -> Identity:
+        """Return the values of a new row's primary key, whose columns are known by their values in the message's key. If the
+        table has another primary key than before, its rows are known by that from now on.
+        """
+        tokens = sorted(key.removeprefix(table + ".").split("."))
+        present = [name for name in KEY_NAMES if name in record]
+        names = next(
+            (
+                some
+                for some in combinations(present, len(tokens))
+                if sorted(str(record[name]) for name in some) == tokens
+            ),
+            None,
+        )
+        assert names is not None, f"{record} has no values of the key {key}"
+        if self._key_columns.setdefault(table, names) != names:
+            self._key_columns[table] = names
+            rows = self._rows[table]
+            known = [_named(names, before, row) for before, row in rows.items()]
+            rows.clear()
+            rows.update(known)
+        return tuple(record[name] for name in names)
+
+    def _delete(self, table: str, record: Record) -> None:
+        """Remove the rows with these values of the primary key."""
+        names = self._key_columns.get(table, ())
+        wanted = {name: record[name] for name in names if name in record} or {
+            name: record[name] for name in KEY_NAMES if name in record
+        }
+        for identity, row in list(self._rows[table].items()):
+            known = {**row, **dict(zip(names, identity, strict=True))}
+            if all(known.get(name) == value for name, value in wanted.items()):
+                del self._rows[table][identity]
 
     def _take(self, table: str, record: Record) -> None:
         """Remove a row of a table without a key, which is known by all of its values."""
@@ -124,21 +171,13 @@ class Copy:
         return Differences(sorted((wanted - made).elements()), sorted((made - wanted).elements()))
 
 
-def _old_key(table: str, key: str, message: Mapping[str, Any]) -> str:
-    """Return the key of the messages of the row before an update. It differs if `changes` has values of key columns,
-    which are known by their place in the key.
-    """
-    changes, record = message["changes"] or {}, message["record"]
-    values = key.removeprefix(table + ".").split(".")
-    for name, old in changes.items():
-        new = str(record.get(name))
-        if values.count(new) == 1 and name in KEY_NAMES:
-            values[values.index(new)] = str(old)
-    return f"{table}.{'.'.join(values)}"
+KEY_NAMES = ("id", "nr", "aid", "tid", "bid", "part", "v")
+"""Names of key columns in these tests, in their order in keys."""
 
 
-KEY_NAMES = frozenset({"id", "part", "nr"})
-"""Names of key columns in these tests. No other columns have them, and no two columns of a key have equal values that change."""
+def _named(names: tuple[str, ...], before: Identity, row: Record) -> tuple[Identity, Record]:
+    """Return a row with its values of these columns. Without them its columns were renamed."""
+    return tuple(row[name] for name in names) if all(name in row for name in names) else before, row
 
 
 async def rows_of(executor: Any, table: str) -> tuple[list[Record], list[str]]:

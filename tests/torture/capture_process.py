@@ -24,7 +24,8 @@ class Capturer:
     async def start(self) -> None:
         """Start the process, and wait until it is ready."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        self.worker = await spawn("capture", self._log, module="tests.torture.capture_worker", dsn=self._dsn)
+        log = self._log.with_name(f"{self._log.name}-{self.kills}") if self.kills else self._log
+        self.worker = await spawn("capture", log, module="tests.torture.capture_worker", dsn=self._dsn)
         self._life = asyncio.create_task(self.worker.read())
         async with asyncio.timeout(60):
             ready = asyncio.create_task(self.worker.said(lambda lines: any("ready" in line for line in lines)))

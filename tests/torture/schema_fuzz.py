@@ -375,13 +375,17 @@ def restored(catalog: Catalog) -> str | None:
     for name in catalog.captured:
         if name in catalog.relations:
             continue
-        away = sorted(one for one in catalog.relations if one.startswith(f"{name}_away"))
         return (
-            f"alter table {away[-1]} rename to {name}"
-            if away
+            f"alter table {away} rename to {name}"
+            if (away := renamed(catalog, name)) is not None
             else f"create table {name} (id int, part int default 1, c0 text, primary key (id))"
         )
     return None
+
+
+def renamed(catalog: Catalog, name: str) -> str | None:
+    """Return the name that a table has now if it was renamed."""
+    return max((one for one in catalog.relations if one.startswith(f"{name}_away")), default=None)
 
 
 def healed(catalog: Catalog) -> str | None:
@@ -398,7 +402,7 @@ def healed(catalog: Catalog) -> str | None:
                 for column in one.columns
                 if column.generated == "v" and not column.inherited
             ]
-        if not table.key and table.identity != "f":
+        if not table.key:  # such a table can't be read
             statements.append(f"truncate {table.name} cascade; alter table {table.name} add primary key (id, part)")
     return "; ".join(statements) or None
 

@@ -19,19 +19,28 @@ import asyncpg
 
 from headrace import store
 from headrace.admin import Admin
+from headrace.model.capture import BackfillInfo
 from tests.support import captures, mirrors
 from tests.torture.capture_process import Capturer, capturer
 from tests.torture.schema_catalog import Catalog
-from tests.torture.schema_fuzz import Fuzz, healed
+from tests.torture.schema_fuzz import Fuzz, healed, renamed
 
 MODES = ("rows", "changes")
 
-SOON = 30.0
-"""Seconds within which a source is equal to its tables, or reports why not."""
+PAUSE = 0.1
+"""Seconds between two looks."""
 
-MOMENT = 5.0
-"""Seconds after a schema change in which the server may refuse writes of a table that lost its replica identity, until the
-source has taken it out of its publication.
+PATIENCE = 300
+"""Number of looks without progress after which a source counts as hung. It does not depend on the load of the machine, under
+which looks take longer.
+"""
+
+ENDLESS = 3_000
+"""Number of looks after which a source counts as never settled, whatever its progress."""
+
+MOMENT = 100
+"""Number of attempts at a write that the server may refuse after a schema change: the table has lost its replica identity, and
+the source has not taken it out of its publication so far.
 """
 
 REFUSED_BY_PUBLICATION = ("55000", "42P10")
@@ -40,6 +49,26 @@ REFUSED_BY_PUBLICATION = ("55000", "42P10")
 
 class Wrong(AssertionError):
     """A promise is broken."""
+
+
+class Patience:
+    """Pauses between looks at something that changes, and ends when it has not changed for long."""
+
+    def __init__(self) -> None:
+        self._seen: Any = None
+        self._count = self._unchanged = 0
+
+    async def look(self, state: Any) -> bool:
+        """Pause. Returns whether to look again.
+
+        Args:
+            state: What was seen.
+        """
+        self._count += 1
+        self._unchanged = self._unchanged + 1 if state == self._seen else 0
+        self._seen = state
+        await asyncio.sleep(PAUSE)
+        return self._unchanged < PATIENCE and self._count < ENDLESS
 
 
 class Run:
@@ -64,7 +93,7 @@ class Run:
         self._fuzz = Fuzz(seed, app.get_server_version().major)
         self._copies = {mode: mirrors.Copy(mode) for mode in MODES}
         self._markers = 0
-        self._changed_at = 0.0
+        self._process: Capturer | None = None
         self.history: list[str] = []
         self.counts: Counter[str] = Counter()
 
@@ -75,6 +104,7 @@ class Run:
             process: Captures.
             kills: The share of rounds in which the process is killed.
         """
+        self._process = process
         for mode in MODES:
             await captures.until_tracked(self._database, mode)
         for _ in range(rounds):
@@ -84,9 +114,14 @@ class Run:
             for _ in range(self._chance.randint(1, 3)):
                 await self._step()
             if killed:
-                await captures.end_tenures(self._database)
-                await process.start()
+                await self._started()
             await self.compare()
+
+    async def _started(self) -> None:
+        """Start the process again, if it was killed."""
+        if self._process is not None and not self._process.alive:
+            await captures.end_tenures(self._database)
+            await self._process.start()
 
     @asynccontextmanager
     async def prepared(self, dsn: str) -> AsyncIterator[None]:
@@ -126,7 +161,7 @@ class Run:
             await self._tamper(self._chance.choice(catalog.tables()).name)
         elif statement is not None:
             await self._both(statement)
-            self._changed_at = time.monotonic()
+            self.counts["schema changes"] += 1
         catalog = await self._catalog()
         for _ in range(self._chance.randint(0, 6)):
             await self._write(catalog)
@@ -142,6 +177,7 @@ class Run:
         catalog.captured = self.captured if only is None else only
         if catalog.tables():
             await self._both(self._fuzz.transaction(catalog))
+            self.counts["writes"] += 1
 
     async def _both(self, statement: str) -> None:
         """Run a statement in the twin, and then in the captured database. Raises `Wrong` unless the results are equal."""
@@ -149,10 +185,12 @@ class Run:
         wanted = await _outcome(self._twin, statement)
         seen = await _outcome(self._app, statement)
         if wanted is None and seen is not None and seen.sqlstate in REFUSED_BY_PUBLICATION:
+            await self._started()  # without a process, the table stays in the publication
             began = time.monotonic()
-            while seen is not None and time.monotonic() < max(self._changed_at, began - MOMENT) + MOMENT:
-                await asyncio.sleep(0.1)
-                seen = await _outcome(self._app, statement)
+            for _ in range(MOMENT):
+                await asyncio.sleep(PAUSE)
+                if (seen := await _outcome(self._app, statement)) is None:
+                    break
             if seen is None:
                 self.counts["refused for a moment"] += 1
                 self.counts["milliseconds of it"] += int((time.monotonic() - began) * 1000)
@@ -164,23 +202,71 @@ class Run:
 
     async def compare(self) -> None:
         """Wait until the copies are equal to the tables, or the sources report why not. In that case the causes are removed,
-        and they must be equal then.
+        and they must be equal then. The product's own verification must find the same.
         """
         reported = await self._until_settled()
+        await self._verify(reported)
         while reported:
             self.counts["reported"] += 1
             self.history.append(f"-- reported: {reported}")
-            before = time.monotonic()
             for statement in re.findall(r"\[(alter publication given [^\]]*)\]", reported):
                 await self._both(statement)
-            while (statement := healed(await self._catalog())) is not None:
+            for _ in range(PATIENCE):
+                if (statement := healed(await self._catalog())) is None:
+                    break
                 await self._both(statement)
-                if time.monotonic() > before + SOON:
-                    raise Wrong(self._told(f"not healed by {statement}"))
+            else:
+                raise Wrong(self._told(f"not healed by {statement}"))
             for mode in MODES:
                 await self._resume_anew(mode)
             reported = await self._until_settled(healed=True)
+            await self._verify(reported)
         self.counts["compared"] += 1
+
+    async def _verify(self, reported: str) -> None:
+        """Run a verification of each source, as `headrace source postgres verify` does. It must find no differences, or
+        say why it can't be done, unless the source reports that.
+        """
+        running = [mode for mode in MODES if f"{mode} stopped" not in reported]
+        verifications = [self._verify_source(Admin(self._database), mode) for mode in running]
+        for error in await asyncio.gather(*verifications, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _verify_source(self, admin: Admin, mode: str) -> None:
+        before: set[str] | None = None
+        while wrong := await self._verified(admin, mode):
+            report = await self._report(mode)
+            unsaid = [one for one in wrong if not said((mode, one.table.removeprefix("public."), ""), report)]
+            repairs = {one.id for one in await admin.backfills(mode) if one.kind != "verification"}
+            if not unsaid:
+                return
+            if repairs == before:  # no resync has come between
+                lines = [
+                    f"{mode} {one.table}: verification {one.state}, {one.reason}, {one.differences}" for one in unsaid
+                ]
+                raise Wrong(self._told("\n".join([*lines, report])))
+            before = repairs
+
+    async def _verified(self, admin: Admin, mode: str) -> list[BackfillInfo]:
+        """Run a verification. Returns the tables that are not equal, or were not compared without a reason."""
+        looks = Patience()
+        started = {one.id for one in await admin.verify_source(mode)}
+        while True:
+            found = await admin.backfills(mode, limit=100)
+            ended = [one for one in found if one.id in started and one.state not in ("queued", "running")]
+            if len(ended) == len(started):
+                break
+            if not await looks.look([(one.id, one.state, one.read, one.updated_at) for one in found]):
+                raise Wrong(self._told(f"{mode}: verifications don't end: {found}"))
+        self.counts["tables verified"] += len(ended)
+        self.counts["rows verified"] += sum(one.read for one in ended)
+        self.counts["tables that can't be verified"] += sum(one.state != "done" for one in ended)
+        return [
+            one
+            for one in ended
+            if (one.reason is None if one.state != "done" else one.differences is None or one.differences.count)
+        ]
 
     async def _resume_anew(self, mode: str) -> None:
         info = (await store.source(self._database, mode)).capture
@@ -192,7 +278,7 @@ class Run:
         self._markers += 1
         position = await self._app.fetchval("select (pg_current_wal_insert_lsn() - '0/0')::bigint")
         await self._both(f"insert into marker values ({self._markers})")
-        end = time.monotonic() + SOON
+        looks = Patience()
         while True:
             found = [one for mode in MODES for one in await self._found(mode, position)]
             if not found:
@@ -201,15 +287,23 @@ class Run:
             unsaid = [one for one in found if not said(one, reports[MODES.index(one[0])])]
             if not unsaid and not healed:
                 # Only a report that stays counts.
-                await asyncio.sleep(1)
+                for _ in range(10):
+                    await looks.look(None)
                 if not [one for mode in MODES for one in await self._found(mode, position)]:
                     return ""
                 return " / ".join(filter(None, reports))
-            if time.monotonic() > end:
+            if not await looks.look((found, reports, await self._progress())):
                 raise Wrong(
                     self._told("\n".join([*(f"{mode} {table}: {text}" for mode, table, text in found), *reports]))
                 )
-            await asyncio.sleep(0.1)
+
+    async def _progress(self) -> str:
+        """Return what changes while the sources do anything."""
+        progress: str = await self._database.fetchval(
+            """select concat((select json_agg(json_build_array(id, state, read, updated_at) order by id) from headrace_internal.backfills),
+                             (select json_agg(json_build_array(source_id, state, reason, epoch) order by source_id) from headrace_internal.captures))"""
+        )
+        return progress
 
     async def _found(self, mode: str, position: int) -> list[tuple[str, str, str]]:
         """Return the differences of each table."""
@@ -224,11 +318,12 @@ class Run:
         found = []
         catalog = await self._catalog()
         for name in self._tables[mode]:
-            if name not in catalog.relations:
+            now = name if name in catalog.relations else renamed(catalog, name)
+            if now is None:
                 found.append((mode, name, "the table is not there"))
                 continue
-            only = "" if catalog.relations[name].kind == "p" else "only "
-            if different := await mirrors.differences(self._app, copy, f"public.{name}", f"{only}public.{name}"):
+            only = "" if catalog.relations[now].kind == "p" else "only "
+            if different := await mirrors.differences(self._app, copy, f"public.{name}", f"{only}public.{now}"):
                 found.append((mode, name, str(different)))
         return found
 
@@ -270,7 +365,7 @@ async def running(
     app, twin = await asyncpg.connect(app_dsn), await asyncpg.connect(twin_dsn)
     try:
         for connection in (app, twin):
-            await connection.execute("set time zone 'UTC'; set lock_timeout = '20s'")
+            await connection.execute("set time zone 'UTC'; set lock_timeout = '120s'")
         run = Run(seed, database, app, twin, log.with_suffix(".sql"), given=given)
         async with run.prepared(app_dsn), capturer(database.dsn, log) as process:
             yield run, process

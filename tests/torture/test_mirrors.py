@@ -44,6 +44,26 @@ def test_a_copy_of_changes_follows_inserts_updates_deletes_and_truncates() -> No
     assert copy.records("public.t") == []
 
 
+def test_rows_are_known_by_the_primary_key_that_the_table_has_now() -> None:
+    copy = changed(
+        ("1", message("insert", {"id": 1, "part": 1})),
+        ("1.2", message("insert", {"id": 1, "part": 2})),
+        ("3.1", message("insert", {"id": 3, "part": 1})),
+        ("4.1", message("update", {"id": 4, "part": 1}, {"id": 3})),
+    )
+    assert copy.records("public.t") == [{"id": 1, "part": 1}, {"id": 1, "part": 2}, {"id": 4, "part": 1}]
+    copy.apply("public.t.1", message("delete", {"id": 1, "part": 1}))
+    copy.apply("public.t.4", message("read", {"id": 4, "part": 7}))
+    assert copy.records("public.t") == [{"id": 1, "part": 2}, {"id": 4, "part": 7}]
+    copy.apply("public.t.1", message("delete", {"id": 1}))
+    assert copy.records("public.t") == [{"id": 4, "part": 7}]
+
+
+def test_a_renamed_column_of_the_key_is_the_same_one() -> None:
+    copy = changed(*INSERTS, ("1", message("update", {"nr": 1, "v": "x"})), ("2", message("delete", {"nr": 2})))
+    assert copy.records("public.t") == [{"nr": 1, "v": "x"}]
+
+
 def test_a_value_that_the_wal_lacks_is_that_of_the_earlier_message() -> None:
     copy = changed(*INSERTS, ("1", message("update", {"id": 1}, unchanged=["v"])))
     assert not copy.differences("public.t", [{"id": 1, "v": "v1"}, {"id": 2, "v": "v2"}], COLUMNS)

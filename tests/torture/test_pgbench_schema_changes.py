@@ -23,7 +23,9 @@ from tests.torture.test_capture_pgbench import pgbench, work
 __all__ = ["pgbench"]
 
 SECONDS = int(os.environ.get("HEADRACE_TEST_PGBENCH", "300"))
-SOON = 90.0
+SOON, LATEST = 90.0, 900.0
+"""Seconds until the copies are equal: without progress of a resync, and at most."""
+
 MODES = ("rows", "changes")
 TABLES = tuple(f"public.pgbench_{name}" for name in ("accounts", "tellers", "branches", "history"))
 
@@ -169,13 +171,19 @@ async def judge(database: store.Database, connection: Any, process: Capturer, ch
     position = await connection.fetchval("select (pg_current_wal_insert_lsn() - '0/0')::bigint")
     await connection.execute("insert into pgbench_history (delta) values (0)")
     copies = {mode: mirrors.Copy(mode) for mode in MODES}
-    end = time.monotonic() + SOON
+    began = progressed = time.monotonic()
     wrong: list[str] = ["nothing was compared"]
+    resyncs: list[str] = []
     while wrong:
-        if time.monotonic() > end:
-            raise AssertionError(f"after {changes.made}, {process.kills} kills:\n" + "\n".join(wrong))
+        if time.monotonic() > min(progressed + SOON, began + LATEST):
+            raise AssertionError(f"after {changes.made}, {process.kills} kills:\n" + "\n".join([*wrong, *resyncs]))
         await asyncio.sleep(0.5)
-        wrong = []
+        wrong, before, resyncs = [], resyncs, await unfinished_resyncs(database)
+        if resyncs != before:
+            progressed = time.monotonic()
+        if resyncs:
+            wrong = ["tables are still read"]
+            continue
         for mode in MODES:
             info = (await store.source(database, mode)).capture
             assert info is not None
@@ -189,5 +197,13 @@ async def judge(database: store.Database, connection: Any, process: Capturer, ch
                 if different := await mirrors.differences(connection, copy, table):
                     wrong.append(f"{mode} {table}: {different!s:.1000}")
     print(
-        f"{len(changes.made)} changes, {process.kills} kills, {sum(copies['changes'].messages.values())} messages of mode changes"
+        f"equal after {time.monotonic() - began:.0f} s, {len(changes.made)} changes, {process.kills} kills, {sum(copies['changes'].messages.values())} messages of mode changes"
     )
+
+
+async def unfinished_resyncs(database: store.Database) -> list[str]:
+    """Return the backfills and comparisons that are queued or running, and how far they are."""
+    rows = await database.fetch(
+        "select to_jsonb(b)::text as backfill from headrace_internal.backfills as b where state in ('queued', 'running') order by id"
+    )
+    return [row["backfill"] for row in rows]

@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ async def test_random_schema_changes_harm_no_writer_and_no_copy_for_long(
     server_dsn: str, template: str, tmp_path: Path
 ) -> None:
     """All seeds run until the time is over. The failures are reported at the end, so that one does not hide others."""
-    end, failed, ran = time.monotonic() + SECONDS, [], 0
+    end, failed, ran, counts = time.monotonic() + SECONDS, [], 0, Counter[str]()
     for seed in itertools.count(SEED or random.randrange(2**31)):
         if time.monotonic() > end:
             break
@@ -62,9 +63,13 @@ async def test_random_schema_changes_harm_no_writer_and_no_copy_for_long(
                     servers.opened(dsn) as database,
                     running(seed, database, app, twin, tmp_path / str(seed), given=seed % 4 == 0) as (run, process),
                 ):
-                    await run.run(process, rounds=25, kills=0.15)
-                    print(f"seed {seed}: {dict(run.counts)}", flush=True)
+                    try:
+                        await run.run(process, rounds=25, kills=0.15)
+                    finally:
+                        counts.update(run.counts)
+                        print(f"seed {seed}: {dict(run.counts)}", flush=True)
         except (Wrong, AssertionError, TimeoutError) as error:
             print(f"seed {seed} FAILED: {error}", flush=True)
             failed.append(f"seed {seed}: {error}")
+    print(f"{ran} seeds: {dict(counts)}", flush=True)
     assert not failed, f"{len(failed)} of {ran} seeds failed:\n\n" + "\n\n".join(failed)

@@ -104,7 +104,10 @@ class Captures(Base):
         from headrace.sources.postgres.database.checks import check
         from headrace.sources.postgres.database.slots import slot_name
 
-        return await check(database, spec, slot_name(spec.name, id))
+        shared = spec.shared_slot
+        if shared is not None:
+            shared = slot_name(shared, await store.shared_slot_id(self._database, shared))
+        return await check(database, spec, slot_name(spec.name, id), shared_slot=shared)
 
     def _dsn(self, spec: PostgresSpec) -> SourceDatabase:
         """Return the captured database of a stored source."""

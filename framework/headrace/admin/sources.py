@@ -214,7 +214,12 @@ class Sources(Captures):
         if shared_slot is not None and await shares_slot(self._database, shared_slot, source.id):
             slot = ""
         else:
-            slot = f"select pg_drop_replication_slot('{shared_slot or name}');" if spec.slot is None else ""
+            own = (
+                name
+                if shared_slot is None
+                else slot_name(shared_slot, await store.shared_slot_id(self._database, shared_slot))
+            )
+            slot = f"select pg_drop_replication_slot('{own}');" if spec.slot is None else ""
         publication = f'drop publication if exists "{name}";' if spec.publication is None else ""
         return " ".join(part for part in (slot, publication) if part)
 

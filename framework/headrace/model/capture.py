@@ -110,6 +110,8 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The number of changes that could not be made into messages, counted up to 10,000."""
     facts: CaptureFacts | None = None
     told_at: datetime | None = None
+    shared_slot_id: str | None = None
+    """The id of the slot that it shares with other sources. The slot's name on the server ends with the first 8 digits."""
 
 
 class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):

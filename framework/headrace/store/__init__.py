@@ -51,6 +51,7 @@ from headrace.store.capture.captures import (
     reset_capture,
     retry_capture_failures,
     set_idle_timeout,
+    shared_slot_id,
     shared_slot_positions,
     stop_capture,
     take_capture,

@@ -58,6 +58,20 @@ async def test_without_a_primary_key_a_unique_index_over_what_is_not_null_is_the
     assert (table.key, table.primary, table.identity_columns) == (("a", "b"), False, ())
 
 
+async def test_a_column_with_an_unvalidated_not_null_may_be_null(connection: SourceConnection) -> None:
+    if connection.version < 180000:
+        pytest.skip("not null is valid before PostgreSQL 18")
+    table = await load(
+        connection,
+        "public.t",
+        "create table t (a int unique, b int); alter table t add constraint n not null a not valid",
+    )
+    assert (table.key, table.columns[0].not_null) == ((), False)
+    await connection.query("alter table t alter a set not null")
+    table = (await load_tables(connection, ["public.t"]))["public.t"]
+    assert (table.key, table.columns[0].not_null) == (("a",), True)
+
+
 async def test_the_replica_identity_is_preferred_to_other_unique_indexes(connection: SourceConnection) -> None:
     table = await load(
         connection, "public.t",

@@ -299,6 +299,37 @@ async def test_a_given_publication_that_lacks_something_comes_with_its_statement
     assert of(await check(empty_dsn, wanted, fresh()), "error") == []
 
 
+@pytest.mark.parametrize("sequences", ["", ", all sequences"])
+async def test_an_exception_of_a_given_publication_of_all_tables_comes_with_its_statement(
+    connection: SourceConnection, empty_dsn: str, sequences: str
+) -> None:
+    if connection.version < 190000:
+        pytest.skip("publications have exceptions from PostgreSQL 19 on")
+    await connection.query(
+        "create table lines (id int primary key); create table other (id int primary key);"
+        f" create publication given for all tables except (table lines, other){sequences} with (publish_via_partition_root)"
+    )
+    wanted = spec("public.orders", "public.lines", publication="given")
+    findings = await check(empty_dsn, wanted, fresh())
+    assert of(findings, "error") == ["The publication given lacks public.lines."]
+    assert [one.mend for one in findings if one.level == "error"] == [
+        f"alter publication given set all tables except (table only public.other){sequences};"
+    ]
+    await mend(connection, findings)
+    assert of(await check(empty_dsn, wanted, fresh()), "error") == []
+
+
+async def test_tables_can_t_be_added_to_a_given_publication_of_all_sequences(
+    connection: SourceConnection, empty_dsn: str
+) -> None:
+    if connection.version < 190000:
+        pytest.skip("publications have sequences from PostgreSQL 19 on")
+    await connection.query("create publication given for all sequences")
+    findings = await check(empty_dsn, spec("public.orders", publication="given"), fresh())
+    [lacking] = [one for one in findings if one.level == "error"]
+    assert (lacking.told, lacking.mend) == ("The publication given lacks public.orders.", None)
+
+
 async def test_a_slot_that_another_connection_uses_is_reported_and_our_own_is_not(
     connection: SourceConnection, empty_dsn: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,9 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.spec import PostgresSpec
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 from tests.sources.postgres.test_table_watch import QUICK, copy, until_rows
@@ -137,6 +141,46 @@ async def test_what_is_unsure_stays_so_over_another_restart(shop: Shop) -> None:
     assert list(known["altered"].values())
     # The position is put back, as it is after a failover: the values are captured once more.
     assert "(1,one)" in await values(shop, 3)
+
+
+@asynccontextmanager
+async def looked_up(dsn: str) -> AsyncIterator[tuple[SchemaCache, SourceConnection]]:
+    """The cache of the tables and types, and its connection."""
+    cache = SchemaCache(PostgresSpec(name="shop", stream="shop", tables=("public.items",)))
+    async with await SourceConnection.connect(dsn, application_name="test") as connection:
+        await cache.refresh(connection, {})
+        yield cache, connection
+
+
+def kind(cache: SchemaCache, name: str, xid: int) -> str:
+    """Return the kind of a type in a transaction's values."""
+    return next(one.kind for one in cache.types_of(xid & 0xFFFFFFFF).values() if one.name == name)
+
+
+async def test_a_transaction_that_no_snapshot_sees_so_far_has_the_present_definition(shop: Shop) -> None:
+    """A commit is captured before others see it, so a look may come in between."""
+    async with looked_up(shop.dsn) as (cache, connection), shop.sql.transaction():
+        xid = await shop.sql.fetchval("select pg_current_xact_id()::text::bigint")
+        await cache.look_at_types(connection)
+        assert kind(cache, "pair", xid) == kind(cache, "pair", xid + 100) == "composite"
+
+
+async def test_an_older_definition_is_possible_in_each_transaction_that_began_before_the_look(shop: Shop) -> None:
+    """Also in one that began after the one that has altered the type."""
+    other = await asyncpg.connect(shop.dsn)
+    try:
+        async with looked_up(shop.dsn) as (cache, connection), other.transaction():
+            async with shop.sql.transaction():
+                await shop.sql.execute("select pg_current_xact_id()")
+                xid = await other.fetchval("select pg_current_xact_id()::text::bigint")
+                await other.execute("insert into items values (3, (1, 'one'))")
+                await shop.sql.execute("alter type pair rename attribute b to z")
+            assert kind(cache, "pair", xid) == "composite"
+            await cache.look_at_types(connection)
+            assert kind(cache, "pair", xid) == "base"
+            assert kind(cache, "pair", xid + 100) == "composite"
+    finally:
+        await other.close()
 
 
 async def test_a_table_as_a_type_is_looked_at_too(shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.sources.postgres.pgoutput import messages as m
 from headrace.sources.postgres.pgoutput.decoder import DecodeError, Decoder
+from headrace.sources.postgres.pgoutput.short_changes import MAX_MISSES, ShortChangeDecoder
 from tests.sources.postgres import wire
 
 uint8 = st.integers(0, 2**8 - 1)
@@ -93,6 +95,40 @@ def test_an_old_row_is_whole_or_only_its_key_or_missing(old: m.Row | None, key_o
     assert decoded(wire.encode(update), Decoder(short_changes=True)) == update
     delete = m.Delete(1, [b"2", None], key_only)
     assert Decoder().decode(wire.encode(delete)) == delete
+
+
+ABSENT_AND_PRESENT = [b"", b"n", b"u", b"tn", b"N", None, m.UNCHANGED]
+
+
+@given(st.lists(st.lists(st.sampled_from(ABSENT_AND_PRESENT), min_size=4, max_size=4), min_size=2))
+def test_values_that_end_like_a_null_are_not_taken_for_one_whatever_came_before(rows: list[m.Row]) -> None:
+    decoder = Decoder(short_changes=True)
+    inserts = [m.Insert(1, row) for row in rows]
+    updates = [m.Update(2, new, old, False) for new, old in itertools.pairwise(rows)]
+    for change in [*inserts, *updates, *inserts, *updates]:
+        assert decoded(wire.encode(change), decoder) == change
+
+
+@given(st.lists(st.sampled_from([b"", b"1", b"tn", None]), min_size=1, max_size=4), st.data())
+def test_a_change_that_is_cut_off_or_has_more_behind_it_is_refused_after_equal_ones(
+    row: m.Row, data: st.DataObject
+) -> None:
+    encoded, decoder = wire.encode(m.Insert(1, row)), Decoder(short_changes=True)
+    assert decoded(encoded, decoder) == m.Insert(1, row)
+    assert decoded_or_refused(encoded[: data.draw(st.integers(0, len(encoded) - 1))], decoder) is None
+    assert decoded_or_refused(encoded + data.draw(st.sampled_from([b"n", b"u", b"1", b"t\0\0\0\0"])), decoder) is None
+
+
+def test_the_pattern_of_a_layout_that_has_become_rare_is_replaced() -> None:
+    decoder, rare, frequent = ShortChangeDecoder(), m.Insert(1, [b"1", b"2"]), m.Insert(1, [b"1", None])
+    decoder.decode(wire.encode(rare))
+    payload = wire.encode(frequent)
+    for _ in range(MAX_MISSES):
+        decoder.decode(payload)
+    (pattern,) = decoder._patterns.values()
+    change = pattern.decode(payload)
+    assert change is not None
+    assert change.rows() == frequent
 
 
 def decoded_or_refused(data: bytes, decoder: Decoder) -> m.AnyMessage | None:

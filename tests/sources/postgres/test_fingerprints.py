@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog, fingerprints
+from headrace.sources.postgres.database.digests import digest
 from headrace.sources.postgres.database.fingerprints import Fingerprint, differences
 from tests.sources.postgres.connections import connected
 
@@ -37,16 +38,16 @@ async def taken(connection: SourceConnection, actions: tuple[str, ...] = ACTIONS
     tables = await catalog.load_tables(connection, ["public.t"])
     found = await fingerprints.fingerprints(connection, tables, "p", actions)
     oids = [table.oid for table in tables.values()]
-    return await fingerprints.digest(connection, oids, ["public.t"], "p"), found["public.t"]
+    return await digest(connection, oids, ["public.t"], "p"), found["public.t"]
 
 
 async def changed_by(connection: SourceConnection, *statements: str) -> list[str]:
     """Run the statements. Returns the differences, after a check that the digest shows the change of a fingerprint."""
-    digest, before = await taken(connection)
+    digest_before, before = await taken(connection)
     for statement in statements:
         await connection.query(statement)
     new_digest, now = await taken(connection)
-    assert digest != new_digest or before == now
+    assert digest_before != new_digest or before == now
     return [difference.text for difference in differences(before, now)]
 
 
@@ -102,7 +103,7 @@ async def test_a_difference_of_a_table_is_found_if_it_may_change_rows_without_a_
         (["alter table t1 rename to t9"], []),
         (
             ["alter table t detach partition t1", "alter table t attach partition t1 for values from (0) to (10)"],
-            ["a partition was detached and attached again"],
+            ["a partition was detached or not in the publication for a while"],
         ),
         (["vacuum t", "analyze t"], []),
         (
@@ -114,7 +115,7 @@ async def test_a_difference_of_a_table_is_found_if_it_may_change_rows_without_a_
         ),
         (
             ["alter table o detach partition p", "alter table o attach partition p for values from (60) to (70)"],
-            ["a partition was detached and attached again"],
+            ["a partition was detached or not in the publication for a while"],
         ),
     ],
 )
@@ -149,6 +150,15 @@ async def test_types_are_looked_at_however_deep_they_are(
     assert await changed_by(connection, *statements) == expected
 
 
+async def test_a_column_that_becomes_not_null_changes_the_digest_since_it_may_make_a_key(
+    connection: SourceConnection,
+) -> None:
+    await connection.query("create table t (id int unique, v text); create publication p for table t")
+    before, _ = await taken(connection)
+    await connection.query("alter table t alter id set not null")
+    assert (await taken(connection))[0] != before
+
+
 async def test_options_of_the_publication_that_the_source_did_not_want_are_a_difference(
     connection: SourceConnection,
 ) -> None:
@@ -160,6 +170,42 @@ async def test_options_of_the_publication_that_the_source_did_not_want_are_a_dif
     _, edited = await taken(connection, ("insert",))
     assert [one.text for one in differences(before, now)] == ["the options of the publication were set"]
     assert list(differences(before, edited)) == []
+
+
+async def test_a_column_that_is_not_generated_any_more_is_a_difference(connection: SourceConnection) -> None:
+    await connection.query(PLAIN + "; alter table t add n int generated always as (id * 2) stored")
+    assert await changed_by(connection, "alter table t alter n drop expression") == [
+        "the column n is not generated any more"
+    ]
+
+
+ABSENT = ["it was not in the publication for a while"]
+LEAF_ABSENT = ["a partition was detached or not in the publication for a while"]
+
+
+@pytest.mark.parametrize(
+    ("since", "publication", "statements", "expected"),
+    [
+        (15, "tables in schema public", ["create schema s; alter table t set schema s; alter table s.t set schema public"], ABSENT),
+        (15, "tables in schema public", ["alter publication p drop tables in schema public", "alter publication p add tables in schema public"], ABSENT),
+        (15, "tables in schema public", ["create table t4 partition of t for values from (40) to (50)"], ["a partition was attached"]),
+        (15, "tables in schema public", ["alter table t1 set (fillfactor = 50)"], []),
+        (14, "table t1, t2, p", ["alter publication p drop table t2", "alter publication p add table t2"], LEAF_ABSENT),
+        (14, "table t1, t2, o", ["alter publication p drop table o", "alter publication p add table o"], LEAF_ABSENT),
+        (14, "table t, t1", ["alter publication p drop table t1", "alter publication p add table t1"], []),
+        (14, "all tables", ["create table t4 (id int primary key)"], []),
+        (19, "all tables", ["alter publication p set all tables except (table t)", "alter publication p set all tables", "select pg_stat_force_next_flush()"], ABSENT),
+        (19, "all tables except (table t)", ["alter publication p set all tables"], ABSENT),
+        (19, "all tables", ["alter publication p set all tables except (table t)"], []),
+    ],
+)  # fmt: skip
+async def test_an_absence_from_a_given_publication_is_a_difference(
+    connection: SourceConnection, since: int, publication: str, statements: list[str], expected: list[str]
+) -> None:
+    if connection.version < since * 10_000:
+        pytest.skip(f"only from PostgreSQL {since} on")
+    await connection.query(PARTITIONED + f"; drop publication p; create publication p for {publication}")
+    assert await changed_by(connection, *statements) == expected
 
 
 async def test_a_new_partition_may_have_rows_if_it_is_not_empty_or_is_locked(connection: SourceConnection) -> None:
@@ -192,5 +238,5 @@ async def test_a_look_at_five_thousand_partitions_is_cheap(connection: SourceCon
     tables = await catalog.load_tables(connection, ["public.t"])
     started_at = time.monotonic()
     for _ in range(10):
-        await fingerprints.digest(connection, [tables["public.t"].oid], ["public.t"], "p")
+        await digest(connection, [tables["public.t"].oid], ["public.t"], "p")
     assert (time.monotonic() - started_at) / 10 < 0.2

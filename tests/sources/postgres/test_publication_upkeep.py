@@ -15,6 +15,7 @@ from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.catalog import load_tables
 from headrace.sources.postgres.database.checks import check
+from headrace.sources.postgres.database.fingerprints import Fingerprint, differences, fingerprints
 from headrace.sources.postgres.database.publications import find_publication
 from headrace.sources.postgres.database.upkeep import PublicationUpkeep, Upkeep
 from headrace.sources.postgres.spec import PostgresSpec
@@ -84,6 +85,25 @@ async def test_a_table_that_was_taken_out_is_resynced_even_if_the_process_ends_b
     assert await connection.query("select obj_description(oid) from pg_publication where pubname = $1", name) == [
         (None,)
     ]
+
+
+async def test_other_tables_are_not_read_again_because_one_is_taken_out_or_replaced(
+    connection: SourceConnection,
+) -> None:
+    async def orders() -> Fingerprint:
+        tables = {"public.orders": (await load_tables(connection, TABLES))["public.orders"]}
+        return (await fingerprints(connection, tables, name, ()))["public.orders"]
+
+    name = fresh()
+    await ensure_publication(connection, spec(), name)
+    before = await orders()
+    await connection.query("alter table t rename to old; create table t (id int primary key, v int)")
+    await ensure(connection, name)
+    assert await named(connection, name) == {*TABLES}
+    await connection.query("alter table t replica identity nothing")
+    await ensure(connection, name)
+    assert await named(connection, name) == {"public.orders"}
+    assert list(differences(before, await orders())) == []
 
 
 async def test_while_another_session_locks_the_table_updates_of_no_table_are_published(

@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from headrace import App, store, transform
 from headrace.model.sources import SourceInfo
+from headrace.sources.postgres.database.slots import slot_name
 from headrace.sources.postgres.limits import CaptureLimits
 from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
@@ -42,15 +43,18 @@ def hanging(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class Shared:
-    """A shop with a table `t1`, `t2` … for each source, whose slot is named after the database."""
+    """A shop with a table `t1`, `t2` … for each source."""
 
-    def __init__(self, shop: Shop, slot: str) -> None:
+    def __init__(self, shop: Shop) -> None:
         self.shop = shop
-        self.slot = slot
+
+    async def slot(self) -> str:
+        """Return the name of the shared slot on the server."""
+        return slot_name("shop", await store.shared_slot_id(self.shop.database, "shop"))
 
     async def source(self, n: int, **settings: Any) -> SourceInfo:
         await self.shop.sql.execute(f"create table if not exists t{n} (id int primary key, v int)")
-        return await self.shop.source(f"s{n}", **{"tables": (f"public.t{n}",), "shared_slot": self.slot, **settings})
+        return await self.shop.source(f"s{n}", **{"tables": (f"public.t{n}",), "shared_slot": "shop", **settings})
 
     @asynccontextmanager
     async def captured(self, *sources: int, limits: CaptureLimits = LIMITS) -> AsyncIterator[App]:
@@ -83,14 +87,14 @@ class Shared:
 
     async def position(self, n: int) -> str:
         found: str = await self.shop.sql.fetchval(
-            "select position::text from headrace_internal.shared_slot_positions($1) where name = $2", self.slot, f"s{n}"
+            "select position::text from headrace_internal.shared_slot_positions('shop') where name = $1", f"s{n}"
         )
         return found
 
 
 @pytest_asyncio.fixture
 async def shared(shop: Shop) -> Shared:
-    return Shared(shop, f"slot_{await shop.sql.fetchval('select current_database()')}"[:63])
+    return Shared(shop)
 
 
 async def test_sources_with_a_shared_slot_take_one_slot_and_one_sender(shared: Shared) -> None:
@@ -104,7 +108,7 @@ async def test_sources_with_a_shared_slot_take_one_slot_and_one_sender(shared: S
                 await shared.insert(n, 3)
         for n in (1, 2, 3):
             assert await shared.ids(n, 3) == [1, 2, 3]
-        assert await shared.slots() == [shared.slot]
+        assert await shared.slots() == [await shared.slot()]
         senders = "(select count(*) from pg_stat_replication where pid in (select active_pid from pg_replication_slots where database = current_database()))"
         await shared.until(f"{senders} = 1")
 
@@ -116,15 +120,19 @@ async def test_twelve_sources_run_on_a_server_with_stock_settings(tmp_path: Path
         await database.open()
         await store.migrate(database)
         async with Shop.opened(server.url()) as shop:
-            shared = Shared(shop, "twelve")
+            shared = Shared(shop)
             for n in range(12):
                 await shared.source(n, backfill=True)
                 await shared.insert(n, 1)
             async with shared.captured(*range(12)):
+                # A read of a row and the change that made it may both come.
+                await shared.until(
+                    "not exists (select from headrace_internal.backfills where state in ('queued', 'running'))"
+                )
                 for n in range(12):
                     await shared.insert(n, 2)
                 for n in range(12):
-                    assert sorted(await shared.ids(n, 2)) == [1, 2]
+                    assert await shared.ids(n, 2) == [1, 2]
         await database.close()
 
 
@@ -156,7 +164,7 @@ async def test_the_slot_is_confirmed_only_as_far_as_every_source_is_stored(share
         held = await shared.position(1)
         await shared.insert(2, *range(1, 50))
         await shared.ids(2, 49)
-        confirmed = f"(select confirmed_flush_lsn from pg_replication_slots where slot_name = '{shared.slot}')"
+        confirmed = f"(select confirmed_flush_lsn from pg_replication_slots where slot_name = '{await shared.slot()}')"
         await shared.until(f"{confirmed} = '{held}'")
         await store.pause_capture(shared.shop.database, first.id, paused=False)
         await shared.until(f"{confirmed} > '{held}'")
@@ -245,6 +253,33 @@ async def test_a_source_that_holds_up_the_others_is_read_by_itself(shared: Share
         assert await shared.ids(1, 50) == list(range(1, 51))
 
 
+async def test_a_source_that_is_far_behind_when_a_process_starts_holds_up_no_other(shared: Shared) -> None:
+    first = await shared.source(1)
+    await shared.source(2)
+    limits = msgspec.structs.replace(
+        LIMITS, behind_bytes=1000, catch_up_bytes=1000, hold_up_timeout=3600.0, outbox_messages=5
+    )
+    async with shared.captured(1, 2):
+        await store.pause_capture(shared.shop.database, first.id, paused=True)
+        await shared.shop.until_state("paused", "s1")
+        await shared.insert(1, *range(1, 101))
+        await shared.insert(2, *range(1, 101))
+        assert await shared.ids(2, 100) == list(range(1, 101))
+    await store.pause_capture(shared.shop.database, first.id, paused=False)
+    other = await asyncpg.connect(shared.shop.dsn)
+    try:
+        async with shared.captured(limits=limits):
+            async with other.transaction():
+                await other.execute("lock table headrace_streams.s1 in share mode")  # it can't catch up
+                await shared.insert(2, 101)
+                assert await shared.ids(2, 101) == list(range(1, 102))
+            assert await shared.ids(1, 100) == list(range(1, 101))
+            await shared.insert(1, 101)
+            assert await shared.ids(1, 101) == list(range(1, 102))
+    finally:
+        await other.close()
+
+
 async def test_a_source_whose_publication_is_dropped_stops_alone(shared: Shared) -> None:
     await shared.source(1)
     await shared.source(2)
@@ -322,8 +357,8 @@ async def test_a_large_transaction_of_two_sources_is_streamed_once_and_appears_w
 
 async def test_sources_of_one_table_each_get_their_actions(shared: Shared) -> None:
     await shared.source(1)
-    await shared.shop.source("inserts", tables=("public.t1",), shared_slot=shared.slot, actions=("insert",))
-    await shared.shop.source("rows", tables=("public.t1",), shared_slot=shared.slot, mode="rows", deletes="tombstone")
+    await shared.shop.source("inserts", tables=("public.t1",), shared_slot="shop", actions=("insert",))
+    await shared.shop.source("rows", tables=("public.t1",), shared_slot="shop", mode="rows", deletes="tombstone")
     async with shared.captured(1):
         await shared.shop.until_running("inserts")
         await shared.shop.until_running("rows")
@@ -344,8 +379,8 @@ async def test_a_partition_of_another_sources_table_is_refused_before_a_change_i
     await shared.shop.sql.execute(
         "create table root (id int primary key, v int) partition by range (id); create table leaf (id int primary key, v int)"
     )
-    await shared.shop.source("root", tables=("public.root",), shared_slot=shared.slot)
-    await shared.shop.source("leaf", tables=("public.leaf",), shared_slot=shared.slot)
+    await shared.shop.source("root", tables=("public.root",), shared_slot="shop")
+    await shared.shop.source("leaf", tables=("public.leaf",), shared_slot="shop")
     async with shared.captured():
         await shared.shop.until_running("root")
         await shared.shop.until_running("leaf")
@@ -370,7 +405,7 @@ async def test_the_slot_is_dropped_with_the_last_source(shared: Shared, caplog: 
         await shared.insert(2, 1)
         assert await shared.ids(2, 1) == [1]
         assert not logged(caplog, "capture waits")
-        assert await shared.slots() == [shared.slot]
+        assert await shared.slots() == [await shared.slot()]
         await app.admin.delete_source("s2")
         assert await shared.slots() == []
         assert await shared.shop.sql.fetchval("select count(*) from pg_publication") == 0
@@ -418,7 +453,7 @@ async def test_a_source_catches_up_without_a_free_slot(tmp_path: Path) -> None:
         await database.open()
         await store.migrate(database)
         async with Shop.opened(server.url()) as shop:
-            shared = Shared(shop, "only")
+            shared = Shared(shop)
             first = await shared.source(1)
             await shared.source(2)
             async with shared.captured(1, 2):
@@ -431,6 +466,16 @@ async def test_a_source_catches_up_without_a_free_slot(tmp_path: Path) -> None:
                 assert await shared.ids(1, 2) == [1, 2]
                 await shared.insert(2, 3)
                 assert await shared.ids(2, 3) == [1, 2, 3]
+                await store.pause_capture(database, first.id, paused=True)
+                await shop.until_state("paused", "s1")
+                await shared.insert(1, 3)
+                await shared.insert(2, 4)
+                assert await shared.ids(2, 4) == [1, 2, 3, 4]
+            await store.pause_capture(database, first.id, paused=False)
+            async with shared.captured(limits=msgspec.structs.replace(LIMITS, behind_bytes=0)):
+                assert await shared.ids(1, 3) == [1, 2, 3]
+                await shared.insert(2, 5)
+                assert await shared.ids(2, 5) == [1, 2, 3, 4, 5]
         await database.close()
 
 
@@ -444,7 +489,7 @@ async def test_sources_of_a_lost_slot_start_again_one_by_one(shared: Shared) -> 
 
         async def is_dropped() -> bool:
             try:
-                await shared.shop.sql.execute("select pg_drop_replication_slot($1)", shared.slot)
+                await shared.shop.sql.execute("select pg_drop_replication_slot($1)", await shared.slot())
             except asyncpg.ObjectInUseError:
                 await shared.shop.sql.execute(
                     "select pg_terminate_backend(active_pid) from pg_replication_slots where database = current_database()"
@@ -463,6 +508,8 @@ async def test_sources_of_a_lost_slot_start_again_one_by_one(shared: Shared) -> 
         assert stopped.capture is not None
         await app.admin.resume_source("s2", anew=True)
         await shared.shop.until_running("s2")
+        # The tables are read again. A read of a row and the change that made it may both come.
+        await shared.until("not exists (select from headrace_internal.backfills where state in ('queued', 'running'))")
         await shared.insert(1, 1)
         await shared.insert(2, 1)
         assert await shared.ids(1, 1) == [1]
@@ -475,7 +522,7 @@ async def test_a_source_of_another_database_is_refused(shared: Shared, empty_dsn
     try:
         await other.execute("create table elsewhere (id int primary key)")
         async with shared.captured(1):
-            await shared.shop.source("other", tables=("public.elsewhere",), shared_slot=shared.slot, database=empty_dsn)
+            await shared.shop.source("other", tables=("public.elsewhere",), shared_slot="shop", database=empty_dsn)
             stopped = await shared.shop.until_state("stopped", "other")
             assert stopped.capture is not None
             assert "another database" in (stopped.capture.reason or "")
@@ -483,6 +530,45 @@ async def test_a_source_of_another_database_is_refused(shared: Shared, empty_dsn
             assert await shared.ids(1, 1) == [1]
     finally:
         await other.close()
+
+
+async def test_two_headrace_databases_that_name_a_slot_alike_have_a_slot_each(shared: Shared, empty_dsn: str) -> None:
+    await shared.source(1)
+    await shared.insert(1, 1)
+    database = store.Database(empty_dsn)
+    await database.open()
+    try:
+        await store.migrate(database)
+        async with Shop.opened(empty_dsn) as other:
+            await other.source("s1", tables=("public.t1",), shared_slot="shop", database=shared.shop.dsn)
+            async with shared.captured(1), other.captured(LIMITS):
+                await other.until_running("s1")
+                await shared.insert(1, 2, 3)
+                assert await shared.ids(1, 2) == [2, 3]
+                assert [one["record"]["id"] for one in await other.until(2, "s1")] == [2, 3]
+                found = await shared.slots()
+                assert sorted(name[:14] for name in found) == ["headrace_shop_"] * 2
+                assert await shared.slot() in found
+    finally:
+        await database.close()
+
+
+async def test_a_slot_of_that_name_that_is_of_another_client_is_refused(shared: Shared) -> None:
+    name = await shared.slot()
+    await shared.shop.sql.fetchval("select pg_create_physical_replication_slot($1)", name)
+    try:
+        await shared.source(1)
+        async with shared.captured():
+            stopped = await shared.shop.until_state("stopped", "s1")
+            assert stopped.capture is not None
+            assert f"The replication slot {name} is physical" in (stopped.capture.reason or "")
+            await shared.shop.sql.fetchval("select pg_drop_replication_slot($1)", name)
+            await shared.shop.until_running("s1")
+    finally:
+        await shared.shop.sql.fetch(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and database is null",
+            name,
+        )
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from headrace import store
 from headrace.model.capture import BackfillInfo, Differences
 from headrace.model.specs import StreamSpec
 from headrace.sources.postgres.backfill import backfiller, chunks
+from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from tests.sources.postgres.backfilling import STREAM, Capture, chunks_of
 
@@ -422,6 +423,50 @@ async def test_messages_of_keys_of_another_type_are_of_rows_that_are_gone(
         await compared(mirror, "repair")
         assert await mirror_of(mirror) == await mirror.table()
         assert await differences(mirror) == (0, 0, 0)
+
+
+async def test_rows_that_were_deleted_under_an_earlier_key_are_gone(database: store.Database) -> None:
+    """Such a delete has the earlier key only. Without it the row would be deleted again, in place of another one."""
+    await database.fetch("create table items (id int, part int, n int, primary key (id))")
+    await database.fetch("insert into items select i, 1, i from generate_series(1, 9) as i")
+    async with mirrored(database, mode="changes") as mirror:
+        await mirror.sql.execute("delete from items where id between 3 and 5; insert into items values (4, 2, 0)")
+        await mirror.sql.execute("update items set n = 0 where id = 8; delete from items where id = 8")
+        await mirror.pump()
+        await mirror.sql.execute("alter table items drop constraint items_pkey, add primary key (id, part)")
+        await look_again(mirror)
+        assert await differences(mirror) == (0, 0, 0)
+        await mirror.sql.execute("insert into items values (5, 1, 0), (8, 1, 0); delete from items where id = 1")
+        async with unseen(mirror):
+            await mirror.sql.execute("delete from items where id = 8")
+        assert await differences(mirror, "repair") == (0, 0, 1)
+        [_, repaired] = (await mirror.messages("delete"))[-2:]
+        assert repaired["record"] == {"id": 8, "part": 1}
+        assert await differences(mirror) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("phase", [type(None), list, dict])
+async def test_a_verification_ends_when_the_table_gets_another_key(
+    items: store.Database, connect: Any, monkeypatch: pytest.MonkeyPatch, phase: type
+) -> None:
+    writer, mark = await connect(), chunks.write_watermark
+    async with mirrored(items, mode="changes") as mirror:
+
+        async def altered_first(connection: SourceConnection, token: str) -> None:
+            todo = await store.next_backfill(items, mirror.number)
+            if todo is not None and isinstance(todo.place, phase):
+                monkeypatch.setattr(chunks, "write_watermark", mark)
+                await writer.execute("alter table items drop constraint items_pkey, add primary key (id, n)")
+                mirror.tables = await catalog.load_tables(connection, mirror.spec.tables)
+            await mark(connection, token)
+
+        monkeypatch.setattr(chunks, "write_watermark", altered_first)
+        info = await mirror.all_of(await mirror.request_backfill(kind="repair"))
+        assert info.state == "failed" or phase is type(None)
+        assert "key" in (info.reason or "key")
+        await compared(mirror, "repair")
+        assert await differences(mirror) == (0, 0, 0)
+        assert await mirror_of(mirror) == await mirror.table()
 
 
 async def test_columns_that_were_added_or_dropped_are_no_difference(mirror: Capture) -> None:

@@ -18,7 +18,7 @@ from tests.sources.postgres.captured import Shop
 
 pytestmark = pytest.mark.asyncio
 
-LIMITS = CaptureLimits(publication_check_interval=0.05, stopped_retry_delay=0.2)
+LIMITS = CaptureLimits(table_check_interval=0.05, stopped_retry_delay=0.2)
 
 KEYED = "create table t (id int primary key, v int); insert into t values (1, 1)"
 PARTITIONED = """create table t (id int, v int) partition by range (id); create table t1 partition of t for values from (0) to (9);

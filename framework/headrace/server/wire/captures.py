@@ -58,7 +58,9 @@ class PostgresSource(Struct, kw_only=True):
         from headrace.sources.postgres.database.slots import slot_name
 
         capture = info.capture or CaptureInfo(state="new")
-        slot = info.settings.get("slot") or info.settings.get("shared_slot") or slot_name(info.name, info.id)
+        shared = info.settings.get("shared_slot")
+        own = (info.name, info.id) if shared is None else (shared, capture.shared_slot_id or "")
+        slot = info.settings.get("slot") or slot_name(*own)
         return cls(
             id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id, replication_slot=slot,
             state=capture.state, reason=capture.reason, mend=capture.mend,

@@ -34,14 +34,16 @@ class CaptureLimits(msgspec.Struct, frozen=True, kw_only=True):
     idle_position_interval: float = 10.0
     """Interval in seconds at which an idle source stores its position, so that its slot advances."""
     table_check_interval: float = 1.0
-    """Seconds between two looks at what the tables consist of."""
-    publication_check_interval: float = 1.0
-    """Seconds between two checks that the server refuses no write of a published table."""
+    """Seconds between two looks at what the tables consist of, and whether the server refuses writes of them."""
 
     gather_interval: float = 0.3
     """Seconds to wait for further sources of a shared slot before it is read, since they start at the same time."""
     catch_up_bytes: int = 1024 * 1024
     """Size of WAL that a source may be behind the other sources of its shared slot to be read with them."""
+    behind_bytes: int = 64 * 1024 * 1024
+    """Size of WAL that a source may be behind the other sources of its shared slot when the slot begins to be read. One
+    that is further behind is read by itself.
+    """
     hold_up_timeout: float = 10.0
     """Seconds that a source may hold up the other sources of its shared slot. After that it is read by itself."""
 

@@ -222,6 +222,11 @@ async def capture_position(executor: Executor, number: int) -> CapturePosition |
     return None if row is None else CapturePosition(**dict(row))
 
 
+async def shared_slot_id(executor: Executor, slot: str) -> str:
+    """The id of a shared slot, whether it is known or not."""
+    return str(await executor.fetchval("select headrace_internal.shared_slot_id($1)", slot))
+
+
 async def shared_slot_positions(executor: Executor, slot: str) -> list[tuple[str, str]]:
     """The sources of a shared slot that have a position, by name, with their positions as text."""
     rows = await executor.fetch(

@@ -122,7 +122,9 @@ async def compare_folded(
 async def folded_page(
     executor: Executor, verification: int, after: str, limit: int, columns: Sequence[str]
 ) -> list[CapturedMessage]:
-    """Return the next rows that are in the stream. The key of each is the hash of its row, in hexadecimal."""
+    """Return the next rows that are in the stream. The key of each is the hash of its row, in hexadecimal. `values` is None
+    for a row that was folded by a key of another number of columns.
+    """
     rows = await executor.fetch(
         "select * from headrace_internal.folded_page($1, $2, $3)", verification, bytes.fromhex(after), limit
     )
@@ -130,9 +132,10 @@ async def folded_page(
         CapturedMessage(
             key=row["hash"].hex(),
             seq=row["seq"],
-            values=dict(zip(columns, msgspec.json.decode(row["key"], type=list[msgspec.Raw]), strict=True)),
+            values=dict(zip(columns, values, strict=True)) if len(values) == len(columns) else None,
         )
         for row in rows
+        for values in [msgspec.json.decode(row["key"], type=list[msgspec.Raw])]
     ]
 
 

@@ -84,6 +84,11 @@ TABLES = {
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "insert into renamed values (6, 'new')"),
         judged="renamed",
     ),
+    "rename the table, with a view in its place (its messages keep the old name)": Case(
+        steps=("begin; alter table t rename to renamed; create view t as select * from renamed; commit",
+               "update t set v = 'x' where id = 2", "insert into t values (6, 'new')"),
+        judged="renamed",
+    ),
     "rename the table and back": Case(
         steps=("alter table t rename to renamed", "update renamed set v = 'x' where id = 2", "alter table renamed rename to t", *_WRITES),
     ),
@@ -125,6 +130,7 @@ TABLES = {
     ),
     "`vacuum full`": Case(steps=("vacuum full t",)),
     "`cluster`": Case(steps=("cluster t using t_pkey",)),
+    "`repack`, `repack (concurrently)`": Case(since=19, steps=("repack t", "repack (concurrently) t")),
     "`reindex`, `analyze`, `vacuum freeze`": Case(steps=("reindex table t", "vacuum (freeze, analyze) t")),
     "set tablespace": Case(
         steps=("set allow_in_place_tablespaces = on", "create tablespace space_{database} location ''",
@@ -235,19 +241,19 @@ PARTITIONS = {
         steps=("alter table t_1 detach partition t_1_1", "truncate t_2", "insert into t values (50, 1, 'n')"),
     ),
     "detach a sub-partitioned table": Case(before=_DEEP, steps=("alter table t detach partition t_1", "insert into t values (50, 2, 'n')")),
-    "split and merge partitions": Case(
-        since=19,
-        before=PARTITIONED,
-        steps=("alter table t split partition t_1 into (partition t_a for values from (100) to (102), partition t_b for values from (102) to (200))",
-               "update t set v = 'x' where id = 101",
-               "alter table t merge partitions (t_a, t_b) into t_c", "update t set v = 'y' where id = 102"),
-    ),
     "the table itself becomes a partition": Case(
         before=TABLE, steps=("create table root (id int not null, v text) partition by range (id)", "alter table root attach partition t for values from (0) to (100)", *_WRITES),
     ),
 }  # fmt: skip
 
 _GIVEN = "create publication given for table t, other with (publish_via_partition_root)"
+_ATTACHED = (
+    "insert into rest values (203, 'r')",
+    "alter table t attach partition rest for values from (200) to (300)",
+    "update t set v = 'x' where id = 201",
+)
+_OF_SCHEMA = "create publication given for tables in schema public with (publish_via_partition_root)"
+_OF_ALL = "create publication given for all tables with (publish_via_partition_root)"
 
 PUBLICATIONS = {
     "the source's publication loses the table": Case(
@@ -286,5 +292,43 @@ PUBLICATIONS = {
         since=15, publication=_GIVEN,
         steps=("alter publication given set table t (id), other", "update t set v = 'x' where id = 2"),
         mended=("alter publication given set table t, other", "insert into t values (6, 'n')"),
+    ),
+    "attach a table with rows that was written before, with a given publication": Case(
+        since=15, before=PARTITIONED + _REST, publication=_GIVEN, steps=_ATTACHED, later=("update t set v = 'later' where id = 202",),
+    ),
+    "attach or detach a partition that was written before, with a given publication of PostgreSQL 14": Case(
+        until=14, before=PARTITIONED + _REST, publication=_GIVEN, steps=_ATTACHED, later=("update t set v = 'later' where id = 202",),
+        mended=("alter publication given set (publish_via_partition_root = true)", "update t set v = 'mended' where id = 203"),
+    ),
+    "a given publication loses the table, and gets it back": Case(
+        publication=_GIVEN,
+        steps=("alter publication given drop table t", "update t set v = 'x' where id = 2", "delete from t where id = 3",
+               "alter publication given add table t"),
+    ),
+    "a given publication of partitions loses one, and gets it back": Case(
+        before=PARTITIONED,
+        publication="create publication given for table t_0, t_1, other",
+        steps=("alter publication given drop table t_1", "update t set v = 'x' where id = 101", "delete from t where id = 102",
+               "alter publication given add table t_1"),
+    ),
+    "a given publication of a schema loses the table, which moves to another schema": Case(
+        since=15, publication=_OF_SCHEMA,
+        steps=("create schema archive; alter table t set schema archive", "update archive.t set v = 'x' where id = 2"),
+        mended=("alter table archive.t set schema public", "insert into t values (6, 'n')"),
+    ),
+    "a given publication of a schema loses the table, and gets it back": Case(
+        since=15, publication=_OF_SCHEMA,
+        steps=("create schema archive; alter table t set schema archive", "update archive.t set v = 'x' where id = 2", "delete from archive.t where id = 3",
+               "alter table archive.t set schema public"),
+    ),
+    "a given publication of all tables excepts the table": Case(
+        since=19, publication=_OF_ALL,
+        steps=("alter publication given set all tables except (table t)", "update t set v = 'x' where id = 2", "delete from t where id = 3"),
+        mended=("alter publication given set all tables", "insert into t values (6, 'n')"),
+    ),
+    "a given publication of all tables excepts the table, and no longer": Case(
+        since=19, publication=_OF_ALL,
+        steps=("alter publication given set all tables except (table t)", "update t set v = 'x' where id = 2", "delete from t where id = 3",
+               "alter publication given set all tables"),
     ),
 }  # fmt: skip

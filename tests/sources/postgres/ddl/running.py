@@ -21,7 +21,7 @@ from tests.support.roles import as_role
 
 MODES = ("rows", "changes")
 
-SOON = 30.0
+SOON = 60.0
 """Seconds within which the promise of a row is kept. Far less is usual."""
 
 LIMITS = CaptureLimits(stopped_retry_delay=0.3, table_check_interval=0.3)

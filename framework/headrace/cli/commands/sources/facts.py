@@ -77,12 +77,19 @@ def _capture_settings(source: SourceInfo) -> list[tuple[str, str]]:
         ("backfill", _backfill(settings["backfill"], settings["rate"])),
         ("verified", "" if settings["verify_every"] is None else f"every {lasting(settings['verify_every'])}"),
         ("slot", settings["slot"] or ""),
-        ("shared slot", settings["shared_slot"] or ""),
+        ("shared slot", _shared_slot(source, settings["shared_slot"])),
         ("publication", settings["publication"] or ""),
         ("heartbeat", "" if settings["heartbeat"] is None else f"every {lasting(settings['heartbeat'])}"),
         ("alarm", f"at {format_size(settings['alarm'])} of WAL"),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _shared_slot(source: SourceInfo, name: str | None) -> str:
+    from headrace.sources.postgres.database.slots import slot_name
+
+    slot_id = source.capture and source.capture.shared_slot_id
+    return name or "" if name is None or not slot_id else f"{name}, on the server {slot_name(name, slot_id)}"
 
 
 def _table(name: str, columns: list[str] | None) -> str:

@@ -142,7 +142,7 @@ class Backfiller:
         pending = self._pending.pop(content, None)
         if pending is None:
             return None
-        if not self._changed_rows.covers(pending.snapshot):
+        if not self._changed_rows.covers(pending.snapshot) or self._has_another_key(pending.chunk.table):
             self.discard()
             return None
         changed_keys = self._changed_rows.keys_unseen_by(pending.snapshot)
@@ -152,6 +152,11 @@ class Backfiller:
         self._appending.append((chunk.done.read, self._clock(), pending.seconds))
         chunk.rows = _unchanged_rows(chunk, changed_keys)
         return chunk
+
+    def _has_another_key(self, table: Table) -> bool:
+        """Whether changes are captured under another key than that of a table that was read."""
+        captured = self._tables().get(table.name)
+        return captured is not None and captured.key != table.key
 
     def appended(self, backfill: int) -> None:
         """Note that the rows of a reached chunk are in the stream, and its place is stored. Chunks are

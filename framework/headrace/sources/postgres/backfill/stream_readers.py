@@ -135,4 +135,9 @@ class StreamReader:
         key = self._reading.plan.table.key
         if self._spec.mode == "rows":
             return await store.captured_page(self._database, self._table, self._after, limit, key)
-        return await store.folded_page(self._database, self._reading.todo.number, self._after, limit, key)
+        page = await store.folded_page(self._database, self._reading.todo.number, self._after, limit, key)
+        if any(message.values is None for message in page):
+            raise BackfillImpossible(
+                f"The key of {self._reading.plan.table.name} has changed since the verification began. Start a new one."
+            )
+        return page

@@ -83,6 +83,7 @@ class Capturer:
     Attributes:
         handled: the position up to which every change was handed to it, and is in the outbox or appended.
         transaction: the transaction that is being shaped.
+        has_read_copy: whether it has tried to catch up with a temporary copy of a shared slot.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Capturer:
         self._limits = limits
         self._watchdog = watchdog or TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
         self._shared_slot = shared_slot
+        self.has_read_copy = False
         self.dsn: SourceDatabase = captured_database or spec.database or database.dsn
         self._connection_lock = anyio.Lock()
         self._replication: ReplicationStream | None = None
@@ -157,7 +159,6 @@ class Capturer:
                 self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache
             )
             start = await preparation.run(self._connection, self._shared_slot)
-            self._publication_guard = preparation.guard
             self.publication, self.is_new = start.publication, start.is_new
             self.handled = self._appended_position = start.position
             self._table_watch = start.table_watch
@@ -204,7 +205,7 @@ class Capturer:
             database, number, self._epoch, self._spec, self._shaper, appender.append_lock, self._notify_committed
         )
         async with anyio.create_task_group() as group:
-            background = (self._backfiller.run, failure_retries.run, self._watch_tables, self._guard_publication)
+            background = (self._backfiller.run, failure_retries.run, self._watch_tables)
             for task in (appender.run, *background):
                 group.start_soon(task)
             group.start_soon(self._report_running, slot_monitor, start.position)
@@ -226,8 +227,9 @@ class Capturer:
         """Read what the other sources of the slot have already from a temporary copy of it. The copy has this source's
         position, since a shared slot is confirmed only as far as all of its sources are.
         """
+        self.has_read_copy = True
         try:
-            replication = await self._start(shared_slots.copy_name(shared_slot.name), copy_of=shared_slot.name)
+            replication = await self._start(shared_slots.copy_name(shared_slot.slot), copy_of=shared_slot.slot)
         except (NoFreeSlot, SourceUnavailable) as error:
             log.warning(
                 "no slot to catch up with",
@@ -309,11 +311,6 @@ class Capturer:
         """Whether `offer` must be awaited before the next change."""
         return self._outbox.full
 
-    @property
-    def slow(self) -> bool:
-        """Whether a change may take long, so that renewing the lease gets a turn."""
-        return self._spec.transform is not None
-
     async def offer(self) -> None:
         """Offer the appender what there is. Waits while there is no room."""
         await self._outbox.offer()
@@ -360,17 +357,18 @@ class Capturer:
         if not self._already_captured:
             self._outbox.begin()
 
-    def change(self, change: Change, size: int) -> None:
-        """Shape a change."""
-        transaction, backfiller = self.transaction, self._backfiller
+    def change(self, change: Change, size: int) -> bool:
+        """Shape a change. Returns whether renewing the lease needs a turn, or the outbox is full."""
+        transaction, backfiller, outbox = self.transaction, self._backfiller, self._outbox
         if self._already_captured or transaction is None:
-            return
+            return False
         if backfiller.tracking:
             for table, key in self._shaper.touched_keys(change):
                 backfiller.row_changed(table, key, transaction.xid)
-        count = self._shaper.change(change, transaction, self._idx, self._outbox.shaped_changes)
+        count = self._shaper.change(change, transaction, self._idx, outbox.shaped_changes)
         self._idx += count
-        self._outbox.changed(count, size)
+        outbox.changed(count, size)
+        return outbox.full or self._spec.transform is not None
 
     def takes_message(self, message: LogicalMessage) -> bool:
         """Whether a message in the WAL is for this capturer. The watermarks of other sources' backfills are not. The
@@ -457,7 +455,7 @@ class Capturer:
             for column in table.columns
             if not column.listed and column.name in self._spec.columns.get(table.name, (column.name,))
         ]
-        problems = [*self._table_watch.problems, *self._publication_guard.notes, *lacking, *unlisted][:3]
+        problems = [*self._table_watch.problems, *lacking, *unlisted][:3]
         mends = " ".join(mend for _, mend in problems if mend)
         return " ".join(reason for reason, _ in problems) or None, mends or None
 
@@ -474,13 +472,9 @@ class Capturer:
     # --- changes of tables
 
     async def _watch_tables(self) -> None:
-        await self._table_watch.run(self._connection, self._connection_lock, self._limits.table_check_interval)
-
-    async def _guard_publication(self) -> None:
-        guard = self._publication_guard
-        while True:
-            await anyio.sleep(self._limits.publication_check_interval)
-            before = guard.notes
-            await guard.look(self._connection, self._connected, self._connection_lock)
-            if guard.notes != before and self._slot_monitor is not None:
+        async def report() -> None:
+            if self._slot_monitor is not None:
                 await store.report_capture(self._database, self._todo.number, self._epoch, "running", *self._problem())
+
+        interval = self._limits.table_check_interval
+        await self._table_watch.run(self._connection, self._connected, self._connection_lock, interval, report)

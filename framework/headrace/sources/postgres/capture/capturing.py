@@ -194,7 +194,7 @@ class Capturing:
                 capturer = Capturer(
                     self._shared.database, todo, spec, capture_lease.epoch, self._published, self._shared.time.clock,
                     streaming=streaming, limits=self._limits, captured_database=self._database_of(spec),
-                    watchdog=self._watchdog, shared_slot=self._shared_slot(spec),
+                    watchdog=self._watchdog, shared_slot=await self._shared_slot(spec),
                 )  # fmt: skip
                 await self._capture(running, capturer)
             except (Exception, ExceptionGroup) as error:
@@ -220,13 +220,14 @@ class Capturing:
             running.capturer = None
             self._counts[running.todo.name] += capturer.captured_count
 
-    def _shared_slot(self, spec: PostgresSpec) -> SharedSlot | None:
+    async def _shared_slot(self, spec: PostgresSpec) -> SharedSlot | None:
         """Return the slot that a source shares with others, and start its reader with the first of them."""
         name = spec.shared_slot
         if name is None:
             return None
+        slot_id = await store.shared_slot_id(self._shared.database, name)
         if name not in self._shared_slots:
-            self._shared_slots[name] = shared_slot = SharedSlot(self._shared.database, name, self._limits)
+            self._shared_slots[name] = shared_slot = SharedSlot(self._shared.database, name, slot_id, self._limits)
             self._readers.start_soon(shared_slot.run)
         return self._shared_slots[name]
 

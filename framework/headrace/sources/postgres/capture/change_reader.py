@@ -28,6 +28,7 @@ from headrace.sources.postgres.pgoutput.messages import (
     Prepare,
     Relation,
     RollbackPrepared,
+    ShortChange,
     StreamAbort,
     StreamCommit,
     StreamStart,
@@ -51,10 +52,6 @@ class Taker(Protocol):
     def full(self) -> bool:
         """Whether `offer` must be awaited before the next change."""
 
-    @property
-    def slow(self) -> bool:
-        """Whether a change may take long, so that other tasks should run after it."""
-
     async def relation(self, relation: Relation) -> bool:
         """Note the current definition of a relation. Returns whether its changes are captured."""
 
@@ -64,8 +61,9 @@ class Taker(Protocol):
     def begin(self, transaction: Transaction) -> None:
         """Begin a transaction. It is called before the first change or message that the capturer takes."""
 
-    def change(self, change: Change, size: int) -> None:
-        """Take a change of its relations, which had `size` bytes on the wire."""
+    def change(self, change: Change, size: int) -> bool:
+        """Take a change of its relations, which had `size` bytes on the wire. Returns whether other tasks should run
+        before the next one, since it may take long or `full` is true."""
 
     def takes_message(self, message: LogicalMessage) -> bool:
         """Whether a message in the WAL is for this capturer."""
@@ -204,13 +202,15 @@ class ChangeReader:
             try:
                 if taker.transaction is None:
                     self._begin(taker)
-                taker.change(change, size)
-                waits = waits or taker.full or taker.slow
+                if taker.change(change, size):
+                    waits = True
             except Exception as error:
                 self._failed(taker, error)
         return waits
 
     def _takers_of(self, change: Change) -> Sequence[Taker]:
+        if type(change) is ShortChange:  # the most frequent one
+            return self._by_relation.get(change.layout.relation, ())
         if not isinstance(change, Truncate):
             return self._by_relation.get(change.relation, ())
         if len(self._takers) == 1:

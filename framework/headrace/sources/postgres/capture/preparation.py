@@ -4,15 +4,12 @@ position to start from.
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from headrace import store
 from headrace.model.errors import HeadraceError, LeaseLost
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
-from headrace.sources.postgres.capture.publication_guard import PublicationGuard
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.capture.table_watch import TableWatch
@@ -62,7 +59,8 @@ async def drop_slot_and_publication(
     own_name = slots.slot_name(name, source_id)
     if spec.shared_slot is not None:
         if not await shares_slot(database, spec.shared_slot, source_id):
-            await slots.drop_slot(connection, spec.shared_slot, slots.shared_application_name(spec.shared_slot))
+            slot = slots.slot_name(spec.shared_slot, await store.shared_slot_id(database, spec.shared_slot))
+            await slots.drop_slot(connection, slot, slots.shared_application_name(slot))
     elif spec.slot is None:
         await slots.drop_slot(connection, own_name, application_name(source_id))
     if spec.publication is None:
@@ -87,9 +85,6 @@ class CapturePreparation:
         epoch: the capture lease's epoch.
         dsn: the captured database.
         schema_cache: the cache of its tables, which is filled here.
-
-    Attributes:
-        guard: guards the publication, also during the capture.
     """
 
     def __init__(
@@ -102,11 +97,8 @@ class CapturePreparation:
         self._dsn = dsn
         self._schema_cache = schema_cache
         self._own_name = slots.slot_name(todo.name, todo.id)
-        self._slot = spec.slot or spec.shared_slot or self._own_name
+        self._slot = spec.slot or self._own_name
         self._publication = spec.publication or self._own_name
-        self.guard = PublicationGuard(
-            database, todo.id, spec, self._publication, lambda: schema_cache.tables, time.monotonic
-        )
         self._table_watch = TableWatch(database, todo, spec, epoch, self._publication, schema_cache)
 
     async def run(self, connection: SourceConnection, shared_slot: SharedSlot | None = None) -> StartingPoint:
@@ -139,7 +131,7 @@ class CapturePreparation:
         stored = await store.capture_position(self._database, todo.number)
         position = None if stored is None else await self._resume_position(server, stored)
         await self._table_watch.find_tables(connection)
-        await self.guard.prepare(connection, captured_before=stored is not None)
+        await self._table_watch.guard.prepare(connection, captured_before=stored is not None)
         confirmed = await self._ensure_slot(connection, position, shared_slot)
         if position is None or stored is None:
             await store.begin_capture(
@@ -168,6 +160,7 @@ class CapturePreparation:
                 expected=position,
                 application_name=application_name(self._todo.id),
             )
+        self._slot = shared_slot.slot
         async with shared_slot.preparing:
             confirmed = await slots.ensure_slot(
                 connection, self._slot, owned=True, expected=position, application_name=None

@@ -1,8 +1,8 @@
 """The publication guard looks after a source's publication while the source is captured, so that no writer of a table is
 refused because of the capture.
 
-It looks about each second: the server announces neither new partitions nor dropped keys. A table that is not published
-for a while is resynced when it is published again.
+The server announces neither new partitions nor dropped keys, so the table watch has it look whenever the catalog has
+changed. A table that is not published for a while is resynced when it is published again.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class PublicationGuard:
 
     Attributes:
         notes: problems that don't stop the capture.
+        settled: whether the next look can wait until the catalog has another digest. While something is wrong or has
+            just been altered, it can't.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class PublicationGuard:
         self._delay = 1.0
         self._add_at = clock()
         self.notes: list[Note] = []
+        self.settled = False
 
     async def prepare(self, connection: SourceConnection, *, captured_before: bool) -> None:
         """Make the publication as the source needs it, before the capture starts.
@@ -85,7 +88,7 @@ class PublicationGuard:
         connected: Callable[[], AbstractAsyncContextManager[SourceConnection]],
         lock: anyio.Lock,
     ) -> None:
-        """Look once.
+        """Look once. Sets `settled`, see there.
 
         Args:
             connection: the capturer's connection.
@@ -96,6 +99,7 @@ class PublicationGuard:
             SourceStopped: a given publication lacks something, or has a row filter.
             SourceUnavailable, StoreUnavailable: a temporary failure.
         """
+        self.settled = False
         tables = list(self._tables().values())
         async with lock:
             upkeep = await self._upkeep.look(connection, tables, may_add=self._clock() >= self._add_at)
@@ -104,6 +108,7 @@ class PublicationGuard:
                 if upkeep.stop is not None:
                     raise upkeep.stop
                 await self._accept(connection, upkeep)
+                self.settled = not upkeep.notes and not upkeep.incomplete
                 return
         async with connected() as own_connection:
             try:

@@ -33,6 +33,14 @@ _COMPOSITES = """
      where t.oid = any ($1::pg_catalog.oid[]) group by t.oid, t.typrelid
 """
 
+# A snapshot ends at the last transaction that has ended. Others may have numbers beyond it, so this takes a number.
+_NEXT_XID = """
+    select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
+                else pg_catalog.pg_current_xact_id() end::text
+"""
+
+_ROUND, _HALF = 1 << 32, 1 << 31  # of numbers of transactions on the wire
+
 
 class SchemaCache:
     """The tables and types of one captured database.
@@ -52,7 +60,7 @@ class SchemaCache:
         self.alterations = 0
         self._definitions: dict[int, str] = {}  # of the composite types, as digests
         self._known_from: dict[int, int] = {}  # the oldest transaction that certainly has this definition
-        self._next_xid = 0  # at the last look
+        self._xid = 0  # of a transaction at the time of the last look
 
     async def refresh(self, connection: SourceConnection, captured: Mapping[str, int]) -> None:
         """Look the tables up. Raises `SourceStopped` if none of them can be captured, or one belongs to Headrace.
@@ -66,9 +74,9 @@ class SchemaCache:
                 raise SourceStopped(one.problem)
         oids = {one.name: int(one.oid) for one in located if one.oid is not None and one.problem is None}
         taken = {one.oid for one in located}
-        for name in {one.name for one in located if one.oid is None} & captured.keys():
+        for name in captured.keys() & set(self._spec.tables) - oids.keys():
             if str(captured[name]) not in taken:
-                oids[name] = captured[name]  # renamed, if it still exists
+                oids[name] = captured[name]  # renamed, if it still exists, perhaps with a view in its place
         self.tables = await catalog.tables_with_oids(connection, oids, self._spec.publication)
         self.missing = {
             one.name: SourceStopped(one.problem or f"The captured table {one.name} has just been dropped.", one.mend)
@@ -103,17 +111,17 @@ class SchemaCache:
         if not composites:
             return
         stale = []
-        for next_xid, oid_text, definition, writer in await connection.query(
+        for xid, oid_text, definition, writer in await connection.query(
             _COMPOSITES, "{" + ",".join(map(str, composites)) + "}"
         ):
             oid = int(oid_text or 0)
-            self._next_xid = int(next_xid or 0)
+            self._xid = int(xid or 0)
             if self._definitions.get(oid) == definition:
                 continue
             self.alterations += oid in self._definitions
             # A type that was not known before has been as it is since its last writer, as far as can be known.
-            known_from = self._next_xid if oid in self._definitions else self._full_xid(int(writer or 0))
-            self._known_from[oid] = max(known_from, self._known_from.get(oid, 0))
+            known_from = await next_xid(connection) if oid in self._definitions else self._full_xid(int(writer or 0))
+            self.distrust_types({oid: known_from})
             self._definitions[oid] = definition or ""
             stale.append(oid)
         if stale:  # loaded after the look, so that a later change is seen at the next one
@@ -126,11 +134,6 @@ class SchemaCache:
         for oid, xid in oids.items():
             self._known_from[oid] = max(xid, self._known_from.get(oid, 0))
 
-    @property
-    def next_xid(self) -> int:
-        """The first transaction that began after the last look."""
-        return self._next_xid
-
     def types_of(self, xid: int) -> Mapping[int, TypeInfo]:
         """Return the types of the values of a transaction that has arrived. A type is base, and its values text, if its
         definition may have been another one.
@@ -142,8 +145,10 @@ class SchemaCache:
         return {**self.types, **{oid: TypeInfo(oid, self.types[oid].name) for oid in unknown}}
 
     def _full_xid(self, xid: int) -> int:
-        """Return a number of a transaction without wraparound. It began before the last look."""
-        return self._next_xid - ((self._next_xid - xid) & 0xFFFFFFFF)
+        """Return the number of a transaction without wraparound: the nearest one to that of the last look. Its commit may be
+        captured before a snapshot sees it.
+        """
+        return self._xid + (xid - self._xid + _HALF) % _ROUND - _HALF
 
     # --- relations
 
@@ -174,6 +179,12 @@ class SchemaCache:
         return self.tables[captured]
 
     async def _is_replaced(self, connection: SourceConnection, name: str, table: Table) -> bool:
-        """Whether another table has this name now."""
+        """Whether another table that can be captured has this name now."""
         [located] = await catalog.locate_tables(connection, [name])
-        return located.oid is not None and int(located.oid) != table.oid
+        return located.oid is not None and located.problem is None and int(located.oid) != table.oid
+
+
+async def next_xid(connection: SourceConnection) -> int:
+    """Return a number that is larger than those of all transactions that have one so far."""
+    [(xid,)] = await connection.query(_NEXT_XID)
+    return int(xid or 0)

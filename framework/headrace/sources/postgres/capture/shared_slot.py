@@ -11,7 +11,8 @@ shared slot are held by one process, see `take_capture` in `captures.sql`. The r
     that is paused or stopped therefore loses nothing.
 2.  The stream starts at the smallest position of the sources that it is for. The others skip what they have.
 3.  A source that is behind doesn't join them. It reads a temporary copy of the slot until it has caught up, so it
-    holds up no other source. If the server has no slot left for that, they wait for it.
+    holds up no other source. If the server has no slot left for that, they wait for it. Sources that start at the same
+    time start together if none of them is far behind.
 4.  A source that fails or can't keep up leaves. The others continue.
 5.  A source starts at a position from which its publication exists for all transactions, see
     `shared_slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
@@ -48,6 +49,10 @@ from headrace.sources.postgres.tables import Table
 
 log = Log("headrace")
 
+_READ_BY_ITSELF = (
+    "The source {} the other sources with its replication slot. It is read by itself until it has caught up."
+)
+
 
 class Member(Taker, Protocol):
     """A capturer of a shared slot.
@@ -57,10 +62,12 @@ class Member(Taker, Protocol):
         is_new: whether it is captured for the first time. Its publication may not exist before its position.
         publication: its publication.
         dsn: the captured database.
+        has_read_copy: whether it has tried to catch up with a temporary copy of the slot.
     """
 
     handled: int
     is_new: bool
+    has_read_copy: bool
     publication: str
     dsn: SourceDatabase
 
@@ -74,21 +81,24 @@ class SharedSlot:
 
     Args:
         database: Headrace's database, open.
-        name: the slot's name.
+        name: its name in the settings of the sources.
+        slot_id: its id.
         limits: its timings and sizes.
 
     Attributes:
+        slot: its name on the server.
         preparing: a lock to hold while the slot is examined or created.
         lowest: the source with the smallest stored position, and that position.
         roots: the oids of the partitioned tables of the sources that are read.
     """
 
-    def __init__(self, database: store.Database, name: str, limits: CaptureLimits = DEFAULTS) -> None:
-        self.name = name
+    def __init__(self, database: store.Database, name: str, slot_id: str, limits: CaptureLimits = DEFAULTS) -> None:
+        self.slot = slots.slot_name(name, slot_id)
         self.preparing = anyio.Lock()
         self.lowest: tuple[str, int] | None = None
         self.roots: set[int] = set()
         self._database = database
+        self._name = name
         self._limits = limits
         self._members: list[_Feeding] = []
         self._reader: _SharedReader | None = None
@@ -204,7 +214,11 @@ class SharedSlot:
             feeding.member.handled = max(feeding.member.handled, reader.position)
 
     def _choose(self) -> tuple[list[_Feeding], int]:
-        """Choose the capturers to feed, and the position to start at."""
+        """Choose the capturers to feed, and the position to start at. Those that are far behind fail, and read a copy."""
+        bound = max(one.member.handled for one in self._members) - self._limits.behind_bytes
+        for member in [one.member for one in self._members]:
+            if member.handled < bound and not member.has_read_copy:
+                self.fail(member, SourceUnavailable(_READ_BY_ITSELF.format("is far behind")))
         start = min(one.member.handled for one in self._members)
         reached = max((one.member.handled for one in self._members if one.fed), default=None)
         for one in self._members:
@@ -255,13 +269,13 @@ class SharedSlot:
 
     async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
         """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
-        application_name = slots.shared_application_name(self.name)
+        application_name = slots.shared_application_name(self.slot)
         async with await SourceConnection.connect(dsn, application_name="headrace slot") as connection:
-            await shared_slots.free_slot(connection, self.name, application_name)
+            await shared_slots.free_slot(connection, self.slot, application_name)
         try:
             return await ReplicationStream.start(
                 dsn,
-                slot=self.name,
+                slot=self.slot,
                 publications=publications,
                 position=start,
                 streaming=self._streaming,
@@ -281,7 +295,7 @@ class SharedSlot:
 
     async def _stored_position(self) -> int:
         """Return the smallest position that is stored for a source of this slot."""
-        stored = await store.shared_slot_positions(self._database, self.name)
+        stored = await store.shared_slot_positions(self._database, self._name)
         self.lowest = min(((name, positions.parse(at)) for name, at in stored), key=lambda one: one[1], default=None)
         return 0 if self.lowest is None else self.lowest[1]
 
@@ -323,9 +337,7 @@ class _SharedReader(ChangeReader):
         if feeding.waiting is not None and feeding.waiting.cancelled_caught:
             self._failed(
                 taker,
-                SourceUnavailable(
-                    "The source is slower than the other sources with its replication slot. It is read by itself until it has caught up."
-                ),
+                SourceUnavailable(_READ_BY_ITSELF.format("is slower than")),
             )
         feeding.waiting = None
 

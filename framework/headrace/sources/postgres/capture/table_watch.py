@@ -1,18 +1,20 @@
-"""The table watch looks about each second at what the captured tables consist of.
+"""The table watch looks about each second at what the captured tables consist of, and whether they harm their writers.
 
 What changes rows and is not in the WAL is found by comparing fingerprints, see `fingerprints`. Those that were compared
 last are stored in Headrace's database, so that a difference is found after a restart, too. A table with a difference is
 read again: its new fingerprint is stored in the transaction that requests that. After a crash at any point the
 difference is therefore found again, or the request is there.
 
-A look is one query, which returns a digest. Only when that is another one, the fingerprints are fetched.
+A look is one query, which returns a digest, see `digests`. Only when that is another one, the publication guard looks
+at the publication, and the fingerprints are fetched.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 import anyio
 import msgspec
@@ -21,9 +23,11 @@ from headrace import store
 from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill.backfiller import request_resync
-from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.publication_guard import PublicationGuard
+from headrace.sources.postgres.capture.schema_cache import SchemaCache, next_xid
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import fingerprints, publications
+from headrace.sources.postgres.database.digests import digest
 from headrace.sources.postgres.database.fingerprints import Fingerprint
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CapturedTable, CaptureToDo
@@ -34,7 +38,7 @@ log = Log("headrace")
 FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 2.0, 600.0
 """Seconds after which a resync that has failed is requested again: at first, and at most."""
 
-SHARE_OF_TIME = 50
+SHARE_OF_TIME = 10
 """The pause between two looks is at least this many times as long as a look takes."""
 
 
@@ -53,12 +57,16 @@ class TableWatch:
         publication: the name of its publication.
         schema_cache: the cache of its tables.
         clock: seconds, monotonic.
+
+    Attributes:
+        guard: guards the publication.
     """
 
     def __init__(
         self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, publication: str,
         schema_cache: SchemaCache, clock: Clock = time.monotonic,
     ) -> None:  # fmt: skip
+        self.guard = PublicationGuard(database, todo.id, spec, publication, lambda: schema_cache.tables, clock)
         self._database = database
         self._todo = todo
         self._spec = spec
@@ -74,6 +82,7 @@ class TableWatch:
         self._failures: dict[str, str] = {}
         self._retries: dict[str, tuple[float, float]] = {}  # of these: when the next one is due, and the delay
         self._uncaptured: dict[str, str] = {}
+        self._unsent: list[tuple[str, str | None]] = []
         self._duration = 0.0  # of the last look, in seconds
 
     async def find_tables(self, connection: SourceConnection) -> None:
@@ -97,13 +106,22 @@ class TableWatch:
         stored = {name: one.oid for name, one in self._stored.items() if one is not None}
         return {**stored, **self._schema_cache.oids()}
 
-    async def run(self, connection: SourceConnection, lock: anyio.Lock, interval: float) -> None:
+    async def run(
+        self,
+        connection: SourceConnection,
+        connected: Callable[[], AbstractAsyncContextManager[SourceConnection]],
+        lock: anyio.Lock,
+        interval: float,
+        report: Callable[[], Awaitable[None]],
+    ) -> None:
         """Look until cancelled.
 
         Args:
             connection: a connection to the captured database.
+            connected: makes another one, for statements that may wait for a lock.
             lock: is held while the connection is used.
             interval: seconds between two looks.
+            report: reports other problems than before.
 
         Raises:
             TablesChanged: the capturer has to start again.
@@ -111,27 +129,38 @@ class TableWatch:
         """
         while True:
             await anyio.sleep(max(interval, SHARE_OF_TIME * self._duration))
-            async with lock:
-                started_at = self._clock()
-                await self.look(connection)
-                self._duration = self._clock() - started_at
+            before = self.problems
+            await self.look(connection, connected, lock)
+            if self.problems != before:
+                await report()
 
-    async def look(self, connection: SourceConnection) -> None:
-        """Look once. Raises as `run` does."""
+    async def look(
+        self,
+        connection: SourceConnection,
+        connected: Callable[[], AbstractAsyncContextManager[SourceConnection]],
+        lock: anyio.Lock,
+    ) -> None:
+        """Look once. Writers come first. Raises as `run` does."""
         oids = self._schema_cache.oids()
-        digest = await fingerprints.digest(connection, oids.values(), self._spec.tables, self._publication)
-        if digest != self._digest:
-            await self._schema_cache.refresh(connection, self._captured())
-            if self._schema_cache.oids() != oids:
-                raise TablesChanged("A captured table was dropped, created or replaced.")
-            await self.settle(connection)
-            self._digest = digest
-        for name, (fingerprint, reason) in list(self._unsettled.items()):
-            await self._record(connection, name, fingerprint, reason)
-        if self._awaited:
-            stored = await store.captured_tables(self._database, self._todo.number)
-            self._note_resyncs(stored)
-            await self._retry_resyncs(connection, [name for name, one in stored.items() if one.failure is not None])
+        async with lock:
+            started_at = self._clock()
+            found = await digest(connection, oids.values(), self._spec.tables, self._publication)
+            self._duration = self._clock() - started_at
+        if found != self._digest or not self.guard.settled:
+            await self.guard.look(connection, connected, lock)
+        async with lock:
+            if found != self._digest:
+                await self._schema_cache.refresh(connection, self._captured())
+                if self._schema_cache.oids() != oids:
+                    raise TablesChanged("A captured table was dropped, created or replaced.")
+                await self.settle(connection)
+                self._digest = found
+            for name, (fingerprint, reason) in list(self._unsettled.items()):
+                await self._record(connection, name, fingerprint, reason)
+            if self._awaited:
+                stored = await store.captured_tables(self._database, self._todo.number)
+                self._note_resyncs(stored)
+                await self._retry_resyncs(connection, [name for name, one in stored.items() if one.failure is not None])
 
     async def _retry_resyncs(self, connection: SourceConnection, failed: Iterable[str]) -> None:
         """Request resyncs that have failed again, with growing delays, since their cause may be corrected."""
@@ -139,7 +168,8 @@ class TableWatch:
             due, delay = self._retries.setdefault(name, (self._clock() + FIRST_RETRY_DELAY, FIRST_RETRY_DELAY))
             fingerprint = self._stored.get(name)
             if self._clock() >= due and fingerprint is not None:
-                self._retries[name] = self._clock() + 2 * delay, min(2 * delay, LONGEST_RETRY_DELAY)
+                delay = min(2 * delay, LONGEST_RETRY_DELAY)
+                self._retries[name] = self._clock() + delay, delay
                 await self._record(connection, name, fingerprint, "it could not be read")
 
     async def settle(self, connection: SourceConnection) -> None:
@@ -155,6 +185,9 @@ class TableWatch:
                 and msgspec.structs.replace(one, publication=found[name].publication if name in found else None)
                 for name, one in self._stored.items()
             }
+        if connection.version < 150000 and self._spec.publication is not None:
+            found = {name: fingerprints.dated(one, self._stored.get(name)) for name, one in found.items()}
+        await self._note_unsent(connection, found)
         self._uncaptured = {}
         for name, fingerprint in found.items():
             if leaves := fingerprints.not_captured(fingerprint):
@@ -176,6 +209,16 @@ class TableWatch:
             for name, fingerprint in found.items()
         )
 
+    async def _note_unsent(self, connection: SourceConnection, found: Mapping[str, Fingerprint]) -> None:
+        self._unsent = []
+        tables = [name for name, one in found.items() if one.moved_at is not None and one.moved_at == one.publication]
+        if tables and (publication := await publications.find_publication(connection, self._publication)):
+            reason = (
+                f"Partitions of {', '.join(tables)} were attached or detached. If they were written before, PostgreSQL 14 does not send their"
+                f" changes rightly until the publication {self._publication} is altered. The tables are read again then."
+            )
+            self._unsent.append((reason, publications.touch_statement(self._publication, publication)))
+
     async def _note_altered_types(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> None:
         before = self._stored.get(name)
         if before is None:
@@ -184,7 +227,7 @@ class TableWatch:
         altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
         if altered:
             await self._schema_cache.look_at_types(connection)
-            fingerprint.altered.update(dict.fromkeys(altered, self._schema_cache.next_xid))
+            fingerprint.altered.update(dict.fromkeys(altered, await next_xid(connection)))
         self._schema_cache.distrust_types(fingerprint.altered)
 
     async def _reason(self, connection: SourceConnection, name: str, fingerprint: Fingerprint) -> str:
@@ -267,4 +310,5 @@ class TableWatch:
             f"{table} has partitions that are foreign or unlogged. Their changes are not in the WAL: {leaves}."
             for table, leaves in self._uncaptured.items()
         ]
-        return [*missing, *failed, *((text, None) for text in [*unsettled, *uncaptured])]
+        texts = [*unsettled, *uncaptured]
+        return [*missing, *failed, *self._unsent, *((text, None) for text in texts), *self.guard.notes]

@@ -48,9 +48,10 @@ MAX_BYTES = 4_000_000
 FEW_PAYLOADS = 100
 """Number of payloads below which a read has returned few."""
 
-GATHERING_TIME = 0.01
-"""Shortest time in seconds between a read that has returned few payloads and the next one. What is read together is also
-appended and handled together, which takes much less time. A change after a silence is read immediately.
+GATHERING_TIME = 0.025
+"""Longest time in seconds between a read that has returned few payloads and the next one. What is read together is also
+appended and handled together, which takes much less time. It is the time in which `FEW_PAYLOADS` are expected, if that is
+shorter. A backlog thus does not wait. A change after a silence is read immediately.
 """
 
 CONFIRM_INTERVAL = 1.0
@@ -103,7 +104,7 @@ class ReplicationStream:
         self._end = position
         self._confirmed = self._reported = position if confirmed is None else confirmed
         self._reported_at = time.monotonic()
-        self._next_read_at = 0.0  # on the event loop's clock
+        self._read_at = self._next_read_at = 0.0  # of the last payloads and the next ones, on the event loop's clock
         self._reply_requested = False  # the server wants a status
         self._copy_ended = False  # the server has ended the copy
         self._streaming = streaming
@@ -192,14 +193,21 @@ class ReplicationStream:
             if self._reply_requested:
                 self._send_status()
             if payloads or self._end != end:
-                if 0 < len(payloads) < FEW_PAYLOADS:
-                    self._next_read_at = anyio.current_time() + GATHERING_TIME
+                self._gather(len(payloads))
                 return ReceivedPayloads(payloads, self._end)
             if self._failure is None and self._copy_ended:
                 self._failure = await self._end_error()
             if self._failure is not None:
                 raise self._failure
             await self._connection.wait_readable()
+
+    def _gather(self, count: int) -> None:
+        """Set the time of the next read, after one that has returned this many payloads."""
+        if count:
+            now, before = anyio.current_time(), self._read_at
+            self._read_at = now
+            if count < FEW_PAYLOADS:
+                self._next_read_at = now + min(GATHERING_TIME, (now - before) * FEW_PAYLOADS / count)
 
     async def send_statuses(self) -> None:
         """Send status messages until cancelled: within a second after the position has changed, and at

@@ -16,12 +16,17 @@ from headrace.sources.postgres.tables import Table, TableColumn
 
 OWN_TABLE = "{} belongs to Headrace, whose tables hold secrets and can't be captured."
 
+NOT_NULL = """(a.attnotnull and not exists (
+                    select from pg_catalog.pg_constraint as n
+                     where n.conrelid = a.attrelid and n.contype = 'n' and not n.convalidated and n.conkey = array[a.attnum]))"""
+"""Whether the column `a` has no nulls. From PostgreSQL 18 on, `not null` may be `not valid`: older rows may have some."""
+
 # Reads the fields of `Table`. The key is the primary key. Without one it is a unique index over
 # columns that are not null, where the replica identity comes first, then the narrowest. A
 # partitioned table itself has no rows, so its estimate is the sum over its leaves. The last column
 # is a table of Headrace: itself, or one that is a part of it or inherits from it. Stored
 # generated columns are published from PostgreSQL 18 on. A publication may have a list of columns.
-_TABLES = """
+_TABLES = f"""
     with wanted as (
         select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident, c.reltuples
           from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
@@ -36,14 +41,14 @@ _TABLES = """
            and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indexprs is null
            and not exists (select from unnest(i.indkey) with ordinality as k(attnum, place)
                              join pg_catalog.pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
-                            where k.place <= i.indnkeyatts and not a.attnotnull)
+                            where k.place <= i.indnkeyatts and not {NOT_NULL})
     ), listed as (
         select p.schemaname, p.tablename, to_jsonb(p) -> 'attnames' as columns
           from pg_catalog.pg_publication_tables as p where p.pubname = $2
     )
     select w.oid::pg_catalog.text, w.nspname, w.relname, w.relkind, w.relpersistence, w.relreplident,
            (select json_agg(json_build_array(
-                       a.attname, a.atttypid::bigint, a.attnotnull,
+                       a.attname, a.atttypid::bigint, {NOT_NULL},
                        (a.attgenerated = '' or (a.attgenerated = 's' and $3 >= '18'))
                        and coalesce((select l.columns ? a.attname::text from listed as l
                                       where l.schemaname = w.nspname and l.tablename = w.relname), true),
@@ -64,7 +69,7 @@ _TABLES = """
               from (select min(pg_catalog.format('%I.%I', n.nspname, c.relname)) as name, x.columns
                       from tree as t join pg_catalog.pg_class as c on c.oid = t.oid join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                            cross join lateral (
-                               select coalesce(array_agg(a.attname::text order by a.attnum), '{}') as columns
+                               select coalesce(array_agg(a.attname::text order by a.attnum), '{{}}') as columns
                                  from pg_catalog.pg_index as i cross join unnest(i.indkey) with ordinality as k(attnum, place)
                                       join pg_catalog.pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
                                 where i.indrelid = c.oid and k.place <= i.indnkeyatts

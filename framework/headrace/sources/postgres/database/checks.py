@@ -65,15 +65,21 @@ _ROLE = """
 
 
 async def check(
-    dsn: SourceDatabase, spec: PostgresSpec, slot: str, *, long_transaction: int = LONG_TRANSACTION
+    dsn: SourceDatabase,
+    spec: PostgresSpec,
+    name: str,
+    *,
+    shared_slot: str | None = None,
+    long_transaction: int = LONG_TRANSACTION,
 ) -> list[Finding]:
     """Check everything that a capture needs.
 
     Args:
         dsn: the captured database.
         spec: the source's settings.
-        slot: the name of the source's own replication slot and publication, see `slots.slot_name`.
+        name: the name of the source's own replication slot and publication, see `slots.slot_name`.
             Names in `spec` take precedence.
+        shared_slot: the name on the server of the slot that it shares with other sources, if it does.
         long_transaction: seconds after which an open transaction is reported.
 
     Returns:
@@ -87,7 +93,7 @@ async def check(
     findings: list[Finding] = []
     try:
         async with connection:
-            async for finding in _Check(connection, dsn, spec, slot, long_transaction).all():
+            async for finding in _Check(connection, dsn, spec, name, long_transaction, shared_slot).all():
                 findings.append(finding)  # noqa: PERF401 - keeps the findings when the rest fails
     except HeadraceError as failure:
         findings.append(error("connection", f"The check failed: {failure}"))
@@ -98,13 +104,19 @@ class _Check:
     """One check, over one connection."""
 
     def __init__(
-        self, connection: SourceConnection, dsn: SourceDatabase, spec: PostgresSpec, slot: str, long_transaction: int
+        self,
+        connection: SourceConnection,
+        dsn: SourceDatabase,
+        spec: PostgresSpec,
+        name: str,
+        long_transaction: int,
+        shared_slot: str | None = None,
     ) -> None:
         self.connection = connection
         self.dsn = dsn
         self.spec = spec
-        self.slot = spec.slot or spec.shared_slot or slot
-        self.publication = spec.publication or slot
+        self.slot = spec.slot or shared_slot or name
+        self.publication = spec.publication or name
         self.long_transaction = long_transaction
 
     async def all(self) -> AsyncIterator[Finding]:
@@ -268,7 +280,7 @@ class _Check:
             yield error(
                 "publication",
                 f"The publication {name} lacks {listed}.",
-                publications.add_tables_statement(name, missing_tables),
+                publications.complete_statement(name, publication, missing_tables),
             )
         if missing_actions:
             yield error(

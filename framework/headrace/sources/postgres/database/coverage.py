@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
+from headrace.sources.postgres.database.catalog import NOT_NULL
 from headrace.sources.postgres.spec import PostgresSpec
 
 # `relations` has each table with its partitions and the tables that inherit from it. `covered` says whether the
@@ -51,7 +52,7 @@ _OWN_PROBLEM = """case when r.relkind = 'p' then case when r.oid = r.root and r.
                     when r.identity = 'f' then case when r.virtual then 'virtual' end
                     when r.identifying is null then 'identity' end"""
 
-_MAY_BE_REFUSED = f"""{_RELATIONS}
+_REFUSED = f"""{_RELATIONS}
     select exists (select from relations as r where $4 and r.covered and {_OWN_PROBLEM} is not null) or exists (select from publishing)
 """
 """Whether to look at what follows, which takes the server some milliseconds to plan."""
@@ -129,7 +130,7 @@ _REFUSED = f"""{_RELATIONS}, lineage (relation, ancestor, distance) as (
                and i.indexprs is null
                and not exists (select from unnest(i.indkey) with ordinality as k(attnum, place)
                                  join pg_catalog.pg_attribute as a on a.attrelid = r.oid and a.attnum = k.attnum
-                                where k.place <= i.indnkeyatts and not a.attnotnull)
+                                where k.place <= i.indnkeyatts and not {NOT_NULL})
              order by i.indnkeyatts, i.indexrelid limit 1),
            exists (select from pg_catalog.pg_attribute as a
                     where a.attrelid = r.oid and a.attname = 'id' and a.attgenerated = '' and not a.attisdropped),
@@ -295,9 +296,6 @@ async def refusals(
     if not captures_writes and given is None:
         return []
     parameters = (oid_array(tables), own, None if captures_writes else given, "true" if captures_writes else "false")
-    ((may_be_refused,),) = await connection.query(_MAY_BE_REFUSED, *parameters)
-    if may_be_refused != "t":
-        return []
     of_schemas = _OF_SCHEMAS if connection.version >= 150000 else ""
     rows = await connection.query(_REFUSED.replace("{of_schemas}", of_schemas), *parameters)
     refused = [_refusal(row, connection.version) for row in rows]

@@ -3,7 +3,7 @@
 Much that is done to a table changes its rows and writes no change into the WAL: a partition is attached or detached, a
 table is rewritten by `alter column … type … using`, a column is added with a default, another table takes its name. The
 catalog shows all of that. Two fingerprints of a table are compared, and the differences say that the table has to be
-read again. The server makes a digest of the fingerprints, so a look at thousands of partitions transfers a few bytes.
+read again.
 
 No statement here locks a table or a partition.
 """
@@ -15,19 +15,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.tables import Table
 
-# Which of the names exist is a part of the digest. Leaves are listed by oid, and a partition that is being detached
-# concurrently is none. Types that are built in never change, so only the others are listed, with all that they
-# consist of. Publications of all tables of a schema exist from PostgreSQL 15 on. A partition that is detached and
-# attached again has another row in pg_inherits, and a publication another version if its options are set.
+# Leaves are listed by oid, and a partition that is being detached concurrently is none. Types that are built in never
+# change, so only the others are listed, with all that they consist of. A partition that is detached and attached
+# again has another row in pg_inherits, and a publication another version if its options are set. A table may be in a
+# given publication by itself, by a table that it is a partition of, by its schema, or by its partitions. A table that
+# leaves a schema and comes back has another row in pg_class.
 _FINGERPRINTS = """
     with recursive publication as (
         select p.oid, p.puballtables, p.xmin::text as version from pg_catalog.pg_publication as p where p.pubname = $2
+    ), members (oid, membership) as (
+        select c.oid, {member} from pg_catalog.pg_class as c cross join publication as p where c.oid = any ($1::pg_catalog.oid[])
     ), tree (root, oid, attached) as (
         select c.oid, c.oid, '' from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[])
         union all
@@ -35,8 +36,9 @@ _FINGERPRINTS = """
           from tree as t join pg_catalog.pg_inherits as i on i.inhparent = t.oid join pg_catalog.pg_class as r on r.oid = t.root
          where r.relkind = 'p' and not i.inhdetachpending
     ), leaves as (
-        select t.root, string_agg(concat_ws(':', c.oid, c.relfilenode, t.attached, case when c.relkind = 'r' then c.relpersistence else c.relkind end), ' ' order by c.oid) as leaves
-          from tree as t join pg_catalog.pg_class as c on c.oid = t.oid
+        select t.root, string_agg(concat_ws(':', c.oid, c.relfilenode, concat(t.attached, case when m.membership is null and c.oid <> t.root then '+' || {member} end),
+                                            case when c.relkind = 'r' then c.relpersistence else c.relkind end), ' ' order by c.oid) as leaves
+          from tree as t join pg_catalog.pg_class as c on c.oid = t.oid left join members as m on m.oid = t.root left join publication as p on true
          where c.relkind <> 'p' group by t.root
     ), parts (root, oid) as (
         select a.attrelid, a.atttypid from pg_catalog.pg_attribute as a
@@ -52,11 +54,10 @@ _FINGERPRINTS = """
          where part.oid >= 16384
     )
     select c.oid::text,
-           coalesce((select r.oid from pg_catalog.pg_publication_rel as r where r.prpubid = p.oid and r.prrelid = c.oid),
-                    case when p.puballtables then p.oid end, {of_schema})::text as membership,
-           p.version,
+           (select m.membership from members as m where m.oid = c.oid) as membership,
+           (select p.version from publication as p),
            (select l.leaves from leaves as l where l.root = c.oid) as leaves,
-           (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atthasmissing) order by a.attnum)
+           (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atthasmissing, a.attgenerated) order by a.attnum)
               from pg_catalog.pg_attribute as a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
            (select json_agg(json_build_array(y.oid::bigint, y.typname, coalesce(
                        (select json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint) order by a.attnum)
@@ -64,23 +65,26 @@ _FINGERPRINTS = """
                        (select json_agg(json_build_array(e.oid::bigint, e.enumlabel, 0) order by e.oid) from pg_catalog.pg_enum as e where e.enumtypid = y.oid))
                    ) order by y.oid)
               from parts as t join pg_catalog.pg_type as y on y.oid = t.oid where t.root = c.oid and y.typtype in ('c', 'e')) as types
-      from pg_catalog.pg_class as c left join publication as p on true
+      from pg_catalog.pg_class as c
      where c.oid = any ($1::pg_catalog.oid[])
 """
-_OF_SCHEMA = "(select n.oid from pg_catalog.pg_publication_namespace as n where n.pnpubid = p.oid and n.pnnspid = c.relnamespace)"
 
-_DIGEST = """
-    select md5(concat(
-        (select string_agg(f::text, ',' order by f.oid) from ({fingerprints}) as f),
-        (select string_agg(concat(c.oid, c.relkind, c.relpersistence), ',' order by w.place)
-           from unnest($3::text[], $4::text[]) with ordinality as w(schema, relation, place)
-                left join pg_catalog.pg_namespace as n on n.nspname = w.schema
-                left join pg_catalog.pg_class as c on c.relnamespace = n.oid and c.relname = w.relation),
-        (select string_agg(concat(c.oid, c.relnamespace, c.relname, (
-                    select string_agg(concat(i.indexrelid, ' ', i.indkey), ',' order by i.indexrelid) from pg_catalog.pg_index as i
-                     where i.indrelid = c.oid and i.indisunique and i.indisvalid)), ',' order by c.oid)
-           from pg_catalog.pg_class as c where c.oid = any ($1::pg_catalog.oid[]))))
+_MEMBER = """
+    (select nullif(concat_ws('+', case when p.puballtables and count(r.oid) = 0 then concat(p.oid, '~', {removals}) end,
+                                  case when not p.puballtables then string_agg(r.oid::text, '+' order by r.oid) end{of_schemas}), '')
+       from (select c.oid as oid union select a.relid::pg_catalog.oid from pg_catalog.pg_partition_ancestors(c.oid) as a) as l
+            left join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = l.oid{schemas})
 """
+"""What makes the relation `c` a part of the publication `p`. Null if nothing does."""
+
+_OF_SCHEMAS = ", string_agg(concat(s.oid, '~', k.xmin), '+' order by k.oid) filter (where s.oid is not null)"
+_SCHEMAS = """
+            left join pg_catalog.pg_class as k on k.oid = l.oid
+            left join pg_catalog.pg_publication_namespace as s on s.pnpubid = p.oid and s.pnnspid = k.relnamespace"""
+"""From PostgreSQL 15 on."""
+
+_REMOVALS = "pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_rel'::pg_catalog.regclass)"
+"""From PostgreSQL 19 on, a publication of all tables may have exceptions. One that is removed leaves no other trace."""
 
 # Which columns have values that are not stored in the rows of some leaf, since they were added with a default.
 _MISSING_IN_LEAVES = """
@@ -107,12 +111,15 @@ ones.
 
 
 class Column(NamedTuple):
-    """A column. `missing` says that rows from before it was added have a value, its default at that time."""
+    """A column. `missing` says that rows from before it was added have a value, its default at that time. `generated` is
+    s(tored), v(irtual) or empty.
+    """
 
     number: int
     name: str
     type_oid: int
     missing: bool
+    generated: str = ""
 
 
 class TypeDefinition(NamedTuple):
@@ -140,7 +147,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         oid: the table's oid.
-        membership: the oid of what makes it a part of the publication. Another one was added later. None if it is not.
+        membership: what makes it a part of the publication. With another value it may have been none for a while. None if
+            nothing does, except perhaps its leaves: then what makes them one is in how they were attached.
         publication: the version of the publication's options. None if there is no publication.
         actions: the kinds of changes that the source captures.
         leaves: of each leaf its storage, which a rewrite replaces, how it was attached, and its kind. A table that has
@@ -148,17 +156,19 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
         columns: without those that were dropped.
         key: the numbers of the columns of the key, in the order of the key.
         types: the composite types and enums of the columns, and of the types that these consist of.
+        moved_at: the version of a given publication of PostgreSQL 14 at which partitions were attached or detached last.
         altered: the composite types that were altered, with the first transaction that certainly has their definition.
     """
 
     oid: int
-    membership: int | None
+    membership: str | None
     publication: str | None
     actions: tuple[str, ...]
     leaves: dict[int, Leaf]
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     types: tuple[TypeDefinition, ...] = ()
+    moved_at: str | None = None
     altered: dict[int, int] = {}
 
     @property
@@ -174,22 +184,6 @@ class Difference(NamedTuple):
     attached: tuple[int, ...] = ()
 
 
-async def digest(connection: SourceConnection, tables: Iterable[int], names: Sequence[str], publication: str) -> str:
-    """Return a digest of the fingerprints of tables, and of the tables that have names.
-
-    Args:
-        tables: their oids.
-        names: each `schema.table`.
-        publication: the name of the publication.
-    """
-    parts = [table_names.split(name) for name in names]
-    ((found,),) = await connection.query(
-        _DIGEST.format(fingerprints=_sql(connection)), _oids(tables), publication,
-        catalog.text_array(schema for schema, _ in parts), catalog.text_array(relation for _, relation in parts),
-    )  # fmt: skip
-    return found or ""
-
-
 async def fingerprints(
     connection: SourceConnection, tables: Mapping[str, Table], publication: str, actions: tuple[str, ...]
 ) -> dict[str, Fingerprint]:
@@ -199,7 +193,7 @@ async def fingerprints(
         actions: the kinds of changes that the source captures.
     """
     oids = _oids(table.oid for table in tables.values())
-    rows = {int(row[0] or 0): row[1:] for row in await connection.query(_sql(connection), oids, publication)}
+    rows = {int(row[0] or 0): row[1:] for row in await connection.query(sql(connection), oids, publication)}
     missing = {(int(root or 0), name) for root, name in await connection.query(_MISSING_IN_LEAVES, oids)}
     return {
         name: _fingerprint(table, rows[table.oid], actions, {column for root, column in missing if root == table.oid})
@@ -216,7 +210,7 @@ def _fingerprint(
     numbers = {column.name: column.number for column in listed}
     return Fingerprint(
         oid=table.oid,
-        membership=None if membership is None else int(membership),
+        membership=membership,
         publication=publication,
         actions=actions,
         leaves={int(oid): Leaf(*leaf) for oid, *leaf in (text.split(":") for text in (leaves or "").split())},
@@ -224,6 +218,14 @@ def _fingerprint(
         key=tuple(numbers[name] for name in table.key if name in numbers),
         types=tuple(msgspec.json.decode(types or "[]", type=list[TypeDefinition])),
     )
+
+
+def dated(now: Fingerprint, before: Fingerprint | None) -> Fingerprint:
+    """Return a fingerprint with `moved_at`."""
+    if before is None:
+        return now
+    moved = before.attachments != now.attachments
+    return msgspec.structs.replace(now, moved_at=now.publication if moved else before.moved_at)
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> Iterator[Difference]:
@@ -257,7 +259,7 @@ def _differences_of_leaves(before: Mapping[int, Leaf], now: Mapping[int, Leaf]) 
         yield Difference(_counted(removed, "detached or dropped"))
     both = now.keys() & before.keys()
     if again := sum(now[oid].attached != before[oid].attached for oid in both):
-        yield Difference(_counted(again, "detached and attached again"))
+        yield Difference(_counted(again, "detached or not in the publication for a while"))
     replaced = [oid for oid in both if now[oid].storage != before[oid].storage]
     if replaced:
         plain = len(now) == len(before) == 1
@@ -284,6 +286,8 @@ def _differences_of_columns(before: Fingerprint, now: Fingerprint) -> Iterator[D
             yield Difference(f"the column {was.name} was renamed")
         elif was.type_oid != column.type_oid:
             yield Difference(f"the column {column.name} has another type")
+        elif was.generated and not column.generated:  # before PostgreSQL 18 its values were not published
+            yield Difference(f"the column {column.name} is not generated any more")
 
 
 def _redefined(before: TypeDefinition, now: TypeDefinition) -> bool:
@@ -327,8 +331,11 @@ async def names(connection: SourceConnection, oids: Iterable[int]) -> str:
     return ", ".join(name or "" for (name,) in found)
 
 
-def _sql(connection: SourceConnection) -> str:
-    return _FINGERPRINTS.format(of_schema=_OF_SCHEMA if connection.version >= 150000 else "null::pg_catalog.oid")
+def sql(connection: SourceConnection) -> str:
+    """Return the query for the fingerprints of the tables `$1`, with their membership in the publication `$2`."""
+    of_schemas, schemas = (_OF_SCHEMAS, _SCHEMAS) if connection.version >= 150000 else ("", "")
+    removals = _REMOVALS if connection.version >= 190000 else "''"
+    return _FINGERPRINTS.format(member=_MEMBER.format(removals=removals, of_schemas=of_schemas, schemas=schemas))
 
 
 def _oids(oids: Iterable[int]) -> str:

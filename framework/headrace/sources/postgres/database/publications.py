@@ -23,6 +23,7 @@ _INCOMPLETE = "Headrace has not captured all changes of the tables with these oi
 
 _PUBLICATION = """
     select p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, to_jsonb(p) ->> 'pubgencols',
+           to_jsonb(p) ->> 'puballsequences',
            pg_catalog.pg_has_role(p.pubowner, 'USAGE'), p.pubowner::regrole::text, pg_catalog.obj_description(p.oid, 'pg_publication'),
            (select json_agg(json_build_array(r.prrelid::bigint, n.nspname, c.relname))
               from pg_catalog.pg_publication_rel as r join pg_catalog.pg_class as c on c.oid = r.prrelid
@@ -47,8 +48,9 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """The current state of a publication.
 
     Attributes:
+        all_sequences: whether it is for all sequences, so that no table can be added by name. From PostgreSQL 19 on.
         owned: whether the role may alter it.
-        named: the names of the tables that were added by name, by oid.
+        named: the names of the tables that were added by name, by oid. Of a publication of all tables, its exceptions.
         incomplete: the oids of the source's tables of which it has not published all changes. It is kept in the
             publication's comment, since a comment is written in one transaction with the tables.
     """
@@ -57,6 +59,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     actions: frozenset[str]
     via_root: bool
     generated: bool
+    all_sequences: bool
     owned: bool
     owner: str
     named: dict[int, str]
@@ -68,13 +71,13 @@ async def find_publication(connection: SourceConnection, name: str) -> Publicati
     rows = await connection.query(_PUBLICATION, name)
     if not rows:
         return None
-    all_tables, insert, update, delete, truncate, root, generated, owned, owner, comment, named = rows[0]
+    all_tables, insert, update, delete, truncate, root, generated, sequences, owned, owner, comment, named = rows[0]
     flags = {"insert": insert, "update": update, "delete": delete, "truncate": truncate}
     listed = msgspec.json.decode(named or "[]", type=list[tuple[int, str, str]])
     incomplete = (comment or "").partition(_INCOMPLETE)[2]
     return Publication(
         all_tables=all_tables == "t", actions=frozenset(action for action, published in flags.items() if published == "t"),
-        via_root=root == "t", generated=generated == "s", owned=owned == "t", owner=owner or "",
+        via_root=root == "t", generated=generated == "s", all_sequences=sequences == "true", owned=owned == "t", owner=owner or "",
         named={oid: table_names.joined(schema, relation) for oid, schema, relation in listed},
         incomplete=frozenset(int(oid) for oid in incomplete.split(",") if oid.strip().isdigit()),
     )  # fmt: skip
@@ -97,6 +100,20 @@ def add_tables_statement(name: str, tables: Iterable[Table]) -> str:
     return f"alter publication {table_names.quoted(name)} add table {_only(table.name for table in tables)};"
 
 
+def complete_statement(name: str, publication: Publication, lacking: Sequence[Table]) -> str | None:
+    """Return the statement that adds tables to a publication which may be for all tables, with exceptions. None if there is
+    none that adds only these.
+    """
+    if not (publication.all_tables or publication.all_sequences):
+        return add_tables_statement(name, lacking)
+    if not publication.named.keys() >= {table.oid for table in lacking}:
+        return None
+    left = publication.named.keys() - {table.oid for table in lacking}
+    exceptions = f" except (table {_only(sorted(publication.named[oid] for oid in left))})" if left else ""
+    sequences = ", all sequences" if publication.all_sequences else ""
+    return f"alter publication {table_names.quoted(name)} set all tables{exceptions}{sequences};"
+
+
 def drop_tables_statement(name: str, tables: Iterable[str]) -> str:
     """Return the statement that takes tables out of a publication."""
     return f"alter publication {table_names.quoted(name)} drop table {_only(tables)};"
@@ -110,6 +127,12 @@ def set_actions_statement(name: str, actions: Iterable[str]) -> str:
 def set_options_statement(name: str, spec: PostgresSpec, version: int) -> str:
     """Return the statement that sets all options of a source's own publication."""
     return f"alter publication {table_names.quoted(name)} set ({_options(spec, version)});"
+
+
+def touch_statement(name: str, publication: Publication) -> str:
+    """Return a statement that alters a publication and leaves it as it is."""
+    via_root = str(publication.via_root).lower()
+    return f"alter publication {table_names.quoted(name)} set (publish_via_partition_root = {via_root});"
 
 
 def set_incomplete_statement(name: str, tables: Iterable[int]) -> str:

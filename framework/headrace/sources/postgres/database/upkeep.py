@@ -244,7 +244,7 @@ class PublicationUpkeep:
         return None
 
     async def _drop(self, connection: SourceConnection, now: _Now, publication: Publication) -> None:
-        """Take tables out, and set the options. If another session holds a lock on a table whose writers are refused,
+        """Take tables out, and set the options if they differ: each table is read again after that. If another session holds a lock on a table whose writers are refused,
         updates and deletes are not published until it can be taken out, since that needs no lock.
         """
         holds_back = not (WRITES & set(self._spec.actions)) <= publication.actions
@@ -254,7 +254,8 @@ class PublicationUpkeep:
         to_drop = now.to_drop | {oid: name for oid, name in now.named.items() if oid in held_back}
         lacking = now.lacking | (to_drop.keys() & (now.withheld.keys() | now.filtered))
         statements = [publications.drop_tables_statement(self._name, to_drop.values())] if to_drop else []
-        statements.append(publications.set_options_statement(self._name, self._spec, connection.version))
+        if not self._has_options(connection, publication):
+            statements.append(publications.set_options_statement(self._name, self._spec, connection.version))
         lacking |= held_back & {table.oid for table in now.tables}
         if lacking != publication.incomplete:
             statements.append(publications.set_incomplete_statement(self._name, lacking))
@@ -346,7 +347,7 @@ class PublicationUpkeep:
     def _lacks(self, publication: Publication, missing: Sequence[Table]) -> SourceStopped:
         return SourceStopped(
             f"The publication {self._name}, owned by {publication.owner}, lacks {' and '.join(table.name for table in missing)}.",
-            publications.add_tables_statement(self._name, missing),
+            publications.complete_statement(self._name, publication, missing),
         )
 
     def _refused(self, now: _Now) -> SourceStopped | None:

@@ -127,7 +127,7 @@ class ShortChange(msgspec.Struct, frozen=True, gc=False):
     """
 
     layout: Layout
-    values: Row
+    values: tuple[Value, ...]
 
     @property
     def relation(self) -> int:

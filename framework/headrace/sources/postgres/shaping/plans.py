@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from headrace.sources.postgres.pgoutput.messages import Layout, Row
-from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, Transaction
+from headrace.sources.postgres.pgoutput.messages import Layout, Value
+from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.shaping.shapes import Shape
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.values.scalars import integer, quoted
@@ -51,10 +51,7 @@ class Plan:
     """
 
     def __init__(self, shape: Shape, layout: Layout, action: str | None, append: Append) -> None:
-        self._shape = shape
         self._append = append
-        self._transaction: Transaction | None = None
-        self._metadata = b""
         self._key = shape.make_key(layout.new)
         self._old_key = shape.make_key(layout.old) if action is None and layout.old is not None else None
         self._compared = None
@@ -69,7 +66,7 @@ class Plan:
             members.append(member + (b'"%b"' if convert is quoted else b"%b"))
             indexes.append(index)
             if convert is not quoted and convert is not integer:
-                self._converters.append((index, convert))
+                self._converters.append((len(indexes) - 1, convert))
         self._pick = _picker(indexes)
         template = b'{"record":{' + b",".join(members) + b"}"
         if action is not None:
@@ -80,40 +77,39 @@ class Plan:
                     (name, convert, layout.old[column], layout.new[column]) for column, name, convert in shape.fields
                 ]
             template += b',"changes":' + changes + b',"action":"' + action.encode() + b'"'
-        self._template = template + b"%b%d}}"
+        self._template = template + shape.head.replace(b"%", b"%%") + b"%b%d}}"
 
-    def add(self, values: Row, transaction: Transaction, idx: int, into: ShapedChanges) -> bool:
+    def add(self, values: Sequence[Value], commit: bytes, idx: int, into: ShapedChanges) -> bool:
         """Add the message of a change. Returns False, or raises `NoKey`, if its rows have to be looked at.
 
         Args:
             values: the values of its layout.
-            transaction: its transaction.
+            commit: the `commit_members` of its transaction.
             idx: the number of the message in the transaction.
         """
         key = self._key(values)
         if self._old_key is not None and self._old_key(values) != key:
             return False
-        if transaction is not self._transaction:
-            self._metadata, self._transaction = self._shape.metadata(transaction), transaction
-        converted = values
+        picked = self._pick(values)
         if self._converters:
-            converted = values.copy()
+            converted = list(picked)
             for index, convert in self._converters:
-                converted[index] = convert(values[index])  # type: ignore[arg-type]
+                converted[index] = convert(converted[index])
+            picked = tuple(converted)
         if self._compared is None:
-            data = self._template % (*self._pick(converted), self._metadata, idx)
+            data = self._template % (*picked, commit, idx)
         else:
             changes = [
                 name + (b"null" if (before := values[old]) is None else convert(before))  # type: ignore[arg-type]
                 for name, convert, old, new in self._compared
                 if values[old] != values[new]
             ]
-            data = self._template % (*self._pick(converted), b",".join(changes), self._metadata, idx)
+            data = self._template % (*picked, b",".join(changes), commit, idx)
         self._append(key, data, into)
         return True
 
 
-def _picker(indexes: Sequence[int]) -> Callable[[Row], Sequence[Any]]:
+def _picker(indexes: Sequence[int]) -> Callable[[Sequence[Value]], tuple[Any, ...]]:
     if len(indexes) > 1:
         return itemgetter(*indexes)  # the fastest, but with one index it returns the value alone
-    return lambda values: [values[index] for index in indexes]
+    return lambda values: tuple([values[index] for index in indexes])

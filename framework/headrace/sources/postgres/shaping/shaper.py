@@ -35,7 +35,7 @@ from headrace.sources.postgres.shaping.message_builder import MAX_MESSAGE_BYTES,
 from headrace.sources.postgres.shaping.plans import Plan, plan_of
 from headrace.sources.postgres.shaping.rows import filled, key_changed, old_row, with_partition_identity
 from headrace.sources.postgres.shaping.shaped_changes import IncompleteRow, ShapedChanges, Transaction, TruncatedTable
-from headrace.sources.postgres.shaping.shapes import Shape, shape_of_relation, shape_of_table
+from headrace.sources.postgres.shaping.shapes import Shape, commit_members, shape_of_relation, shape_of_table
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
 from headrace.sources.postgres.values import TypeInfo
@@ -65,6 +65,8 @@ class Shaper:
         self._builder = MessageBuilder(spec, transform, max_message_bytes)
         self._shapes: dict[int, Shape] = {}
         self._plans: dict[Layout, Plan] = {}
+        self._transaction: Transaction | None = None  # which `_commit` is of
+        self._commit = b""
         self._backfill_shapes: dict[str, tuple[tuple[Any, ...], Shape]] = {}
         self._mode_rows = spec.mode == "rows"
         self._read = (
@@ -102,7 +104,9 @@ class Shaper:
         if type(change) is ShortChange:
             try:
                 plan = self._plans.get(change.layout) or self._new_plan(change.layout)
-                if plan is not None and plan.add(change.values, transaction, idx, into):
+                if transaction is not self._transaction:
+                    self._commit, self._transaction = commit_members(transaction), transaction
+                if plan is not None and plan.add(change.values, self._commit, idx, into):
                     return 1
             except Exception as error:  # the same happens below, where it is handled
                 log.debug("change without a plan", source=self._spec.name, error=error)

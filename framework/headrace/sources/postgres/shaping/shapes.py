@@ -40,6 +40,7 @@ class Shape:
         width: number of values in a row.
         identity: as given.
         fields: index in a row, JSON name with a colon, and converter of each captured column.
+        head: the beginning of a message's metadata, which `commit_members` continue.
         key_indexes: the indexes of the table's key. Empty if there is none, or it is not known.
         leaf_identities: the indexes of the columns of old rows that partitions send, see `Table.leaf_identities`.
         key: makes a row's key. Raises `NoKey`.
@@ -77,14 +78,14 @@ class Shape:
 
         self.make_key = make_key
         self.key = make_key(range(self.width))
-        self._head = b',"metadata":{"table_schema":%b,"table_name":%b,' % (_json(table.schema), _json(table.relation))
+        self.head = b',"metadata":{"table_schema":%b,"table_name":%b,' % (_json(table.schema), _json(table.relation))
         self._transaction: Transaction | None = None
         self._metadata = b""
 
     def metadata(self, transaction: Transaction) -> bytes:
         """Return the last member of a message's JSON, up to the change's number, which the caller appends."""
         if transaction is not self._transaction:
-            self._metadata, self._transaction = self._head + _commit_members(transaction), transaction
+            self._metadata, self._transaction = self.head + commit_members(transaction), transaction
         return self._metadata
 
     def record(self, row: Sequence[Value]) -> bytes:
@@ -161,8 +162,8 @@ class Shape:
         ]
 
 
-@lru_cache(maxsize=4)
-def _commit_members(transaction: Transaction) -> bytes:
+def commit_members(transaction: Transaction) -> bytes:
+    """Return the members of a message's metadata that depend on the transaction, up to the change's number."""
     seconds, microseconds = divmod(transaction.at, 1_000_000)
     return b'"commit_timestamp":"%b.%06dZ","commit_lsn":%d,"commit_idx":' % (
         _second(seconds), microseconds, transaction.lsn,

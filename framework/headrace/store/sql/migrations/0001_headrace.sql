@@ -422,6 +422,13 @@ create table headrace_internal.captured_tables (
     primary key (source_id, relation)
 );
 
+-- Slots that sources share. The slot on the server has a part of the id in its name, since another Headrace database may
+-- capture from the same server, and name a slot alike.
+create table headrace_internal.shared_slots (
+    name  text primary key,     -- as the sources' settings name it
+    uid   uuid not null default gen_random_uuid()
+);
+
 -- Changes that could not be made into messages, mostly because a transform failed.
 create table headrace_internal.capture_failures (
     id         bigint generated always as identity primary key,

@@ -37,6 +37,15 @@ begin
                    where c.source_id <> p_source and o.settings ->> 'shared_slot' = v_slot and c.holder <> p_holder and c.held_until > p_now);
 end $$;
 
+-- Return the id of a shared slot. It gets one if it has none.
+-- Granted: all
+create or replace function headrace_internal.shared_slot_id(p_slot text) returns uuid
+language plpgsql as $$
+begin
+    insert into headrace_internal.shared_slots (name) values (p_slot) on conflict do nothing;
+    return (select uid from headrace_internal.shared_slots where name = p_slot);
+end $$;
+
 -- Return the sources of a shared slot that have a position, and the positions.
 -- Granted: all
 create or replace function headrace_internal.shared_slot_positions(p_slot text) returns table (name text, "position" pg_lsn)
@@ -303,7 +312,9 @@ language sql stable set timezone = 'UTC' as $$
         'holder', case when c.held_until > p_now then c.holder end,
         'position', p.position, 'captured', coalesce(p.captured, 0), 'system_id', c.system_id, 'timeline', c.timeline,
         'failures', (select count(*) from (select from headrace_internal.capture_failures as f where f.source_id = c.source_id limit 10000) as f),
-        'facts', c.facts, 'told_at', c.told_at)
+        'facts', c.facts, 'told_at', c.told_at,
+        'shared_slot_id', (select s.uid from headrace_internal.shared_slots as s join headrace_internal.sources as o on o.settings ->> 'shared_slot' = s.name
+                           where o.id = c.source_id))
     from headrace_internal.captures as c
     left join lateral (select * from headrace_internal.capture_positions as p where p.source_id = c.source_id order by p.id desc limit 1) as p on true
     where c.source_id = p_source

@@ -129,6 +129,7 @@ declare
     v_last       bigint;
     v_count      int;
     v_truncated  bigint;
+    v_partial    bigint;
 begin
     select folded into v_folded from headrace_internal.backfills where id = p_backfill for update;
     execute format('select max(seq), count(*) from (select seq from %s where seq > $1 order by seq limit $2) as m', v_relation)
@@ -164,11 +165,34 @@ begin
             where v.seq < excluded.seq
         $f$, v_relation) using p_backfill, v_folded, v_last, p_schema, p_relation, p_key;
     execute format($f$
-        select max(m.seq) from %s as m where m.seq > $1 and m.seq <= $2 and m.data ->> 'action' = 'truncate'
+        select max(m.seq) filter (where m.data ->> 'action' = 'truncate'),
+               max(m.seq) filter (where m.data ->> 'action' = 'delete' and exists (select from unnest($5) as n(name) where m.data -> 'record' -> name is null))
+        from %s as m where m.seq > $1 and m.seq <= $2
         and m.data #>> '{metadata,table_schema}' = $3 and m.data #>> '{metadata,table_name}' = $4
-        $f$, v_relation) into v_truncated using v_folded, v_last, p_schema, p_relation;
+        $f$, v_relation) into v_truncated, v_partial using v_folded, v_last, p_schema, p_relation, p_key;
     if v_truncated is not null then
         update headrace_internal.verified_rows set gone = true where backfill_id = p_backfill and seq < v_truncated and not gone;
+    end if;
+    if v_partial is not null then
+        -- A delete from before the table had this key lacks columns of it. The rows with its other values are gone.
+        execute format($f$
+            with deletes as (
+                select k.known, k.key, max(m.seq) as seq
+                from %s as m,
+                     lateral (select array_agg(m.data -> 'record' -> name is not null order by place) as known,
+                                     json_agg(m.data -> 'record' -> name order by place)::text as key
+                              from unnest($6) with ordinality as n(name, place)) as k
+                where m.seq > $2 and m.seq <= $3 and m.data ->> 'action' = 'delete'
+                and m.data #>> '{metadata,table_schema}' = $4 and m.data #>> '{metadata,table_name}' = $5
+                and true = any (k.known) and false = any (k.known)
+                group by k.known, k.key
+            )
+            update headrace_internal.verified_rows as v set gone = true
+            from (select distinct known from deletes) as s, deletes as d
+            where v.backfill_id = $1 and not v.gone and v.seq < d.seq and d.known = s.known
+            and d.key = (select json_agg(case when s.known[e.place] then e.value end order by e.place)::text
+                         from json_array_elements(v.key::json) with ordinality as e(value, place))
+            $f$, v_relation) using p_backfill, v_folded, v_last, p_schema, p_relation, p_key;
     end if;
     update headrace_internal.backfills set folded = v_last where id = p_backfill;
     return v_count < p_limit;
