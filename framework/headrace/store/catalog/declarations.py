@@ -56,7 +56,9 @@ def _settings(spec: StreamSpec) -> str:
 
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
-    where = None if spec.where is None else msgspec.Raw(conditions.encode(spec.where).encode())  # long numbers stay as they are
+    where = (
+        None if spec.where is None else msgspec.Raw(conditions.encode(spec.where).encode())
+    )  # long numbers stay as they are
     settings = {**msgspec.structs.asdict(spec), "where": where}
     del settings["stream"], settings["name"]
     row = await executor.fetchrow(
