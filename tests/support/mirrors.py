@@ -93,7 +93,7 @@ class Copy:
             case "truncate":
                 rows.clear()
                 self._without_key.pop(table, None)
-            case "delete" if key == table:
+            case "delete" if key == table or self._without_key.get(table):
                 self._take(table, record)
             case "delete":
                 self._delete(table, record)
