@@ -86,11 +86,14 @@ class Copy:
             if record is not None:
                 rows[(key,)] = record
             return
+        if key == table and rows:  # the table has lost its key
+            self._without_key.setdefault(table, []).extend(rows.values())
+            rows.clear()
         match message["action"]:
             case "truncate":
                 rows.clear()
                 self._without_key.pop(table, None)
-            case "delete" if key == table:
+            case "delete" if key == table or self._without_key.get(table):
                 self._take(table, record)
             case "delete":
                 self._delete(table, record)
@@ -134,6 +137,8 @@ class Copy:
             known = [_named(names, before, row) for before, row in rows.items()]
             rows.clear()
             rows.update(known)
+        for row in self._without_key.pop(table, ()):  # it had no key before
+            self._rows[table][tuple(row[name] for name in names)] = row
         return tuple(record[name] for name in names)
 
     def _delete(self, table: str, record: Record) -> None:
@@ -148,12 +153,13 @@ class Copy:
                 del self._rows[table][identity]
 
     def _take(self, table: str, record: Record) -> None:
-        """Remove a row of a table without a key, which is known by all of its values."""
-        rows, wanted = self._without_key.get(table, []), canonical(record)
-        for place, row in enumerate(rows):
-            if canonical(row) == wanted:
-                del rows[place]
-                return
+        """Remove a row of a table without a key, which is known by all of its values, or the rows with some values: the table
+        has got a key since.
+        """
+        rows = self._without_key.get(table, [])
+        same = [row for row in rows if canonical({name: row.get(name) for name in record}) == canonical(record)]
+        for row in same if same and record.keys() < same[0].keys() else same[:1]:
+            rows.remove(row)
 
     def records(self, table: str) -> list[Record]:
         return [*self._rows.get(table, {}).values(), *self._without_key.get(table, ())]

@@ -204,8 +204,7 @@ class Run:
         """Wait until the copies are equal to the tables, or the sources report why not. In that case the causes are removed,
         and they must be equal then. The product's own verification must find the same.
         """
-        reported = await self._until_settled()
-        await self._verify(reported)
+        reported = await self._verify(await self._until_settled())
         while reported:
             self.counts["reported"] += 1
             self.history.append(f"-- reported: {reported}")
@@ -219,19 +218,20 @@ class Run:
                 raise Wrong(self._told(f"not healed by {statement}"))
             for mode in MODES:
                 await self._resume_anew(mode)
-            reported = await self._until_settled(healed=True)
-            await self._verify(reported)
+            reported = await self._verify(await self._until_settled(healed=True))
         self.counts["compared"] += 1
 
-    async def _verify(self, reported: str) -> None:
+    async def _verify(self, reported: str) -> str:
         """Run a verification of each source, as `headrace source postgres verify` does. It must find no differences, or
-        say why it can't be done, unless the source reports that.
+        say why it can't be done, unless the source reports that. Returns what is reported. A source may stop meanwhile.
         """
         running = [mode for mode in MODES if f"{mode} stopped" not in reported]
         verifications = [self._verify_source(Admin(self._database), mode) for mode in running]
         for error in await asyncio.gather(*verifications, return_exceptions=True):
             if error is not None:
                 raise error
+        stopped = [report for mode in MODES if (report := await self._report(mode)).startswith(f"{mode} stopped")]
+        return reported or " / ".join(stopped)
 
     async def _verify_source(self, admin: Admin, mode: str) -> None:
         before: set[str] | None = None
@@ -257,6 +257,11 @@ class Run:
             ended = [one for one in found if one.id in started and one.state not in ("queued", "running")]
             if len(ended) == len(started):
                 break
+            if (await self._report(mode)).startswith(f"{mode} stopped"):
+                for one in found:
+                    if one.id in started and one not in ended:
+                        await admin.cancel_backfills(mode, one.id)
+                return []
             if not await looks.look([(one.id, one.state, one.read, one.updated_at) for one in found]):
                 raise Wrong(self._told(f"{mode}: verifications don't end: {found}"))
         self.counts["tables verified"] += len(ended)

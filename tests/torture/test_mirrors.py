@@ -59,6 +59,19 @@ def test_rows_are_known_by_the_primary_key_that_the_table_has_now() -> None:
     assert copy.records("public.t") == [{"id": 4, "part": 7}]
 
 
+def test_rows_of_a_table_that_gets_a_key_or_loses_it_are_the_same() -> None:
+    copy = changed(
+        ("", message("insert", {"id": 1, "v": "a"})),
+        ("", message("insert", {"id": 2, "v": "b"})),
+        ("", message("insert", {"id": 3, "v": "c"})),
+        ("1", message("update", {"id": 1, "v": "x"})),
+        ("", message("delete", {"id": 2})),
+    )
+    assert sorted(map(canonical, copy.records("public.t"))) == ['{"id":1,"v":"x"}', '{"id":3,"v":"c"}']
+    copy.apply("public.t", message("update", {"id": 1, "v": "y"}, {"v": "x"}))
+    assert sorted(map(canonical, copy.records("public.t"))) == ['{"id":1,"v":"y"}', '{"id":3,"v":"c"}']
+
+
 def test_a_renamed_column_of_the_key_is_the_same_one() -> None:
     copy = changed(*INSERTS, ("1", message("update", {"nr": 1, "v": "x"})), ("2", message("delete", {"nr": 2})))
     assert copy.records("public.t") == [{"nr": 1, "v": "x"}]

@@ -197,7 +197,10 @@ class Capture:
                 assert self._transaction is not None
                 self.backfiller.transaction_captured(self._transaction.xid)
             case Relation() as relation:
-                self._shaper.set_relation(relation, self._table(relation), self._types)
+                table = self._table(relation)
+                if table is not None:
+                    self.backfiller.table_captured(table)
+                self._shaper.set_relation(relation, table, self._types)
             case LogicalMessage(prefix="headrace", content=content):
                 self._handle_watermark(content, shaped_changes)
             case Insert() | Update() | Delete() | Truncate() as change:

@@ -462,8 +462,8 @@ async def test_a_verification_ends_when_the_table_gets_another_key(
 
         monkeypatch.setattr(chunks, "write_watermark", altered_first)
         info = await mirror.all_of(await mirror.request_backfill(kind="repair"))
-        assert info.state == "failed" or phase is type(None)
-        assert "key" in (info.reason or "key")
+        # It is done if it had read everything by then. A verification that continues has folded rows of the earlier key.
+        assert info.state == "done" or "key" in (info.reason or "")
         await compared(mirror, "repair")
         assert await differences(mirror) == (0, 0, 0)
         assert await mirror_of(mirror) == await mirror.table()

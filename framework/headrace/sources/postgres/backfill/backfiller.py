@@ -104,6 +104,7 @@ class Backfiller:
         self._changed_rows = ChangedRows(limits.max_changed_rows)
         self._earlier_visible = False
         self._watermarks = (f"{uuid4().hex}-{n}" for n in itertools.count())
+        self._keys: dict[str, tuple[str, ...]] = {}  # of the tables of which changes are captured
         self._pending: dict[bytes, PendingChunk] = {}  # in the order of their watermarks
         self._appending: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and the time to read them
         self._discarded = False  # whether a chunk was discarded, and the following ones with it
@@ -127,6 +128,10 @@ class Backfiller:
         """Note that a transaction was captured completely."""
         self._changed_rows.transaction_captured(xid)
 
+    def table_captured(self, table: Table) -> None:
+        """Note the key of a table's rows in `row_changed` from now on."""
+        self._keys[table.name] = table.key
+
     def row_changed(self, table: str, key: Key, xid: int) -> None:
         """Note that a captured transaction changed a row. The key () means that it truncated the table."""
         self._changed_rows.row_changed(table, key, xid)
@@ -142,7 +147,7 @@ class Backfiller:
         pending = self._pending.pop(content, None)
         if pending is None:
             return None
-        if not self._changed_rows.covers(pending.snapshot) or self._has_another_key(pending.chunk.table):
+        if not self._changed_rows.covers(pending.snapshot) or self._is_under_another_key(pending.chunk.table):
             self.discard()
             return None
         changed_keys = self._changed_rows.keys_unseen_by(pending.snapshot)
@@ -153,10 +158,13 @@ class Backfiller:
         chunk.rows = _unchanged_rows(chunk, changed_keys)
         return chunk
 
-    def _has_another_key(self, table: Table) -> bool:
-        """Whether changes are captured under another key than that of a table that was read."""
-        captured = self._tables().get(table.name)
-        return captured is not None and captured.key != table.key
+    def _is_under_another_key(self, table: Table) -> bool:
+        """Whether changes were noted under another key than that of a chunk. Then they are forgotten."""
+        if self._keys.get(table.name, table.key) == table.key:
+            return False
+        del self._keys[table.name]
+        self._changed_rows.forget()
+        return True
 
     def appended(self, backfill: int) -> None:
         """Note that the rows of a reached chunk are in the stream, and its place is stored. Chunks are

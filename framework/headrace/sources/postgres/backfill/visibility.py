@@ -78,17 +78,18 @@ class ChangedRows:
     def start(self, table: str) -> None:
         """Record the changes of this table from now on. Earlier transactions count as unknown."""
         if self._table != table:
-            self._forget()
+            self.forget()
             self._table = table
         self.tracking = True
 
     def stop(self) -> None:
         """Stop recording."""
-        self._forget()
+        self.forget()
         self._unrecorded.clear()
         self._table, self.tracking, self._oldest = None, False, None
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget the rows. Transactions so far count as unknown."""
         self._unrecorded.update(self._keys, self._recent_xids)
         self._keys, self._row_count = {}, 0
         self._partial_transaction = True
@@ -117,7 +118,7 @@ class ChangedRows:
         rows.add(key)
         self._row_count += len(rows) - before
         if self._row_count > self._max_rows:
-            self._forget()
+            self.forget()
 
     def covers(self, snapshot: Snapshot) -> bool:
         """Whether the changes of all captured transactions that the snapshot does not see were recorded."""

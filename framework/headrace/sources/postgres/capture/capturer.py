@@ -337,6 +337,8 @@ class Capturer:
                 return False
             table = await self._schema_cache.table_of(self._connection, relation)
         self._relations[relation.oid] = relation, table
+        if table is not None:
+            self._backfiller.table_captured(table)
         self._use_types(self.transaction)
         self._shaper.set_relation(relation, table, self._types)
         return table is not None
