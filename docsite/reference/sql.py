@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from docsite.reference.markdown import code, table
+from headrace.store.database import revisions
 
 _FUNCTION = re.compile(
     r"create or replace function headrace\.(?P<name>\w+)\s*\((?P<arguments>.*?)\)\s*returns (?P<returns>.*?)\n(?=language)", re.DOTALL
@@ -29,8 +30,8 @@ class Function(NamedTuple):
 
 @cache
 def _source() -> str:
-    folder = files("headrace.store") / "sql" / "functions"
-    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))
+    folder = Path(str(revisions.SQL)) / "functions"
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.sql")))
 
 
 def functions() -> list[Function]:

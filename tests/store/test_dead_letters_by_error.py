@@ -131,19 +131,3 @@ async def test_a_group_says_when_the_first_and_the_last_died_and_which_they_are(
     (group,) = await store.dead_letter_groups(reader.executor, reader.id, "type", Chosen(error_type="ValueError"))
     assert (group.first_died_at, group.last_died_at) == (BEGAN, BEGAN + timedelta(hours=2))
     assert (group.lowest, group.highest) == (1, 3)
-
-
-async def test_a_process_of_an_older_release_settles_lists_and_redrives(declare: Declare) -> None:
-    """It calls the functions by the names and with the arguments of its release."""
-    reader = await declare(max_deliver=1)
-    await publish(reader.executor, "a")
-    batch = await reader.lease()
-    old = "select * from headrace_internal."
-    await reader.executor.fetch(
-        old + "settle($1, '{}', $2, $3, '{retry}', '{null}', '{ValueError: no}', '{null}')",
-        reader.id, [batch.lease_id], batch.seqs,
-    )  # fmt: skip
-    listed = await reader.executor.fetch(old + "find_dead_letters($1, null, null, 0, 10)", reader.id)
-    assert [(row["error"], row["error_type"]) for row in listed] == [("ValueError: no", None)]
-    assert await reader.executor.fetchval(old + "discard($1, '{7}')", reader.id) == 0
-    assert await reader.executor.fetchval(old + "redrive($1, '{1}', 'a')", reader.id) == 1
