@@ -101,20 +101,6 @@ async def test_changes_that_follow_one_another_are_read_together(
         assert kinds(await _read(replication)).count("I") == 3
 
 
-async def test_steady_changes_are_gathered_for_25_ms_and_a_backlog_is_not(
-    connection: SourceConnection, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with replicating(empty_dsn, connection) as replication:
-        now = anyio.current_time()
-        monkeypatch.setattr(anyio, "current_time", lambda: now)
-        monkeypatch.setattr(replication, "_read_at", now - 0.025)
-        replication._gather(36)  # 480 changes/s in transactions of their own
-        assert replication._next_read_at == now + 0.025
-        monkeypatch.setattr(replication, "_read_at", now - 0.001)
-        replication._gather(80)  # 80,000 payloads/s
-        assert now + 0.001 < replication._next_read_at < now + 0.002
-
-
 async def test_a_read_that_is_cancelled_loses_nothing(connection: SourceConnection, empty_dsn: str) -> None:
     async with replicating(empty_dsn, connection) as replication:
         seen = 0

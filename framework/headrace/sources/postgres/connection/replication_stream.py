@@ -23,6 +23,7 @@ import msgspec
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
+from headrace.sources.postgres.connection.gathering import Gathering
 from headrace.sources.postgres.connection.source_connection import SourceConnection, is_error, server_message
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import (
@@ -39,20 +40,11 @@ from headrace.sources.postgres.pgoutput import positions
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
-MAX_PAYLOADS = 2_000
-"""Largest number of payloads that one `read` returns."""
+MAX_PAYLOADS = 200
+"""Largest number of payloads that one `read` returns. While they are handled, a running append is neither sent nor ends."""
 
 MAX_BYTES = 4_000_000
 """Size of payloads in bytes at which one `read` returns."""
-
-FEW_PAYLOADS = 100
-"""Number of payloads below which a read has returned few."""
-
-GATHERING_TIME = 0.025
-"""Longest time in seconds between a read that has returned few payloads and the next one. What is read together is also
-appended and handled together, which takes much less time. It is the time in which `FEW_PAYLOADS` are expected, if that is
-shorter. A backlog thus does not wait. A change after a silence is read immediately.
-"""
 
 CONFIRM_INTERVAL = 1.0
 """Seconds after which a confirmed position is sent to the server."""
@@ -104,7 +96,8 @@ class ReplicationStream:
         self._end = position
         self._confirmed = self._reported = position if confirmed is None else confirmed
         self._reported_at = time.monotonic()
-        self._read_at = self._next_read_at = 0.0  # of the last payloads and the next ones, on the event loop's clock
+        self._gathering = Gathering()
+        self._next_read_at = 0.0  # on the event loop's clock
         self._reply_requested = False  # the server wants a status
         self._copy_ended = False  # the server has ended the copy
         self._streaming = streaming
@@ -193,21 +186,13 @@ class ReplicationStream:
             if self._reply_requested:
                 self._send_status()
             if payloads or self._end != end:
-                self._gather(len(payloads))
+                self._next_read_at = self._gathering.next_read(len(payloads), anyio.current_time())
                 return ReceivedPayloads(payloads, self._end)
             if self._failure is None and self._copy_ended:
                 self._failure = await self._end_error()
             if self._failure is not None:
                 raise self._failure
             await self._connection.wait_readable()
-
-    def _gather(self, count: int) -> None:
-        """Set the time of the next read, after one that has returned this many payloads."""
-        if count:
-            now, before = anyio.current_time(), self._read_at
-            self._read_at = now
-            if count < FEW_PAYLOADS:
-                self._next_read_at = now + min(GATHERING_TIME, (now - before) * FEW_PAYLOADS / count)
 
     async def send_statuses(self) -> None:
         """Send status messages until cancelled: within a second after the position has changed, and at
