@@ -144,6 +144,9 @@ class Copy:
     def _delete(self, table: str, record: Record) -> None:
         """Remove the rows with these values of the primary key."""
         names = self._key_columns.get(table, ())
+        if names and all(name in record for name in names):
+            self._rows[table].pop(tuple(record[name] for name in names), None)
+            return
         wanted = {name: record[name] for name in names if name in record} or {
             name: record[name] for name in KEY_NAMES if name in record
         }
