@@ -156,6 +156,8 @@ class Changes:
         kind = self._chance.choice(("bigint", "int")) if column == "tbalance" else "text"
         value = f"{column}::{kind}" if column == "tbalance" else f"'filled {self._chance.randrange(100)}'"
         await self._connection.execute(f"alter table pgbench_{table} alter {column} type {kind} using {value}")
+        if table == "accounts" and self._detached is not None:  # it could not be attached again
+            await self._connection.execute(f"alter table pgbench_accounts_{self._detached} alter filler type text")
 
     async def _column(self) -> None:
         """Add a column with a default to the history."""
