@@ -18,16 +18,16 @@ def waits(gathering: Gathering, payloads_per_second: float, seconds: float, *, g
     return found
 
 
-@pytest.mark.parametrize("pace", [1500, 3000])
-def test_steady_changes_are_gathered_for_25_ms(pace: float) -> None:
+@pytest.mark.parametrize("pace", [1500, 5000])
+def test_steady_changes_are_gathered(pace: float) -> None:
     found = waits(Gathering(), pace, 2.0)
     late = found[len(found) // 2 :]
     assert max(late) == pytest.approx(GATHERING_TIME)
-    assert sum(one > 0.02 for one in late) > 0.45 * len(late)
+    assert sum(one > 0.01 for one in late) > 0.45 * len(late)
 
 
 def test_many_changes_are_gathered_until_a_hundred_are_expected() -> None:
-    assert waits(Gathering(), 10_000, 1.0)[-1] == pytest.approx(0.01, rel=0.2)
+    assert waits(Gathering(), 12_500, 1.0)[-1] == pytest.approx(0.008, rel=0.2)
 
 
 def test_a_backlog_is_not_gathered_even_if_it_has_gaps() -> None:

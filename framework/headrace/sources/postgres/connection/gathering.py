@@ -6,7 +6,7 @@ comes in: then whatever it waits, the appends wait, too.
 
 from __future__ import annotations
 
-GATHERING_TIME = 0.025
+GATHERING_TIME = 0.015
 """Longest time in seconds between a read that has returned few payloads and the next one."""
 
 FEW_PAYLOADS = 100
