@@ -173,8 +173,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attachments(self) -> dict[int, str]:
-        """How each leaf was attached."""
-        return {oid: leaf.attached for oid, leaf in self.leaves.items()}
+        """How each leaf was attached, whatever publishes it."""
+        return {oid: leaf.attached.partition("+")[0] for oid, leaf in self.leaves.items()}
 
 
 class Difference(NamedTuple):
