@@ -17,8 +17,8 @@ import msgspec
 
 from headrace.sources.postgres.backfill.chunks import BEGIN, LookedUp, Plan
 from headrace.sources.postgres.backfill.visibility import Snapshot
+from headrace.sources.postgres.connection.arrays import text_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database.catalog import text_array
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.table_names import quoted
 from headrace.store import CapturedMessage

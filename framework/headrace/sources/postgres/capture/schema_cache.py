@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from headrace import store
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceStopped
@@ -111,9 +112,7 @@ class SchemaCache:
         if not composites:
             return
         stale = []
-        for xid, oid_text, definition, writer in await connection.query(
-            _COMPOSITES, "{" + ",".join(map(str, composites)) + "}"
-        ):
+        for xid, oid_text, definition, writer in await connection.query(_COMPOSITES, oid_array(composites)):
             oid = int(oid_text or 0)
             self._xid = int(xid or 0)
             if self._definitions.get(oid) == definition:

@@ -31,6 +31,7 @@ from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.change_reader import ChangeReader, Taker
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
@@ -362,12 +363,11 @@ async def refuse_root(connection: SourceConnection, relation: Relation, tables: 
     With several publications, the server sends a change as one of the topmost table that any of them publishes, so a
     source of the partition alone would miss it.
     """
-    oids = [str(table.oid) for table in tables]
     rows = await connection.query(
         """select t.relid::pg_catalog.regclass::text from pg_catalog.pg_partition_tree($1::oid::pg_catalog.regclass) as t
             where t.relid = any ($2::oid[]) limit 1""",
         str(relation.oid),
-        "{" + ",".join(oids) + "}",
+        oid_array(table.oid for table in tables),
     )
     if rows:
         raise SourceStopped(

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from headrace import store
+from headrace.model.text.sql import literal
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.errors import SourceRefused
@@ -110,8 +111,9 @@ class ToastCompletion:
         condition = " and ".join(f"{table_names.quoted(name)} = ${n}" for n, name in enumerate(table.key, 1))
         column_list = ", ".join(table_names.quoted(column.name) for column in columns)
         key = [value.decode(errors="surrogateescape") for value in row.key]
-        literal = table.sql_name.replace("'", "''")
-        same_table = f"{table.oid} = '{literal}'::pg_catalog.regclass"  # another one may have taken its name
+        same_table = (
+            f"{table.oid} = {literal(table.sql_name)}::pg_catalog.regclass"  # another one may have taken its name
+        )
         try:
             rows = await self._rows(
                 f"select {column_list} from {table.sql_name} where {condition} and {same_table}", *key

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from headrace import store
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.arrays import oid_array, text_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.tables import Table, TableColumn
@@ -277,7 +278,7 @@ async def _load(
     connection: SourceConnection, oids: Sequence[str], publication: str | None
 ) -> list[tuple[Table, int | None]]:
     version = str(connection.version // 10_000)
-    rows = await connection.query(_TABLES, "{" + ",".join(oids) + "}", publication, version, text_array(store.SCHEMAS))
+    rows = await connection.query(_TABLES, oid_array(oids), publication, version, text_array(store.SCHEMAS))
     return [_table(row) for row in rows]
 
 
@@ -299,8 +300,3 @@ def _table(row: tuple[str | None, ...]) -> tuple[Table, int | None]:
 def _json(text: str | None) -> list[Any]:
     decoded: list[Any] = msgspec.json.decode(text) if text else []
     return decoded
-
-
-def text_array(values: Iterable[str]) -> str:
-    """Return an array of texts, as a parameter."""
-    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"

@@ -13,9 +13,10 @@ from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.text.sizes import format_size
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.arrays import text_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
-from headrace.sources.postgres.database import catalog, publications, row_filters, slots, table_checks
+from headrace.sources.postgres.database import publications, row_filters, slots, table_checks
 from headrace.sources.postgres.database.findings import error, ok, warning
 from headrace.sources.postgres.errors import SourceUnavailable
 from headrace.sources.postgres.spec import PostgresSpec
@@ -205,7 +206,7 @@ class _Check:
             )
         provider = await self.connection.query(
             "select name from pg_catalog.pg_settings where name = any ($1::text[])",
-            catalog.text_array(_PROVIDER_ADVICE),
+            text_array(_PROVIDER_ADVICE),
         )
         text = f"wal_level is {level}, but it must be logical."
         if provider:

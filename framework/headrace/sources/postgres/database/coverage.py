@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.catalog import NOT_NULL
 from headrace.sources.postgres.spec import PostgresSpec
@@ -311,11 +312,6 @@ def _follows(refusal: Refusal, keyless: Collection[int], *, owned: bool) -> bool
         return False
     of_root = refusal.problem == "identity" and refusal.identity == "d" and refusal.table in keyless
     return of_root or not owned
-
-
-def oid_array(oids: Iterable[int]) -> str:
-    """Return an array of oids, as a parameter."""
-    return "{" + ",".join(map(str, oids)) + "}"
 
 
 def add_primary_key(

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.arrays import oid_array, text_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
-from headrace.sources.postgres.database import catalog, coverage, fingerprints
+from headrace.sources.postgres.database import catalog, fingerprints
 
 # The tree has the tables, their partitions, and the tables that inherit from them. Publications of all makers count. A
 # row of a catalog that was changed has another `xmin`.
@@ -57,7 +58,7 @@ async def digest(connection: SourceConnection, tables: Iterable[int], names: Seq
     parts = [table_names.split(name) for name in names]
     of_schemas = _OF_SCHEMAS if connection.version >= 150000 else "null"
     ((found,),) = await connection.query(
-        _DIGEST.format(fingerprints=fingerprints.sql(connection), not_null=catalog.NOT_NULL, of_schemas=of_schemas), coverage.oid_array(tables), publication,
-        catalog.text_array(schema for schema, _ in parts), catalog.text_array(relation for _, relation in parts),
+        _DIGEST.format(fingerprints=fingerprints.sql(connection), not_null=catalog.NOT_NULL, of_schemas=of_schemas), oid_array(tables), publication,
+        text_array(schema for schema, _ in parts), text_array(relation for _, relation in parts),
     )  # fmt: skip
     return found or ""

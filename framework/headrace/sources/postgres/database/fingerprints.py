@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceRefused
 from headrace.sources.postgres.tables import Table
@@ -192,7 +193,7 @@ async def fingerprints(
     Args:
         actions: the kinds of changes that the source captures.
     """
-    oids = _oids(table.oid for table in tables.values())
+    oids = oid_array(table.oid for table in tables.values())
     rows = {int(row[0] or 0): row[1:] for row in await connection.query(sql(connection), oids, publication)}
     missing = {(int(root or 0), name) for root, name in await connection.query(_MISSING_IN_LEAVES, oids)}
     return {
@@ -304,7 +305,7 @@ async def with_rows(connection: SourceConnection, leaves: Sequence[int]) -> bool
         [(found,)] = await connection.query(
             f"begin; set local lock_timeout = '{int(LOCK_TIMEOUT * 1000)}ms';"
             f" select coalesce(bool_or(pg_catalog.pg_relation_size(c.oid) > 0 or c.relkind = 'f'), false)"
-            f" from pg_catalog.pg_class as c where c.oid = any ('{_oids(leaves)}'::pg_catalog.oid[])"
+            f" from pg_catalog.pg_class as c where c.oid = any ('{oid_array(leaves)}'::pg_catalog.oid[])"
         )
     except SourceRefused:
         found = "t"
@@ -326,7 +327,7 @@ async def are_open_before(connection: SourceConnection, xid: int) -> bool:
 async def names(connection: SourceConnection, oids: Iterable[int]) -> str:
     """Return the names of relations, as a list in a sentence."""
     found = await connection.query(
-        "select o.oid::regclass::text from unnest($1::pg_catalog.oid[]) as o(oid) order by 1", _oids(oids)
+        "select o.oid::regclass::text from unnest($1::pg_catalog.oid[]) as o(oid) order by 1", oid_array(oids)
     )
     return ", ".join(name or "" for (name,) in found)
 
@@ -336,7 +337,3 @@ def sql(connection: SourceConnection) -> str:
     of_schemas, schemas = (_OF_SCHEMAS, _SCHEMAS) if connection.version >= 150000 else ("", "")
     removals = _REMOVALS if connection.version >= 190000 else "''"
     return _FINGERPRINTS.format(member=_MEMBER.format(removals=removals, of_schemas=of_schemas, schemas=schemas))
-
-
-def _oids(oids: Iterable[int]) -> str:
-    return "{" + ",".join(map(str, sorted(oids))) + "}"

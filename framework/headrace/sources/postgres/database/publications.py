@@ -10,6 +10,7 @@ import msgspec
 from headrace.model.errors import HeadraceError
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceRefused, SourceUnavailable
 from headrace.sources.postgres.settings import ACTIONS
@@ -86,7 +87,7 @@ async def find_publication(connection: SourceConnection, name: str) -> Publicati
 async def tables_missing_from(connection: SourceConnection, name: str, tables: Iterable[Table]) -> list[Table]:
     """Return the tables that are not in the publication, or only in part."""
     wanted = {table.oid: table for table in tables}
-    rows = await connection.query(_COVERED, name, "{" + ",".join(map(str, wanted)) + "}") if wanted else []
+    rows = await connection.query(_COVERED, name, oid_array(wanted)) if wanted else []
     return [wanted[int(oid or 0)] for oid, complete in rows if complete != "t"]
 
 

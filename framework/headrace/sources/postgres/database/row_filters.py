@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from headrace.sources.postgres import table_names
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.tables import Table
 
@@ -49,7 +50,7 @@ class RowFilter(msgspec.Struct, frozen=True):
 
 async def find_row_filters(connection: SourceConnection, publication: str, tables: Iterable[Table]) -> list[RowFilter]:
     """Return the row filters of a publication that concern these tables."""
-    oids = "{" + ",".join(str(table.oid) for table in tables) + "}"
+    oids = oid_array(table.oid for table in tables)
     return [
         RowFilter(
             int(oid or 0), table_names.joined(schema or "", name or ""), tuple(msgspec.json.decode(columns or "[]"))

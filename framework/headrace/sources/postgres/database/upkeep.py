@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.sources.postgres import table_names
 from headrace.sources.postgres.connection import server_errors
+from headrace.sources.postgres.connection.arrays import oid_array
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import coverage, publications, row_filters
 from headrace.sources.postgres.database.coverage import WRITES, Refusal
@@ -205,7 +206,7 @@ class PublicationUpkeep:
             publication is None or (publication.owned and not publication.all_tables)
         )
         oids = [table.oid for table in tables]
-        rows = await connection.query(_NAMES, coverage.oid_array(oids))
+        rows = await connection.query(_NAMES, oid_array(oids))
         names = {int(oid or 0): (schema or "", relation or "") for oid, schema, relation in rows}
         found = [
             msgspec.structs.replace(table, name=table_names.joined(*names[table.oid]))
