@@ -13,7 +13,6 @@ from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.text.masking import masked_push
 from headrace.store.database.database import Database, Executor
-from headrace.store.messages.peek import encoded
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -56,23 +55,20 @@ def _settings(spec: StreamSpec) -> str:
 
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
-    where = (
-        None if spec.where is None else msgspec.Raw(conditions.encode(spec.where).encode())
-    )  # long numbers stay as they are
+    # Encoded by itself, so that long numbers stay as they are.
+    where = None if spec.where is None else msgspec.Raw(conditions.encode(spec.where).encode())
     settings = {**msgspec.structs.asdict(spec), "where": where}
     del settings["stream"], settings["name"]
+    text = msgspec.json.encode(settings).decode()
     row = await executor.fetchrow(
-        "select * from headrace_internal.declare_consumer($1, $2, $3)",
-        spec.stream, spec.name, msgspec.json.encode(settings).decode(),
-    )  # fmt: skip
+        "select * from headrace_internal.declare_consumer($1, $2, $3)", spec.stream, spec.name, text
+    )
     before = msgspec.json.decode(row["before"] or "null")
-    return Declared(row["consumer_id"], before is None, _changes(before or {}, spec))
+    return Declared(row["consumer_id"], before is None, _changes(before or {}, msgspec.json.decode(text)))
 
 
-def _changes(before: dict[str, Any], spec: ConsumerSpec) -> dict[str, tuple[Any, Any]]:
-    # Converted to JSON and microseconds, because the old settings were stored in this way.
-    where = msgspec.json.decode(encoded(spec.where) or "null")
-    now = {**msgspec.json.decode(msgspec.json.encode(spec)), "ack_wait": round(spec.ack_wait, 6), "where": where}
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    now["ack_wait"] = round(now["ack_wait"], 6)  # as it is stored, in microseconds
     return {
         setting: (_plain(setting, old), _plain(setting, now[setting]))
         for setting, old in before.items()
