@@ -18,7 +18,7 @@ from headrace import store
 from tests.torture.fleet import ROOT
 from tests.torture.http_servers import ServerProcess
 from tests.torture.ledger import counts, open_ledger
-from tests.upgrade.release import releases, unpacked
+from tests.upgrade.release import oldest
 from tests.upgrade.synthetic import three_more
 
 PATIENCE = 300.0
@@ -126,7 +126,7 @@ async def test_old_and_new_processes_run_side_by_side_for_long(empty_dsn: str, t
 async def roll(dsn: str, directory: Path, *, messages: int, restarts: int) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    release = unpacked(releases()[0], directory / "release")
+    release = oldest(directory / "release")
     packages = [release, *three_more(ROOT / "framework", directory)]
     workers = [Worker(number, dsn, directory) for number in range(3)]
     server = ServerProcess(dsn, directory / "server.log", "--no-capture")

@@ -25,6 +25,11 @@ def unpacked(archive: Path, directory: Path) -> Path:
     return directory
 
 
+def oldest(directory: Path) -> Path:
+    """The code of the first release, or this code while there is none. Returns the directory to put into `PYTHONPATH`."""
+    return unpacked(releases()[0], directory) if releases() else PACKAGE.parent
+
+
 def main() -> None:
     """Keep the code of this version. A file has the same bytes however often it is made."""
     RELEASES.mkdir(exist_ok=True)

@@ -18,6 +18,8 @@ from headrace.sources.postgres.backfill.adding import ChunkAdder
 from headrace.sources.postgres.backfill.backfiller import Backfiller
 from headrace.sources.postgres.capture.appender import Appender
 from headrace.sources.postgres.capture.outbox import Outbox
+from headrace.sources.postgres.capture.schema_cache import SchemaCache
+from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.limits import CaptureLimits
@@ -62,10 +64,6 @@ async def until(answer: Callable[[], Any], meanwhile: Callable[[], Awaitable[Any
 def chunks_of(rows: int) -> CaptureLimits:
     """Return limits with chunks of this many rows, whatever the measured speed suggests."""
     return CaptureLimits(min_chunk_rows=rows, first_chunk_rows=rows, max_chunk_rows=rows)
-
-
-async def _complete(shaped_changes: ShapedChanges, _: Any) -> None:
-    assert not shaped_changes.incomplete
 
 
 class Capture:
@@ -152,14 +150,28 @@ class Capture:
         """Simulate a new process. It continues after the last appended change and has no memory of earlier ones."""
         self._decoder = Decoder()
         self._shaper = Shaper(self.spec)
-        self._appender = Appender(
-            self.database, self.number, self.epoch, STREAM, Outbox(0), _complete, lambda *_: None, self.limits
-        )
         self._idx = 0
         self._transaction: Transaction | None = None
         self.backfiller = Backfiller(
             self.database, self.number, self.epoch, self.spec, self.connect, lambda: self.tables, limits=self.limits
         )
+        self._toast = ToastCompletion(
+            self.spec, self._shaper, SchemaCache(self.spec), self._query, self.backfiller.publishes
+        )
+        self._appender = Appender(
+            self.database,
+            self.number,
+            self.epoch,
+            STREAM,
+            Outbox(0),
+            self._toast.complete,
+            lambda *_: None,
+            self.limits,
+        )
+
+    async def _query(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
+        async with await self.connect() as connection:
+            return await connection.rows(sql, *params)
 
     async def connect(self) -> SourceConnection:
         return await SourceConnection.connect(self._dsn, application_name="headrace backfill")
@@ -206,8 +218,8 @@ class Capture:
             case Insert() | Update() | Delete() | Truncate() as change:
                 assert self._transaction is not None
                 if self.backfiller.tracking:
-                    for table, key in self._shaper.touched_keys(change):
-                        self.backfiller.row_changed(table, key, self._transaction.xid)
+                    for table, key, left_out in self._shaper.touched_keys(change):
+                        self.backfiller.row_changed(table, key, self._transaction.xid, left_out)
                 self._idx += self._shaper.change(change, self._transaction, self._idx, shaped_changes)
 
     def _table(self, relation: Relation) -> Table | None:

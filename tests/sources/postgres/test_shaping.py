@@ -317,4 +317,4 @@ def test_a_change_touches_its_old_and_its_new_row_whether_it_is_wanted_or_not(
     change: Any, touched: list[Any], actions: tuple[str, ...]
 ) -> None:
     shaped = Shaped(group=("status",), actions=actions)
-    assert shaped.shaper.touched_keys(change) == [("public.orders", key) for key in touched]
+    assert shaped.shaper.touched_keys(change) == [("public.orders", key, frozenset()) for key in touched]

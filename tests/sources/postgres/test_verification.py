@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator
@@ -317,6 +318,35 @@ async def test_messages_without_all_values_of_a_row_are_compared_by_the_others(d
         async with unseen(mirror):
             await mirror.sql.execute("update items set n = 99 where id in (2, 7)")
         assert await differences(mirror) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["repair", "backfill"])
+async def test_a_wrong_value_that_a_change_takes_over_while_its_row_is_read_is_corrected(
+    database: store.Database, connect: Any, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    await database.fetch("create table items (id int primary key, n int, big text)")
+    await database.fetch("alter table items alter column big set storage external")
+    await database.fetch("insert into items select i, i, repeat('old', 5000) from generate_series(1, 110) as i")
+    writer, mark = await connect(), chunks.write_watermark
+
+    async def changed_first(connection: Any, token: str) -> None:
+        if next(marks) == 1:  # the chunk of the rows from 101 on
+            await writer.execute("update items set n = 0 where id in (102, 103, 105)")
+            await writer.execute("update items set big = repeat('own', 4000) where id = 103")
+            await writer.execute("update items set n = 1 where id = 103; update items set id = 111 where id = 105")
+        await mark(connection, token)
+
+    async with mirrored(database) as mirror:
+        async with unseen(mirror):
+            await mirror.sql.execute("update items set big = repeat('new', 5000)")
+        marks = itertools.count()
+        monkeypatch.setattr(chunks, "write_watermark", changed_first)
+        info = await compared(mirror, kind)
+        await mirror.pump()
+        assert await mirror_of(mirror) == await mirror.table()
+        if kind == "repair":
+            assert info.differences is not None
+            assert info.differences.differs == 108  # all but the new value and the new key
 
 
 @pytest.mark.parametrize(

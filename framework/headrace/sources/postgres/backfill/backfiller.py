@@ -17,7 +17,6 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from operator import itemgetter
 from uuid import uuid4
 
 import anyio
@@ -39,7 +38,7 @@ from headrace.sources.postgres.backfill.stream_readers import (
     source_of_the_same,
     verified,
 )
-from headrace.sources.postgres.backfill.visibility import ChangedRows, Key
+from headrace.sources.postgres.backfill.visibility import ChangedKeys, ChangedRows, Key
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceRefused
@@ -107,6 +106,7 @@ class Backfiller:
         self._keys: dict[str, tuple[str, ...]] = {}  # of the tables of which changes are captured
         self._pending: dict[bytes, PendingChunk] = {}  # in the order of their watermarks
         self._appending: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and the time to read them
+        self._published: str | None = None
         self._discarded = False  # whether a chunk was discarded, and the following ones with it
         self._progress = anyio.Event()
         # A transform may take milliseconds for each row, and all rows of a chunk are shaped at one
@@ -124,6 +124,10 @@ class Backfiller:
         """Whether `row_changed` has to be called."""
         return self._changed_rows.tracking
 
+    def publishes(self, table: str) -> bool:
+        """Whether it publishes the rows of a table, whatever the stream has of them."""
+        return self._published == table
+
     def transaction_captured(self, xid: int) -> None:
         """Note that a transaction was captured completely."""
         self._changed_rows.transaction_captured(xid)
@@ -132,9 +136,9 @@ class Backfiller:
         """Note the key of a table's rows in `row_changed` from now on."""
         self._keys[table.name] = table.key
 
-    def row_changed(self, table: str, key: Key, xid: int) -> None:
-        """Note that a captured transaction changed a row. The key () means that it truncated the table."""
-        self._changed_rows.row_changed(table, key, xid)
+    def row_changed(self, table: str, key: Key, xid: int, left_out: frozenset[str]) -> None:
+        """Note that a captured transaction changed a row, see `ChangedRows.row_changed`."""
+        self._changed_rows.row_changed(table, key, xid, left_out)
 
     def expects(self, content: bytes) -> bool:
         """Whether a WAL message with Headrace's prefix is the watermark of one of the chunks."""
@@ -155,7 +159,7 @@ class Backfiller:
             self._changed_rows.forget_seen_by(next(iter(self._pending.values())).snapshot)
         chunk = pending.chunk
         self._appending.append((chunk.done.read, self._clock(), pending.seconds))
-        chunk.rows = _unchanged_rows(chunk, changed_keys)
+        _set_changed_rows_apart(chunk, changed_keys)
         return chunk
 
     def _is_under_another_key(self, table: Table) -> bool:
@@ -222,6 +226,7 @@ class Backfiller:
             finally:
                 self._pending.clear()
                 self._changed_rows.stop()
+                self._published = None
                 with anyio.CancelScope(shield=True):
                     await connection.close()
 
@@ -257,6 +262,7 @@ class Backfiller:
         """
         plan = await self._plan(connection, todo)
         self._changed_rows.start(plan.table.name)
+        self._published = plan.table.name if todo.kind == "backfill" else None
         total = todo.total if todo.total is not None else await chunks.estimated_rows(connection, plan)
         if todo.total is None and total is not None and todo.kind != "backfill":
             total *= 2  # the table, and its rows in the stream
@@ -357,16 +363,20 @@ class Backfiller:
         log.warning("backfill failed", source=self._spec.name, table=todo.table, error=reason)
 
 
-def _unchanged_rows(chunk: Chunk, changed: set[Key]) -> list[list[bytes | None]]:
-    """Return the rows with keys that were not changed. None are left if the table was truncated."""
+def _set_changed_rows_apart(chunk: Chunk, changed: ChangedKeys) -> None:
+    """Leave only the rows with keys that were not changed. None are left if the table was truncated."""
     if not changed:
-        return chunk.rows
+        return
+    rows, chunk.rows = chunk.rows, []
     if () in changed:
-        return []
+        return
     indexes = [chunk.columns.index(name) for name in chunk.table.key]
-    key = itemgetter(*indexes)
-    changed_keys = changed if len(indexes) > 1 else {value for (value,) in changed}
-    return [row for row in chunk.rows if key(row) not in changed_keys]
+    for row in rows:
+        left_out = changed.get(tuple(row[index] or b"" for index in indexes))
+        if left_out is None:
+            chunk.rows.append(row)
+        elif left_out and chunk.verified is not None:
+            chunk.changed_rows.append((row, left_out))
 
 
 async def request_resync(

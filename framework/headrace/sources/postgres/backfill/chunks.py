@@ -83,8 +83,11 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct):
-    """Rows of a backfill that are to be appended here, or compared if they are `verified`. `columns` has the names of
-    each row's values.
+    """Rows of a backfill that are to be appended here, or compared if they are `verified`.
+
+    Attributes:
+        columns: the names of each row's values.
+        changed_rows: rows that were changed since they were read, by changes that leave out the values of these columns.
     """
 
     table: Table
@@ -92,6 +95,7 @@ class Chunk(msgspec.Struct):
     rows: list[list[bytes | None]]
     done: ChunkDone
     verified: Verified | None = None
+    changed_rows: list[tuple[list[bytes | None], frozenset[str]]] = []
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

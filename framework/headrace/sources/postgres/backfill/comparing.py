@@ -15,6 +15,7 @@ import msgspec
 
 from headrace import store
 from headrace.model.capture import Differences
+from headrace.sources.postgres.shaping import row_messages
 from headrace.sources.postgres.shaping.shaped_changes import Comparison, ShapedChanges
 
 FOLD_MESSAGES = 10_000
@@ -70,6 +71,10 @@ async def compare(executor: store.Executor, comparison: Comparison) -> ShapedCha
             found.add(kind, [comparison.keys[index]])
             repaired.keys.append(comparison.keys[index])
             repaired.data.append(comparison.data[index])
+    for key, data in (await _corrected(executor, comparison)).items():
+        found.add("differs", [key])
+        repaired.keys.append(key)
+        repaired.data.append(data)
     extra = await _find_extra(executor, comparison)
     if comparison.deletes:
         found.add("extra", list(extra.values()))
@@ -106,6 +111,40 @@ async def _stored(executor: store.Executor, comparison: Comparison) -> dict[int,
     if folding is None:
         return await store.compare_messages(executor, stream, comparison.keys, digests)
     return await store.compare_folded(executor, comparison.chunk.id, stream, folding.rows, digests)
+
+
+async def _corrected(executor: store.Executor, comparison: Comparison) -> dict[str, str]:
+    """Return the messages of changed rows that have taken a wrong value from the stream, with the right one, by key."""
+    keys = list(comparison.changed_rows)
+    if not keys:
+        return {}
+    stored = await store.compare_messages(executor, comparison.table.stream, keys, [None] * len(keys))
+    found: dict[str, str] = {}
+    for index, text in stored.items():
+        expected, names = comparison.changed_rows[keys[index]]
+        try:
+            message, values = row_messages.decode(text or "{}"), row_messages.decode(expected).record or {}
+        except ValueError:  # of another publisher, or none
+            continue
+        record = message.record or {}
+        wrong = {
+            name: values[name]
+            for name in names & values.keys() & record.keys()
+            if not _is_equal(values[name], record[name])
+        }
+        if wrong:
+            message.record = record | wrong
+            found[keys[index]] = row_messages.encode(message)
+    return found
+
+
+def _is_equal(one: msgspec.Raw, other: msgspec.Raw) -> bool:
+    if bytes(one) == bytes(other):
+        return True
+    try:
+        return _same(_decode(one), _decode(other))
+    except (ValueError, RecursionError):  # numbers or nesting that Python can't read
+        return False
 
 
 async def _find_extra(executor: store.Executor, comparison: Comparison) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -111,7 +112,21 @@ class Expectations:
             absent=absent,
             deletes=self._deletes,
             unchecked=unchecked + len(expected.failures),
+            changed_rows=self._changed_rows(shape, chunk, transaction),
         )
+
+    def _changed_rows(
+        self, shape: Shape, chunk: Chunk, transaction: Transaction
+    ) -> dict[str, tuple[str, frozenset[str]]]:
+        if not self._mode_rows or self._spec.transform is not None:
+            return {}
+        found: dict[str, tuple[str, frozenset[str]]] = {}
+        for row, left_out in chunk.changed_rows:
+            expected = ShapedChanges()
+            with suppress(NoKey):
+                self._shaper.expect(shape, row, transaction, 0, expected)
+            found |= {key: (data, left_out) for key, data in zip(expected.keys, expected.data, strict=True)}
+        return found
 
     def _gone(self, shape: Shape, one: LookedUp) -> bytes | None:
         """Return the members of the JSON of a key whose row is gone. Empty if it is not gone, and None if that is not

@@ -27,6 +27,9 @@ REMEMBERED_TRANSACTIONS = 10_000
 
 Key = tuple[bytes, ...]
 
+ChangedKeys = dict[Key, frozenset[str]]
+"""Keys of changed rows, each with the names of the columns whose values all of its changes leave out (TOAST)."""
+
 _ROUND = 1 << 32
 _HALF = 1 << 31
 
@@ -69,7 +72,7 @@ class ChangedRows:
         self._max_rows = max_rows
         self._table: str | None = None
         self._recent_xids: deque[int] = deque(maxlen=REMEMBERED_TRANSACTIONS)
-        self._keys: dict[int, set[Key]] = {}  # by transaction
+        self._keys: dict[int, ChangedKeys] = {}  # by transaction
         self._row_count = 0
         self._unrecorded: set[int] = set()  # transactions without a complete record of their rows
         self._partial_transaction = False  # whether the next captured transaction may be one of these
@@ -103,9 +106,12 @@ class ChangedRows:
             self._partial_transaction = False
             self._unrecorded.add(xid)
 
-    def row_changed(self, table: str, key: Key, xid: int) -> None:
+    def row_changed(self, table: str, key: Key, xid: int, left_out: frozenset[str] = frozenset()) -> None:
         """Record that a captured transaction changed the row with this key. The key () means that it
         truncated the table.
+
+        Args:
+            left_out: the columns whose values the change leaves out, since it did not change them.
         """
         if table != self._table:
             return
@@ -113,9 +119,9 @@ class ChangedRows:
         if rows is None:
             if self._oldest is not None and self._oldest.sees(xid):
                 return
-            rows = self._keys[xid] = set()
+            rows = self._keys[xid] = {}
         before = len(rows)
-        rows.add(key)
+        rows[key] = rows.get(key, left_out) & left_out
         self._row_count += len(rows) - before
         if self._row_count > self._max_rows:
             self.forget()
@@ -128,9 +134,14 @@ class ChangedRows:
         """Return the captured transactions with recorded rows, which older snapshots may not see."""
         return list(self._keys)
 
-    def keys_unseen_by(self, snapshot: Snapshot) -> set[Key]:
+    def keys_unseen_by(self, snapshot: Snapshot) -> ChangedKeys:
         """Return the keys of rows that were changed by captured transactions that the snapshot does not see."""
-        return set().union(*(rows for xid, rows in self._keys.items() if not snapshot.sees(xid)))
+        found: ChangedKeys = {}
+        for xid, rows in self._keys.items():
+            if not snapshot.sees(xid):
+                for key, left_out in rows.items():
+                    found[key] = found.get(key, left_out) & left_out
+        return found
 
     def forget_seen_by(self, snapshot: Snapshot) -> None:
         """Forget what only older snapshots need. They are no longer used."""

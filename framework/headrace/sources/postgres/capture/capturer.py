@@ -190,7 +190,9 @@ class Capturer:
             self._problem,
             lowest=lambda: None if self._shared_slot is None else self._shared_slot.lowest,
         )
-        toast_completion = ToastCompletion(self._spec, self._shaper, self._schema_cache, self._query, self._limits)
+        toast_completion = ToastCompletion(
+            self._spec, self._shaper, self._schema_cache, self._query, self._backfiller.publishes, self._limits
+        )
         appender = Appender(
             database,
             number,
@@ -365,8 +367,8 @@ class Capturer:
         if self._already_captured or transaction is None:
             return False
         if backfiller.tracking:
-            for table, key in self._shaper.touched_keys(change):
-                backfiller.row_changed(table, key, transaction.xid)
+            for table, key, left_out in self._shaper.touched_keys(change):
+                backfiller.row_changed(table, key, transaction.xid, left_out)
         count = self._shaper.change(change, transaction, self._idx, outbox.shaped_changes)
         self._idx += count
         outbox.changed(count, size)

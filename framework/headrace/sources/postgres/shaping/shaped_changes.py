@@ -85,6 +85,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             with None for any. In mode `changes` by the hash of the row's key.
         deletes: whether the source publishes deletes. Otherwise such messages stay, and are no difference.
         unchecked: number of rows and messages that can't be compared.
+        changed_rows: in mode `rows`, the messages of rows that were changed since they were read, by key, each with the
+            columns whose values the changes took from the stream. Only these are compared.
     """
 
     index: int
@@ -99,6 +101,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     absent: dict[str, tuple[int | None, str]]
     deletes: bool
     unchecked: int
+    changed_rows: dict[str, tuple[str, frozenset[str]]]
 
 
 class ShapedChanges(CaptureBatch, kw_only=True):

@@ -349,13 +349,14 @@ class Shaper:
         data = b'{"record":null,"changes":null,"action":"truncate"%b}}' % metadata
         return self._builder.add(key, data, into, (), shape.table.name)
 
-    def touched_keys(self, change: Change) -> list[tuple[str, tuple[bytes, ...]]]:
-        """Return the rows that a change touches: the name of the table, and the values of its key as
-        text. For an update these are the new key and, if it changed, the old one. The empty key
-        stands for all rows of a truncated table.
+    def touched_keys(self, change: Change) -> list[tuple[str, tuple[bytes, ...], frozenset[str]]]:
+        """Return the rows that a change touches: the name of the table, the values of its key as
+        text, and the columns whose values the stream has, if the change leaves them out. For an update these are the
+        new key and, if it changed, the old one. The empty key stands for all rows of a truncated table.
         """
+        left_out = frozenset[str]()
         if isinstance(change, Truncate):
-            return [(self._shapes[oid].table.name, ()) for oid in change.relations if oid in self._shapes]
+            return [(self._shapes[oid].table.name, (), left_out) for oid in change.relations if oid in self._shapes]
         shape = self._shapes.get(change.relation)
         if shape is None or not shape.key_indexes:
             return []
@@ -372,7 +373,9 @@ class Shaper:
             if old is not None:
                 rows.append(old_row(shape, old, change.key_only))
         keys = dict.fromkeys(tuple(row[index] for index in shape.key_indexes) for row in rows)
-        return [(shape.table.name, key) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
+        if self._mode_rows and len(keys) == 1 and UNCHANGED in rows[0] and not isinstance(change, Delete):
+            left_out = frozenset(name for name, value in zip(shape.names, rows[0], strict=False) if value is UNCHANGED)
+        return [(shape.table.name, key, left_out) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
 
     def add_rows(
         self, table: Table, types: Mapping[int, TypeInfo], rows: Sequence[Sequence[bytes | None]], columns: Sequence[str],
