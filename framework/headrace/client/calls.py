@@ -42,6 +42,7 @@ from headrace.model.records import (
     StreamInfo,
 )
 from headrace.model.schedules import ScheduleInfo
+from headrace.model.selections import DeadLetterCriteria, DeathCriteria, described
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 from headrace.model.watching.audit import AuditEntry
@@ -75,11 +76,11 @@ RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
     Argument("end_time", None), DRY_RUN,
 )  # fmt: skip
-DEATH = (
-    Argument("reason", None), Argument("error_type", None), Argument("error", None), Argument("since", None),
-    Argument("until", None),
-)  # fmt: skip
-DEAD_LETTERS = (Argument("seqs", None), Argument("key", None), FILTER, WHERE, DRY_RUN, *DEATH)
+CRITERIA = {"filter": FILTER, "where": WHERE}
+DEATH, DEAD_LETTERS = (
+    tuple(CRITERIA.get(one.name, Argument(one.name, None)) for one in described(criteria))
+    for criteria in (DeathCriteria, DeadLetterCriteria)
+)
 
 
 def _limit(default: int | None) -> Argument:
@@ -217,20 +218,20 @@ class Calls:
     # --- dead letters
 
     dead_letters = ListCall(
-        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE, Argument("seqs", None), Argument("key", None), *DEATH,
+        CONSUMER + "/dead_letters", ABOVE, _limit(100), *DEAD_LETTERS,
         answer=pages(DeadLetterAnswer), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter_groups = Call(
-        "GET", CONSUMER + "/dead_letters/groups", Argument("by", "type"), _limit(100), Argument("key", None), FILTER, WHERE, *DEATH,
+        "GET", CONSUMER + "/dead_letters/groups", Argument("by", "type"), _limit(100), *DEATH,
         answer=records(DeadLetterGroup), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter = Call("GET", CONSUMER + "/dead_letters/{seq}", answer=record(DeadLetterAnswer))
     redrive = Call(
-        "POST", CONSUMER + "/dead_letters/redrive", *DEAD_LETTERS,
+        "POST", CONSUMER + "/dead_letters/redrive", DRY_RUN, *DEAD_LETTERS,
         answer=count("redriven"), extra_time=CONDITION_TIME,
     )  # fmt: skip
     purge = Call(
-        "POST", CONSUMER + "/dead_letters/purge", *DEAD_LETTERS,
+        "POST", CONSUMER + "/dead_letters/purge", DRY_RUN, *DEAD_LETTERS,
         answer=count("purged"), extra_time=CONDITION_TIME,
     )  # fmt: skip
 

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.capture import BackfillInfo, CaptureInfo
+from headrace.model.selections import MAX_CHOSEN
 from headrace.model.sources import SourceInfo
-from headrace.server.wire.common import MAX_CHOSEN, Where
+from headrace.server.wire.common import Where
 from headrace.server.wire.settings import answer, request
 from headrace.sources.postgres.settings import MOST_COLUMNS, MOST_TABLES
 from headrace.sources.postgres.spec import PostgresSpec

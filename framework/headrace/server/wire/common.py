@@ -23,9 +23,6 @@ AccountId = Annotated[str, Meta(description="For older clients. A server has no 
 Seq = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 """The seq of a message in a request."""
 
-MAX_CHOSEN = 10_000
-"""Largest number of objects that a request may choose one by one."""
-
 # The next types describe limits that are checked where filters and conditions are read, with better errors.
 
 FilterText = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})]

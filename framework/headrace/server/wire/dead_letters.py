@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.records import Death
-from headrace.model.text.error_text import MAX_ERROR
-from headrace.server.wire.common import MAX_CHOSEN, Filters, Seq, Where
+from headrace.model import selections
+from headrace.model.selections import MAX_CHOSEN, Criterion, described
+from headrace.server.wire.common import Filters, Seq, Where
 
-ErrorText = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_ERROR})]
-"""The text or type of an error."""
+_TYPES: dict[str, Any] = {"filter": Filters, "where": Where, "seqs": Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)]}
+"""The types of criteria that JSON has in another form than Python."""
 
 
-class DeadLetterCriteria(Struct, kw_only=True, forbid_unknown_fields=True):
+def _field(one: Criterion) -> tuple[str, Any, None]:
+    limits = {} if one.name in _TYPES else one.limits
+    type_ = _TYPES.get(one.name, one.type) | None
+    return one.name, Annotated[type_, Meta(description=one.description, extra_json_schema=limits)], None
+
+
+if TYPE_CHECKING:
+    _Criteria = Struct
+else:
+    _Criteria = msgspec.defstruct(
+        "_Criteria", [_field(one) for one in described(selections.DeadLetterCriteria)], kw_only=True
+    )
+
+
+class DeadLetterCriteria(_Criteria, kw_only=True, forbid_unknown_fields=True):
     """A selection of dead letters. All conditions that are given must apply. Without conditions,
     all dead letters are selected."""
 
-    seqs: Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)] | None = None
-    key: Annotated[str | None, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})] = None
-    filter: Annotated[Filters | None, Meta(description="Which keys.")] = None
-    where: Annotated[Where | None, Meta(description="A condition on the content.")] = None
-    reason: Annotated[Death | None, Meta(description="Why they died.")] = None
-    error_type: Annotated[ErrorText | None, Meta(description='The exact type of the error. `""` for none.')] = None
-    error: Annotated[ErrorText | None, Meta(description='The exact text of the error. `""` for none.')] = None
-    since: Annotated[datetime | None, Meta(description="Died at this time or later.")] = None
-    until: Annotated[datetime | None, Meta(description="Died before this time.")] = None
-
-    def criteria(self) -> dict[str, Any]:
-        """Return the arguments for `Admin`, without `dry_run`."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "dry_run"}
+    def criteria(self) -> selections.DeadLetterCriteria:
+        """Return the arguments for `Admin`."""
+        return {one.name: getattr(self, one.name) for one in described(selections.DeadLetterCriteria)}  # type: ignore[return-value]
 
 
 class DeadLetterChoice(DeadLetterCriteria, kw_only=True, forbid_unknown_fields=True):
