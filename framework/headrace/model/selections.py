@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from headrace.model.conditions import Condition
 from headrace.model.conditions.tree import MAX_JSON_BYTES
-from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.keys import MAX_FILTERS, MAX_KEY_BYTES
 from headrace.model.records import Death
 from headrace.model.text.error_text import MAX_ERROR
 
@@ -26,6 +26,21 @@ Filter = str | Sequence[str] | None
 
 MAX_CHOSEN = 10_000
 """Largest number of objects that a request may choose one by one."""
+
+
+Seq = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+"""The seq of a message in a request."""
+
+# The next types describe limits that are checked where filters and conditions are read, with better errors.
+
+FilterText = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})]
+"""One filter of keys, in a request."""
+
+Filters = FilterText | Annotated[list[FilterText], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
+"""One filter of keys, or several, in a request."""
+
+WhereJson = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_JSON_BYTES})] | dict[str, Any]
+"""A condition in a request, as text or as its JSON, which has the same limit as text."""
 
 
 class DeathCriteria(TypedDict, total=False):

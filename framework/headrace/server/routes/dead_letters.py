@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from litestar import get, post
+from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from headrace import store
@@ -20,7 +20,6 @@ from headrace.server.routes.inspecting.exports import EXPORT_PAGE, NDJSON, expor
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
 from headrace.server.routes.parameters import ConsumerRef, Limit, SeqRef, StreamRef, with_criteria
 from headrace.server.wire.common import Listed
-from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
 
 By = Annotated[
     GroupedBy,
@@ -112,46 +111,6 @@ async def read_dead_letter(
     return found[0]
 
 
-@post(
-    f"{_PATH}/dead_letters/redrive",
-    effect="change",
-    summary="Redrive dead letters",
-    tags=["Dead letters"],
-    status_code=200,
-)
-async def redrive(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    consumer: ConsumerRef,
-    data: JSONBody[DeadLetterChoice | None] = None,
-) -> RedrivenAnswer:
-    """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
-    cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-    count = await context.admin.redrive(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
-    return RedrivenAnswer(Redriven(count))
-
-
-@post(
-    f"{_PATH}/dead_letters/purge",
-    effect="change",
-    summary="Delete dead letters",
-    tags=["Dead letters"],
-    status_code=200,
-)
-async def purge(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    consumer: ConsumerRef,
-    data: JSONBody[DeadLetterChoice | None] = None,
-) -> PurgedAnswer:
-    """Deletes dead letters. Keys that they block continue with the next message."""
-    cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-    count = await context.admin.purge(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
-    return PurgedAnswer(Purged(count))
-
-
 @get(
     f"{_PATH}/blocked_keys",
     effect="read",
@@ -177,7 +136,5 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     group_dead_letters,
     export_dead_letters,
     read_dead_letter,
-    redrive,
-    purge,
     list_blocked_keys,
 )

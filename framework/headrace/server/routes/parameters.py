@@ -37,6 +37,15 @@ KeyRef = Annotated[
     ),
 ]
 SourceRef = Annotated[str, AnyParameter(description="Id or name of a source.")]
+DatabaseRef = Annotated[str, PathParameter(description="Name of a further database.")]
+TokenRef = Annotated[str, PathParameter(description="Id or name of a token.")]
+ScheduleRef = Annotated[
+    str,
+    PathParameter(
+        description="Name of a schedule, or `stream:name` if schedules of several databases have the name.",
+        schema_extra={"max_length": 97},
+    ),
+]
 SeqRef = Annotated[
     int, PathParameter(description="Seq of a message.", schema_extra={"minimum": 1, "maximum": 2**63 - 1})
 ]
