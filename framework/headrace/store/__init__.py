@@ -222,7 +222,6 @@ from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, table
 from headrace.store.maintenance.watermark import open_inserts
 from headrace.store.messages.check_in import CheckIn, Owner, check_in, check_out
 from headrace.store.messages.dead_letters import (
-    DeadLetterSelection,
     dead_letter_groups,
     dead_letters,
     discard,

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.database import Executor
-from headrace.store.messages.dead_letters import DeadLetterSelection
+from headrace.store.messages.dead_letters import chosen
 
 
 class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_job(
-    executor: Executor, stream: str, consumer: str, kind: JobKind, selection: DeadLetterSelection, *, total: int | None,
+    executor: Executor, stream: str, consumer: str, kind: JobKind, selection: DeadLetterCriteria, *, total: int | None,
     by: str | None, now: datetime | None = None,
 ) -> UUID:  # fmt: skip
     """Create a job. Returns its id.
@@ -44,7 +45,7 @@ async def create_job(
     """
     found: UUID = await executor.fetchval(
         "select headrace_internal.create_job($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))",
-        stream, consumer, kind, *selection.arguments(), total, by, now,
+        stream, consumer, kind, *chosen(selection), total, by, now,
     )  # fmt: skip
     return found
 
