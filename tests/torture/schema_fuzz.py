@@ -385,9 +385,11 @@ def restored(catalog: Catalog) -> str | None:
     return None
 
 
-def renamed(catalog: Catalog, name: str) -> str | None:
-    """Return the name that a table has now if it was renamed."""
-    return max((one for one in catalog.relations if one.startswith(f"{name}_away")), default=None)
+def renamed(catalog: Catalog, name: str) -> list[str]:
+    """Return the names of the tables that had this name. A source follows one that it has seen: if another took the name
+    and was renamed, too, before the source has looked, it follows the first.
+    """
+    return [one for one in catalog.relations if one.startswith((f"{name}_away", f"{name}_old"))]
 
 
 def healed(catalog: Catalog) -> str | None:

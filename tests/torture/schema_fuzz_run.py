@@ -334,13 +334,16 @@ class Run:
         found = []
         catalog = await self._catalog()
         for name in self._tables[mode]:
-            now = name if name in catalog.relations else renamed(catalog, name)
-            if now is None:
-                found.append((mode, name, "the table is not there"))
-                continue
-            only = "" if catalog.relations[now].kind == "p" else "only "
-            if different := await mirrors.differences(self._app, copy, f"public.{name}", f"{only}public.{now}"):
-                found.append((mode, name, str(different)))
+            names = [name] if name in catalog.relations else renamed(catalog, name)
+            text = "the table is not there"
+            for now in names:
+                only = "" if catalog.relations[now].kind == "p" else "only "
+                different = await mirrors.differences(self._app, copy, f"public.{name}", f"{only}public.{now}")
+                text = str(different)
+                if not different:
+                    break
+            else:
+                found.append((mode, name, text))
         return found
 
     async def _report(self, mode: str) -> str:
