@@ -377,9 +377,10 @@ def restored(catalog: Catalog) -> str | None:
     for name in catalog.captured:
         if name in catalog.relations:
             continue
+        away = [one for one in renamed(catalog, name) if one.startswith(f"{name}_away")]
         return (
-            f"alter table {away} rename to {name}"
-            if (away := renamed(catalog, name)) is not None
+            f"alter table {away[-1]} rename to {name}"
+            if away
             else f"create table {name} (id int, part int default 1, c0 text, primary key (id))"
         )
     return None
