@@ -111,7 +111,7 @@ class Service:
             others.start_soon(run_with_retry, "listening", self._listen)
             others.start_soon(self._stop_needless_listening)
             others.start_soon(maintain, "subscriptions of other processes", self._find_unsubscribed)
-            others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
+            others.start_soon(run_with_retry, "subscribing", self._shared.subscriptions.run)
             others.start_soon(self._shared.history_watch.run, self._database)
             if self._shared.witness is None:
                 if self._database.maintains:
@@ -178,7 +178,7 @@ class Service:
     async def _listen(self, database_retry: DatabaseRetry) -> None:
         def ready() -> None:
             database_retry.cleared()
-            self._shared.idle.reset()
+            self._shared.subscriptions.reset()
             self._set_polling(polling=False)
 
         while True:
