@@ -189,9 +189,9 @@ def _answer(handler: Handler, request: Request) -> bytes:
 
 
 def _message(handler: Handler, request: Request, sent: Sent, lease: Lease) -> DetachedMessage:
-    acknowledger, payload = None, handler.decode(sent.raw)
     stored = (request.stream, request.consumer, *msgspec.structs.astuple(sent)[:-1])
-    return DetachedMessage(*stored, *(lease, sent.lane, acknowledger, payload))
+    leased = (lease, sent.lane, None, handler.decode(sent.raw))
+    return DetachedMessage(*(*stored, *leased))
 
 
 def _run(handler: Handler, request: Request) -> Answer:
