@@ -366,6 +366,7 @@ async def test_transactions_that_the_slot_would_wait_for_are_reported(
 
 
 async def start_reading(dsn: str, slot: str) -> Any:
-    from headrace.sources.postgres.connection.replication_stream import ReplicationStream
+    from headrace.sources.postgres.connection.replication_stream import Replication, ReplicationStream
 
-    return await ReplicationStream.start(dsn, slot=slot, publications=["any"], position=1, application_name="debezium")
+    replication = Replication(slot=slot, publications=["any"], position=1)
+    return await ReplicationStream.start(dsn, replication, application_name="debezium")

@@ -32,7 +32,7 @@ from headrace.model.errors import StoreUnavailable
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.change_reader import ChangeReader, Taker
 from headrace.sources.postgres.connection.arrays import oid_array
-from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, ReplicationStream
+from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, Replication, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import shared_slots, slots
@@ -276,11 +276,13 @@ class SharedSlot:
         try:
             return await ReplicationStream.start(
                 dsn,
-                slot=self.slot,
-                publications=publications,
-                position=start,
-                streaming=self._streaming,
-                confirmed=min(await self._stored_position(), start),
+                Replication(
+                    slot=self.slot,
+                    publications=publications,
+                    position=start,
+                    streaming=self._streaming,
+                    confirmed=min(await self._stored_position(), start),
+                ),
                 application_name=application_name,
             )
         except SlotInUse as error:  # by such a process, which has been a moment faster

@@ -29,6 +29,7 @@ from headrace.sources.postgres.connection.source_connection import SourceConnect
 from headrace.sources.postgres.database import fingerprints, publications
 from headrace.sources.postgres.database.digests import digest
 from headrace.sources.postgres.database.fingerprints import Fingerprint
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CapturedTable, CaptureToDo
 from headrace.store.database.missing_objects import with_repeat
@@ -53,7 +54,6 @@ class TableWatch:
         database: Headrace's database, open.
         todo: the source.
         spec: its settings.
-        epoch: the capture lease's epoch.
         publication: the name of its publication.
         schema_cache: the cache of its tables.
         clock: seconds, monotonic.
@@ -63,14 +63,19 @@ class TableWatch:
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, publication: str,
-        schema_cache: SchemaCache, clock: Clock = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.guard = PublicationGuard(database, todo.id, spec, publication, lambda: schema_cache.tables, clock)
-        self._database = database
+        self,
+        capture: HeldCapture,
+        todo: CaptureToDo,
+        spec: PostgresSpec,
+        publication: str,
+        schema_cache: SchemaCache,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.guard = PublicationGuard(capture.database, todo.id, spec, publication, lambda: schema_cache.tables, clock)
+        self._database = capture.database
         self._todo = todo
         self._spec = spec
-        self._epoch = epoch
+        self._epoch = capture.epoch
         self._publication = publication
         self._schema_cache = schema_cache
         self._clock = clock
@@ -257,9 +262,13 @@ class TableWatch:
                     if resync is None:
                         return False
                 await store.record_captured_table(
-                    transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
+                    transaction,
+                    self._todo.number,
+                    self._epoch,
+                    name,
+                    msgspec.json.encode(fingerprint).decode(),
                     resync,
-                )  # fmt: skip
+                )
                 return True
 
         # Transactions from before a type was altered may still commit values that are kept as text. The table is read
@@ -276,9 +285,12 @@ class TableWatch:
             log.info("table is read", source=self._todo.name, table=name, reason=reason)
         elif reason and not is_new:
             log.warning(
-                "rows changed without messages", source=self._todo.name, table=name, reason=reason,
+                "rows changed without messages",
+                source=self._todo.name,
+                table=name,
+                reason=reason,
                 hint=f"the source has no backfill, so read the table: {self._backfill_command(name)}",
-            )  # fmt: skip
+            )
 
     def _note_resyncs(self, stored: Mapping[str, CapturedTable]) -> None:
         unfinished = {name for name, one in stored.items() if one.unfinished}

@@ -83,9 +83,13 @@ class SourceConnection:
 
     @classmethod
     async def connect(
-        cls, database: SourceDatabase, *, application_name: str, replication: bool = False,
+        cls,
+        database: SourceDatabase,
+        *,
+        application_name: str,
+        replication: bool = False,
         timeout: float = CONNECT_TIMEOUT,
-    ) -> SourceConnection:  # fmt: skip
+    ) -> SourceConnection:
         """Connect, and set the session's text formats.
 
         Args:

@@ -185,14 +185,20 @@ class _Check:
             ]
         if in_recovery:
             findings.append(
-                error("standby", "The server is a standby. Set the primary in the source's database URL. If the URL has several hosts,"
-                                 " add target_session_attrs=primary.")
-            )  # fmt: skip
+                error(
+                    "standby",
+                    "The server is a standby. Set the primary in the source's database URL. If the URL has several hosts,"
+                    " add target_session_attrs=primary.",
+                )
+            )
         if int(pid) != self.connection.conn.backend_pid:
             findings.append(
-                error("pooler", f"The database {database} is behind a connection pooler, and replication does not work through one. Set the server"
-                                " itself in the source's database URL.")
-            )  # fmt: skip
+                error(
+                    "pooler",
+                    f"The database {database} is behind a connection pooler, and replication does not work through one. Set the server"
+                    " itself in the source's database URL.",
+                )
+            )
         return findings
 
     async def _wal_level(self, level: str) -> Finding:
@@ -285,9 +291,10 @@ class _Check:
             )
         if missing_actions:
             yield error(
-                "publication", f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
+                "publication",
+                f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
                 publications.set_actions_statement(name, publication.actions | set(self.spec.actions)),
-            )  # fmt: skip
+            )
         if not missing_tables and not missing_actions and not filters:
             yield ok("publication", f"The publication {name} has the source's tables.")
 

@@ -136,9 +136,12 @@ async def identify_server(connection: SourceConnection) -> Server:
     """Return the server's identity and position. Raises `SourceUnavailable`, `SourceRefused`."""
     ((system_id, in_recovery, position, timeline),) = await connection.query(_SERVER)
     return Server(
-        version=connection.version, system_id=system_id or "", timeline=int(timeline or 0), position=positions.parse(position or "0/0"),
+        version=connection.version,
+        system_id=system_id or "",
+        timeline=int(timeline or 0),
+        position=positions.parse(position or "0/0"),
         in_recovery=in_recovery == "t",
-    )  # fmt: skip
+    )
 
 
 async def switch_point(
@@ -197,10 +200,19 @@ async def find_slot(connection: SourceConnection, name: str) -> Slot | None:
         invalidation,
     ) = rows[0]
     return Slot(
-        plugin=plugin, kind=kind or "", database=database, in_this_database=in_this_database == "t", temporary=temporary == "t", two_phase=two_phase == "t",
-        wal_status=wal_status, confirmed=None if confirmed is None else positions.parse(confirmed), pid=pid, application=application,
-        user=user, invalidation=invalidation,
-    )  # fmt: skip
+        plugin=plugin,
+        kind=kind or "",
+        database=database,
+        in_this_database=in_this_database == "t",
+        temporary=temporary == "t",
+        two_phase=two_phase == "t",
+        wal_status=wal_status,
+        confirmed=None if confirmed is None else positions.parse(confirmed),
+        pid=pid,
+        application=application,
+        user=user,
+        invalidation=invalidation,
+    )
 
 
 async def ensure_slot(

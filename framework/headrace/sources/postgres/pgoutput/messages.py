@@ -253,6 +253,23 @@ CHANGES: Final = frozenset((ShortChange, Insert, Update, Delete, Truncate))
 """The types of changes. `type(message) in CHANGES` is cheaper than a call of `isinstance`."""
 
 AnyMessage = (
-    Begin | Commit | Origin | Relation | Type | ShortChange | Insert | Update | Delete | Truncate | LogicalMessage | StreamStart | StreamStop | StreamCommit
-    | StreamAbort | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared
-)  # fmt: skip
+    Begin
+    | Commit
+    | Origin
+    | Relation
+    | Type
+    | ShortChange
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | LogicalMessage
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+)

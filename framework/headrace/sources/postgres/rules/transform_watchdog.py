@@ -205,9 +205,13 @@ class TransformWatchdog:
             return  # it has returned meanwhile, and the source is stopped
         ends = _may_end_process
         log.error(
-            "transform holds up the process", source=watched.source, error=reason.reason, hint=reason.mend, stack=stack,
+            "transform holds up the process",
+            source=watched.source,
+            error=reason.reason,
+            hint=reason.mend,
+            stack=stack,
             exit_code=EXIT_CODE if ends else None,
-        )  # fmt: skip
+        )
         if ends:
             for handler in logging.getLogger().handlers:
                 handler.flush()
