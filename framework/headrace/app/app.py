@@ -387,9 +387,12 @@ class App(Declared, Publishing):
         from headrace.app.asyncapi.document import Described, document  # not imported by workers
 
         declared = Described(
-            streams=self._streams, formats=self._formats, consumers=self.consumers, captures=self.captures,
+            streams=self._streams,
+            formats=self._formats,
+            consumers=self.consumers,
+            captures=self.captures,
             schedules=[schedule.spec for schedule in self.schedules],
-        )  # fmt: skip
+        )
         return document(declared, title, version)
 
     def attach(self, attached: Attached) -> None:

@@ -87,9 +87,13 @@ class Service:
             declared = await store.declare_consumer(self._database, spec)
             for setting, (before, now) in declared.changed.items():
                 log.info(
-                    "consumer setting changed", consumer=spec.name, stream=spec.stream, setting=setting,
-                    before=repr(before), now=repr(now),
-                )  # fmt: skip
+                    "consumer setting changed",
+                    consumer=spec.name,
+                    stream=spec.stream,
+                    setting=setting,
+                    before=repr(before),
+                    now=repr(now),
+                )
             if declared.new:
                 log.info("consumer created", consumer=spec.name, stream=spec.stream, deliver_policy=spec.deliver_policy)
             stored_as = self._formats.get(spec.stream)
@@ -150,18 +154,24 @@ class Service:
             self._running = False
             spec = pipeline.spec
             log.error(
-                "consumer failed", consumer=spec.name, stream=spec.stream, error=error, hint="the service stops",
+                "consumer failed",
+                consumer=spec.name,
+                stream=spec.stream,
+                error=error,
+                hint="the service stops",
                 exc_info=error,
-            )  # fmt: skip
+            )
             raise
 
     def _consumer_deleted(self, pipeline: Pipeline) -> None:
         """Handle the deletion of a consumer. Everything else continues."""
         spec = pipeline.spec
         log.error(
-            "consumer deleted", consumer=spec.name, stream=spec.stream,
+            "consumer deleted",
+            consumer=spec.name,
+            stream=spec.stream,
             hint="this process no longer runs it, restart the process to declare it again",
-        )  # fmt: skip
+        )
         if all(other.gone for other in self.pipelines):
             self.on_all_deleted()
 

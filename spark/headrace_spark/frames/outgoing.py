@@ -61,8 +61,16 @@ _JSON = {
     "dateFormat": "yyyy-MM-dd",
 }
 _SCALARS = (
-    BinaryType, BooleanType, DateType, FractionalType, IntegralType, NullType, StringType, TimestampNTZType, TimestampType,
-)  # fmt: skip
+    BinaryType,
+    BooleanType,
+    DateType,
+    FractionalType,
+    IntegralType,
+    NullType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 
 def outgoing(frame: DataFrame) -> DataFrame:

@@ -89,9 +89,12 @@ class Results:
             return self._staged(plan)
         except _NotStaged as error:
             log.warning(
-                "results not staged", consumer=self._consumer, error=error, seconds=PAUSE,
+                "results not staged",
+                consumer=self._consumer,
+                error=error,
+                seconds=PAUSE,
                 hint="until then they go through this process. Executors need Headrace's code and a way to the database",
-            )  # fmt: skip
+            )
             self._staged_from = time.monotonic() + PAUSE
         return _messages(self._collected(plan, self._limit))
 

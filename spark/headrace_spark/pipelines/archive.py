@@ -97,9 +97,15 @@ def archive(
     """
     _check(compression, rows_per_file, max_rows)
     selection = Selection(
-        stream=stream, filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
-        partitions=partitions, fail_on_data_loss=fail_on_data_loss, consumer=consumer,
-    )  # fmt: skip
+        stream=stream,
+        filters=check_filters(filter),
+        where=where,
+        start=str(start),
+        max_rows=max_rows,
+        partitions=partitions,
+        fail_on_data_loss=fail_on_data_loss,
+        consumer=consumer,
+    )
     spark = spark or session()
     register(spark)
     report = Report(pipeline="archive", stream=stream, into=os.fspath(path), written=0, files=0)
@@ -125,9 +131,16 @@ def archive(
 
 
 def _run(
-    spark: SparkSession, database_connection: Database, selection: Selection, layout: Layout, batch_writer: _BatchWriter, report: Report, *,
-    once: bool, every: Duration,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    database_connection: Database,
+    selection: Selection,
+    layout: Layout,
+    batch_writer: _BatchWriter,
+    report: Report,
+    *,
+    once: bool,
+    every: Duration,
+) -> None:
     if selection.consumer is not None:
         _ensure_consumer(database_connection, selection, selection.consumer)
     before = max(layout.batches(), default=-1)

@@ -101,10 +101,14 @@ def _schema() -> pa.Schema:
 
     return pa.schema(
         [
-            ("key", pa.string()), ("seq", pa.int64()), ("headers", pa.string()),
-            ("created_at", pa.timestamp("us", tz="UTC")), ("data", pa.string()), ("day", pa.date32()),
+            ("key", pa.string()),
+            ("seq", pa.int64()),
+            ("headers", pa.string()),
+            ("created_at", pa.timestamp("us", tz="UTC")),
+            ("data", pa.string()),
+            ("day", pa.date32()),
         ]
-    )  # fmt: skip
+    )
 
 
 def _actions(files: fs.PyFileSystem, batch: Manifest) -> list[AddAction]:
@@ -138,7 +142,8 @@ def _statistics(files: fs.PyFileSystem, place: str) -> dict[str, Any]:
     stats: dict[str, Any] = {"numRecords": footer.num_rows}
     if seqs and all(one is not None and one.has_min_max for one in seqs):
         stats |= {
-            "minValues": {"seq": min(one.min for one in seqs)}, "maxValues": {"seq": max(one.max for one in seqs)},
+            "minValues": {"seq": min(one.min for one in seqs)},
+            "maxValues": {"seq": max(one.max for one in seqs)},
             "nullCount": {"seq": 0},
-        }  # fmt: skip
+        }
     return stats

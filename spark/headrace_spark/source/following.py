@@ -116,9 +116,14 @@ class Streams:
         for ranges, target in targets:
             if ranges.marks.position < target:
                 log.warning(
-                    "stream not complete", stream=ranges.stream, seq=ranges.marks.position, last_seq=target,
-                    seconds=self._options.settle_timeout, publishers=ranges.holders(), hint="the run ends at seq",
-                )  # fmt: skip
+                    "stream not complete",
+                    stream=ranges.stream,
+                    seq=ranges.marks.position,
+                    last_seq=target,
+                    seconds=self._options.settle_timeout,
+                    publishers=ranges.holders(),
+                    hint="the run ends at seq",
+                )
         return {one.uid: self.ranges(one).marks.position for one in found}
 
     def named(self, positions: Sequence[Position]) -> list[Position]:

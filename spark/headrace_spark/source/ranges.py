@@ -132,12 +132,13 @@ class Ranges:
         if tasks is None:
             begin = first if first is not None else self.start("earliest") + 1
             tasks = options.tasks(task_count(last - begin + 1))
+        matching = (self.stream, first, last, array(options.filters), options.where, json.dumps(list(tests)))
+        arguments = (*matching, tasks, uid, options.fail_on_data_loss, array(columns))
         rows = self._queries.fetch(
             "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
             " $7::int, $8::text::uuid, $9, $10::text::text[])",
-            self.stream, first, last, array(options.filters), options.where, json.dumps(list(tests)),
-            tasks, uid, options.fail_on_data_loss, array(columns),
-        )  # fmt: skip
+            *arguments,
+        )
         return [Part(*row) for row in rows]
 
     def confirm(self, consumer: str, position: int) -> None:

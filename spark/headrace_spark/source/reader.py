@@ -244,6 +244,11 @@ def _report_incomplete(ranges: Ranges, options: Options, target: int, wanted: in
             f" still publishes after {options.settle_timeout:g} s ({publishers}). Try again, or end that transaction."
         )
     log.warning(
-        "stream not complete", stream=ranges.stream, seq=position, last_seq=target,
-        seconds=options.settle_timeout, publishers=publishers, hint="the read ends at seq",
-    )  # fmt: skip
+        "stream not complete",
+        stream=ranges.stream,
+        seq=position,
+        last_seq=target,
+        seconds=options.settle_timeout,
+        publishers=publishers,
+        hint="the read ends at seq",
+    )

@@ -156,9 +156,11 @@ def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float]
             time.sleep(delay)
     if count == 0:
         log.info(
-            "write published nothing", stream=write.stream, write=write.id,
+            "write published nothing",
+            stream=write.stream,
+            write=write.id,
             hint="it was committed before, or no payload has changed",
-        )  # fmt: skip
+        )
     return count
 
 
@@ -176,9 +178,12 @@ def abort(write: Write) -> None:
             connection.close()
     except HeadraceError as error:
         log.warning(
-            "staged rows not deleted", stream=write.stream, write=write.id, error=error,
+            "staged rows not deleted",
+            stream=write.stream,
+            write=write.id,
+            error=error,
             hint="they are deleted within a day",
-        )  # fmt: skip
+        )
 
 
 def _commit(write: Write, parts: Sequence[Part]) -> int:

@@ -45,9 +45,13 @@ async def sources(
         "select * from headrace_internal.source_page($1, $2, $3, $4)", after, before, limit, max_bytes
     )
     return await page_of(
-        rows, lambda row: without_secrets(_source(row)), limit=limit, max_bytes=max_bytes,
-        size=lambda row: text_size(row["settings"]) + text_size(row["capture"]), backwards=before is not None,
-    )  # fmt: skip
+        rows,
+        lambda row: without_secrets(_source(row)),
+        limit=limit,
+        max_bytes=max_bytes,
+        size=lambda row: text_size(row["settings"]) + text_size(row["capture"]),
+        backwards=before is not None,
+    )
 
 
 async def source(executor: Executor, ref: str) -> SourceInfo:

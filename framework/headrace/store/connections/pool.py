@@ -35,9 +35,13 @@ class ConnectionPool:
     """
 
     def __init__(
-        self, pool: asyncpg.Pool[asyncpg.Record], max_connections: int, timeout: float, counters: PoolCounters,
+        self,
+        pool: asyncpg.Pool[asyncpg.Record],
+        max_connections: int,
+        timeout: float,
+        counters: PoolCounters,
         end: Callable[[Hold], Coroutine[Any, Any, None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pool = pool
         self._max = max_connections
         self._timeout = timeout

@@ -66,8 +66,13 @@ _INVALID_VALUES = {
 """Sentences for callers over HTTP, by SQLSTATE."""
 
 _OF_DRIVER = (
-    asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, ValueError
-)  # fmt: skip
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    ValueError,
+)
 """The errors that the driver raises."""
 
 _NUMBERED = frozenset(

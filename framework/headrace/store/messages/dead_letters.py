@@ -42,9 +42,14 @@ class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
     def arguments(self) -> tuple[str | None, Sequence[str] | None, str | None]:
         """Return the selection as the functions of the schema take it: p_choice, p_filters and p_where."""
         choice: dict[str, Any] = {
-            "seqs": None if self.seqs is None else list(self.seqs), "key": self.key, "reason": self.reason,
-            "error_type": self.error_type, "error": self.error, "since": self.since, "until": self.until,
-        }  # fmt: skip
+            "seqs": None if self.seqs is None else list(self.seqs),
+            "key": self.key,
+            "reason": self.reason,
+            "error_type": self.error_type,
+            "error": self.error,
+            "since": self.since,
+            "until": self.until,
+        }
         given = {name: value for name, value in choice.items() if value is not None}
         return msgspec.json.encode(given).decode() if given else None, self.filters, encoded(self.where)
 
@@ -73,26 +78,32 @@ async def dead_letters(
         newest: the last `limit` of them instead of the first.
         max_bytes: as for `messages`. Errors and tracebacks count, too.
     """
+    arguments = (consumer, *selection.arguments(), above, limit, below, newest, max_bytes)
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, error_type, traceback, blocks, died_at
            from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
-        consumer, *selection.arguments(), above, limit, below, newest, max_bytes,
-    )  # fmt: skip
+        *arguments,
+    )
     return await page_of(
-        rows, lambda row: DeadLetter(**read(row, raw)), limit=limit, max_bytes=max_bytes,
-        size=lambda row: content_size(row) + text_size(row["error"]) + text_size(row["traceback"]), backwards=newest,
-    )  # fmt: skip
+        rows,
+        lambda row: DeadLetter(**read(row, raw)),
+        limit=limit,
+        max_bytes=max_bytes,
+        size=lambda row: content_size(row) + text_size(row["error"]) + text_size(row["traceback"]),
+        backwards=newest,
+    )
 
 
 async def dead_letter_groups(
     executor: Executor, consumer: int, by: GroupedBy, selection: DeadLetterSelection = ALL, *, limit: int = 100
 ) -> list[DeadLetterGroup]:
     """Count the dead letters that match, in groups. Returns the `limit` largest groups, the largest first."""
+    arguments = (consumer, by, limit, *selection.arguments())
     rows = await executor.fetch(
         """select value, messages, first_died_at, last_died_at, lowest, highest
            from headrace_internal.dead_letter_groups($1, $2, $3, $4, $5, $6)""",
-        consumer, by, limit, *selection.arguments(),
-    )  # fmt: skip
+        *arguments,
+    )
     return [DeadLetterGroup(**row) for row in rows]
 
 

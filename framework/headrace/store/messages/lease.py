@@ -80,9 +80,21 @@ async def lease(
         values[_CREATED_AT] = Times.read(values[_CREATED_AT])
         return Batch(*values)
     return Batch(
-        None, [], None, [], [], [], Times([]), row["looked_at"], row["more"], row["due_in"], row["version"],
-        history=row["history"], timeline=row["timeline"], busy=row["busy"],
-    )  # fmt: skip
+        None,
+        [],
+        None,
+        [],
+        [],
+        [],
+        Times([]),
+        row["looked_at"],
+        row["more"],
+        row["due_in"],
+        row["version"],
+        history=row["history"],
+        timeline=row["timeline"],
+        busy=row["busy"],
+    )
 
 
 async def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Any:

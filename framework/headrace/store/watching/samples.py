@@ -53,18 +53,18 @@ async def compact_samples(executor: Executor, *, now: datetime | None = None) ->
     much. Returns whether there may be more to do."""
     more = False
     for tier, coarser in itertools.pairwise(TIERS):
+        arguments = (tier.step, coarser.step, timedelta(seconds=tier.kept), BATCH, now)
         merged = await executor.fetchval(
-            "select headrace_internal.compact_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-            tier.step, coarser.step, timedelta(seconds=tier.kept), BATCH, now,
-        )  # fmt: skip
+            "select headrace_internal.compact_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
+        )
         more |= merged >= BATCH
     for tier in TIERS:
         # What is still to be merged is not too old, but there may be too much of it.
         kept = tier.kept if tier is TIERS[-1] else 2 * tier.kept
+        arguments = (tier.step, timedelta(seconds=kept), tier.rows, BATCH, now)
         deleted = await executor.fetchval(
-            "select headrace_internal.delete_old_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-            tier.step, timedelta(seconds=kept), tier.rows, BATCH, now,
-        )  # fmt: skip
+            "select headrace_internal.delete_old_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
+        )
         more |= deleted >= BATCH
     return more
 
@@ -76,10 +76,8 @@ async def chart(
     levels before it, and the rates 0. One in which no samples were taken has None."""
     step = step_of(since, until, points, now)
     since = datetime.fromtimestamp(since.timestamp() // step * step, UTC)
-    rows = await executor.fetch(
-        "select * from headrace_internal.sample_bins($1, $2, $3, $4, $5)",
-        KINDS[kind], number, since, until, timedelta(seconds=step),
-    )  # fmt: skip
+    arguments = (KINDS[kind], number, since, until, timedelta(seconds=step))
+    rows = await executor.fetch("select * from headrace_internal.sample_bins($1, $2, $3, $4, $5)", *arguments)
     bins = {row["bin"]: row for row in rows}
     count = max(math.ceil((until - since).total_seconds() / step), 1)
     series: dict[str, list[float | None]] = {name: [] for name in Series.__struct_fields__}
