@@ -153,25 +153,15 @@ class Service:
             # Log immediately: code that embeds the service may see the error late, or never.
             self._running = False
             spec = pipeline.spec
-            log.error(
-                "consumer failed",
-                consumer=spec.name,
-                stream=spec.stream,
-                error=error,
-                hint="the service stops",
-                exc_info=error,
-            )
+            hint = "the service stops"
+            log.error("consumer failed", consumer=spec.name, stream=spec.stream, error=error, hint=hint, exc_info=error)
             raise
 
     def _consumer_deleted(self, pipeline: Pipeline) -> None:
         """Handle the deletion of a consumer. Everything else continues."""
         spec = pipeline.spec
-        log.error(
-            "consumer deleted",
-            consumer=spec.name,
-            stream=spec.stream,
-            hint="this process no longer runs it, restart the process to declare it again",
-        )
+        hint = "this process no longer runs it, restart the process to declare it again"
+        log.error("consumer deleted", consumer=spec.name, stream=spec.stream, hint=hint)
         if all(other.gone for other in self.pipelines):
             self.on_all_deleted()
 

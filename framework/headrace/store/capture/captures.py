@@ -366,11 +366,11 @@ async def reset_capture(executor: Executor, id: str, *, now: datetime | None = N
 
 async def capture_failures(
     executor: Executor,
-    id: str,
+    id: str,  # noqa: A002
     *,
     above: int = 0,
     below: int | None = None,
-    limit: int = 100,  # noqa: A002
+    limit: int = 100,
     max_bytes: int | None = None,
     raw: bool = False,
 ) -> Page[FailedChange]:

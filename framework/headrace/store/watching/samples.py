@@ -61,9 +61,9 @@ async def compact_samples(executor: Executor, *, now: datetime | None = None) ->
     for tier in TIERS:
         # What is still to be merged is not too old, but there may be too much of it.
         kept = tier.kept if tier is TIERS[-1] else 2 * tier.kept
-        arguments = (tier.step, timedelta(seconds=kept), tier.rows, BATCH, now)
+        limits = (tier.step, timedelta(seconds=kept), tier.rows, BATCH, now)
         deleted = await executor.fetchval(
-            "select headrace_internal.delete_old_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
+            "select headrace_internal.delete_old_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *limits
         )
         more |= deleted >= BATCH
     return more

@@ -222,12 +222,8 @@ class Capturer:
         try:
             replication = await self._start(shared_slots.copy_name(shared_slot.slot), copy_of=shared_slot.slot)
         except (NoFreeSlot, SourceUnavailable) as error:
-            log.warning(
-                "no slot to catch up with",
-                source=self._todo.name,
-                error=error,
-                hint="the other sources of its slot wait until it has caught up",
-            )
+            hint = "the other sources of its slot wait until it has caught up"
+            log.warning("no slot to catch up with", source=self._todo.name, error=error, hint=hint)
         else:
             await self._read(replication, shared_slot)
 

@@ -161,12 +161,9 @@ class Capturing:
         except* StoreUnavailable as unavailable:
             log.info("capture ended", source=todo.name, error=_root_cause(unavailable))
         except* Exception as failed:  # any error is limited to this source
+            hint = "another process may take it over, or this one retries"
             log.error(
-                "capture failed",
-                source=todo.name,
-                seconds=self._limits.stopped_retry_delay,
-                exc_info=failed,
-                hint="another process may take it over, or this one retries",
+                "capture failed", source=todo.name, seconds=self._limits.stopped_retry_delay, exc_info=failed, hint=hint
             )
             self._retry_at[todo.number] = self._shared.time.clock() + self._limits.stopped_retry_delay
         finally:

@@ -284,13 +284,8 @@ class TableWatch:
             self._awaited.add(name)
             log.info("table is read", source=self._todo.name, table=name, reason=reason)
         elif reason and not is_new:
-            log.warning(
-                "rows changed without messages",
-                source=self._todo.name,
-                table=name,
-                reason=reason,
-                hint=f"the source has no backfill, so read the table: {self._backfill_command(name)}",
-            )
+            hint = f"the source has no backfill, so read the table: {self._backfill_command(name)}"
+            log.warning("rows changed without messages", source=self._todo.name, table=name, reason=reason, hint=hint)
 
     def _note_resyncs(self, stored: Mapping[str, CapturedTable]) -> None:
         unfinished = {name for name, one in stored.items() if one.unfinished}

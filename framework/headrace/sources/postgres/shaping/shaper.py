@@ -335,13 +335,8 @@ class Shaper:
         """Keep a row as a failure with all values as text, after a bug in shaping. It must not hold up
         the slot for ever.
         """
-        log.error(
-            "row not shaped",
-            source=self._spec.name,
-            table=shape.table.name,
-            exc_info=error,
-            hint=f"the row is kept as a failure: headrace source postgres failures ls {self._spec.name}",
-        )
+        hint = f"the row is kept as a failure: headrace source postgres failures ls {self._spec.name}"
+        log.error("row not shaped", source=self._spec.name, table=shape.table.name, exc_info=error, hint=hint)
         data = b'{"record":{%b}%b%d}}' % (shape.as_text(row), shape.metadata(transaction), idx)
         return self._builder.add_failure(None, data, error, into)
 
