@@ -173,24 +173,12 @@ def archive(
     set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
-            stream,
-            path,
-            database=database,
-            once=not continuous,
-            every=every,
-            consumer=consumer,
-            filter=filter or ">",
-            where=where,
-            start=start,
-            rows_per_file=rows_per_file,
-            partitions=partitions,
-            compression=compression,
-            fail_on_data_loss=not ignore_data_loss,
-            delta=delta,
-            **_without_none(max_rows=max_rows),
+            stream, path, database=database, once=not continuous, every=every, consumer=consumer, filter=filter or ">",
+            where=where, start=start, rows_per_file=rows_per_file, partitions=partitions, compression=compression,
+            fail_on_data_loss=not ignore_data_loss, delta=delta, **_without_none(max_rows=max_rows),
         ),
         json,
-    )
+    )  # fmt: skip
 
 
 def replay(
@@ -225,21 +213,12 @@ def replay(
     set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
-            function,
-            into,
-            stream=stream,
-            path=path,
-            checkpoint=checkpoint,
-            database=database,
-            filter=filter or ">",
-            where=where,
-            start=start,
-            partitions=partitions,
-            fail_on_data_loss=not ignore_data_loss,
+            function, into, stream=stream, path=path, checkpoint=checkpoint, database=database, filter=filter or ">",
+            where=where, start=start, partitions=partitions, fail_on_data_loss=not ignore_data_loss,
             **_without_none(max_rows=max_rows),
         ),
         json,
-    )
+    )  # fmt: skip
 
 
 def backfill(
@@ -279,18 +258,11 @@ def backfill(
     set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
-            table,
-            stream,
-            database=database,
-            source=source,
-            columns=column,
-            where=where,
-            key=key,
-            partitions=partitions,
-            write_id=write_id,
+            table, stream, database=database, source=source, columns=column, where=where, key=key,
+            partitions=partitions, write_id=write_id,
         ),
         json,
-    )
+    )  # fmt: skip
 
 
 def aggregate(
@@ -352,30 +324,13 @@ def aggregate(
     set_up(log_level, log_format, ship)
     return finished(
         lambda: work(
-            stream,
-            into,
-            window=window,
-            aggregates=aggregates,
-            checkpoint=checkpoint,
-            slide=slide,
-            by=by or ("key",),
-            time=time,
-            watermark=watermark,
-            schema=schema,
-            key=key,
-            mode=mode,
-            database=database,
-            once=not continuous,
-            every=every,
-            filter=filter or ">",
-            where=where,
-            start=start,
-            partitions=partitions,
-            fail_on_data_loss=not ignore_data_loss,
-            **_without_none(max_rows=max_rows),
+            stream, into, window=window, aggregates=aggregates, checkpoint=checkpoint, slide=slide, by=by or ("key",),
+            time=time, watermark=watermark, schema=schema, key=key, mode=mode, database=database, once=not continuous,
+            every=every, filter=filter or ">", where=where, start=start, partitions=partitions,
+            fail_on_data_loss=not ignore_data_loss, **_without_none(max_rows=max_rows),
         ),
         json,
-    )
+    )  # fmt: skip
 
 
 for _pipeline in (archive, replay, backfill, aggregate):

@@ -127,33 +127,12 @@ def spark_consumer(
 
         handle.__name__ = handle.__qualname__ = handler_name
         app.consumer(
-            stream,
-            name=name,
-            filter=filter,
-            where=where,
-            timeout=timeout,
-            max_deliver=max_deliver,
-            ack_wait=ack_wait,
-            backoff=backoff,
-            on_exhausted=on_exhausted,
-            ordered=ordered,
-            deliver_policy=deliver_policy,
-            start_seq=start_seq,
-            start_time=start_time,
-            rate_limit=rate_limit,
-            rate_burst=rate_burst,
-            priority=priority,
-            breaker=breaker,
-            middleware=middleware,
-            publishes=publishes,
-            batch=max_rows,
-            batch_timeout=max_wait,
-            concurrency=1,
-            on_batch_error=on_batch_error,
-            max_ack_pending=min(PENDING_BATCHES * max_rows, MAX_PENDING)
-            if max_ack_pending is None
-            else max_ack_pending,
-        )(handle)
+            stream, name=name, filter=filter, where=where, timeout=timeout, max_deliver=max_deliver, ack_wait=ack_wait, backoff=backoff,
+            on_exhausted=on_exhausted, ordered=ordered, deliver_policy=deliver_policy, start_seq=start_seq, start_time=start_time,
+            rate_limit=rate_limit, rate_burst=rate_burst, priority=priority, breaker=breaker, middleware=middleware, publishes=publishes,
+            batch=max_rows, batch_timeout=max_wait, concurrency=1, on_batch_error=on_batch_error,
+            max_ack_pending=min(PENDING_BATCHES * max_rows, MAX_PENDING) if max_ack_pending is None else max_ack_pending,
+        )(handle)  # fmt: skip
         warm_session = warm_session_of(app)
         warm_session.settings = settings or warm_session.settings
         transform.append(Transform(transform_settings, warm_session))

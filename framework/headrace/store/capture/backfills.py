@@ -146,15 +146,11 @@ async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
         return None
     return BackfillToDo(
         number=row["id"],
-        kind=row["kind"],
         table=row["relation"],
         where=_decoded(row["condition"]),
-        rate=row["rate"],
         fresh=row["state"] == "queued",
         place=_decoded(row["place"]),
-        read=row["read"],
-        total=row["total"],
-        complete=row["complete"],
+        **{name: row[name] for name in ("kind", "rate", "read", "total", "complete")},
     )
 
 

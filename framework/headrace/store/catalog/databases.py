@@ -178,15 +178,8 @@ async def reconcile_places(
         The names that another database has, so that servers can't reach these streams. And whether anything changed.
     """
     names = [name for name, _ in found]
-    arguments = (
-        kind,
-        database,
-        names,
-        [uid for _, uid in found],
-        after,
-        names[-1] if len(found) >= PLACES_PAGE else None,
-        timedelta(seconds=grace),
-    )
+    page, last = [uid for _, uid in found], names[-1] if len(found) >= PLACES_PAGE else None
+    arguments = (kind, database, names, page, after, last, timedelta(seconds=grace))
     row = await executor.fetchrow(
         "select * from headrace_internal.reconcile_places($1, $2, $3, $4, $5, $6, $7)", *arguments
     )

@@ -59,15 +59,8 @@ async def check_in(
         UnknownConsumer: the consumer was deleted, or its id is that of another one.
         StoreUnavailable: check in again. Holds that were made are leases that are not known then.
     """
-    arguments = (
-        *owner,
-        before,
-        known,
-        [lease for lease, _, _ in messages],
-        [seq for _, seq, _ in messages],
-        [key for _, _, key in messages],
-        now,
-    )
+    leases_seqs_keys = ([message[column] for message in messages] for column in range(3))
+    arguments = (*owner, before, known, *leases_seqs_keys, now)
     rows = await executor.fetch(_CHECK_IN, *arguments)
     if not rows:
         await executor.fetchval("select headrace_internal.begin_timeline()")

@@ -86,9 +86,7 @@ async def message_by_seq(
     if row["erased_at"] is not None:
         erased = Erasure(seq=seq, erased_at=row["erased_at"], erased_by=row["erased_by"], reason=row["erased_for"])
     return MessageBySeq(
-        message=None if row["seq"] is None else StoredMessage(**stored(columns, raw)),
-        erased=erased,
-        at=row["at"],
+        message=None if row["seq"] is None else StoredMessage(**stored(columns, raw)), erased=erased, at=row["at"]
     )
 
 

@@ -23,14 +23,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     def arguments(self) -> tuple[object, ...]:
         """The values in the order of the server functions' parameters."""
-        return (
-            self.filters,
-            encoded(self.where),
-            self.start_seq,
-            self.end_seq,
-            self.start_time,
-            self.end_time,
-        )
+        return (self.filters, encoded(self.where), self.start_seq, self.end_seq, self.start_time, self.end_time)
 
 
 async def replay(executor: Executor, consumer: int, selection: Selection, *, dry_run: bool = False) -> int:

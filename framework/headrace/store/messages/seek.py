@@ -75,11 +75,5 @@ async def seek_preview(
         "select * from headrace_internal.seek_preview($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
     )
     return SeekPreview(
-        before=row["from"],
-        after=row["to"],
-        again=row["again"],
-        again_exact=row["again_exact"],
-        skipped=row["skipped"],
-        skipped_exact=row["skipped_exact"],
-        in_flight=row["in_flight"],
+        before=row["from"], after=row["to"], **{name: row[name] for name in SeekPreview.__struct_fields__[2:]}
     )

@@ -95,14 +95,9 @@ async def ack_and_commit(
         TransactionEnded: the transaction is not the one that got the id. Nothing is committed.
     """
     leases, seqs = ",".join(map(str, acks.leases)), ",".join(map(str, acks.seqs))
-    arguments = (
-        str(acks.consumer),
-        f"{{{leases}}}",
-        f"{{{seqs}}}",
-        None if now is None else now.isoformat(),
-        None if history is None else str(history),
-        str(hold.xid),
-    )
+    acked = (str(acks.consumer), f"{{{leases}}}", f"{{{seqs}}}")
+    time, history_text = None if now is None else now.isoformat(), None if history is None else str(history)
+    arguments = (*acked, time, history_text, str(hold.xid))
     try:
         await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout, begin_next=begin_next)
     except Exception as error:

@@ -338,10 +338,7 @@ class _SharedReader(ChangeReader):
         with anyio.move_on_after(self._limits.hold_up_timeout) as feeding.waiting:
             await taker.offer()
         if feeding.waiting is not None and feeding.waiting.cancelled_caught:
-            self._failed(
-                taker,
-                SourceUnavailable(_READ_BY_ITSELF.format("is slower than")),
-            )
+            self._failed(taker, SourceUnavailable(_READ_BY_ITSELF.format("is slower than")))
         feeding.waiting = None
 
     def _failed(self, taker: Taker, error: Exception) -> None:

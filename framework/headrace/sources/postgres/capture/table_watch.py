@@ -262,12 +262,7 @@ class TableWatch:
                     if resync is None:
                         return False
                 await store.record_captured_table(
-                    transaction,
-                    self._todo.number,
-                    self._epoch,
-                    name,
-                    msgspec.json.encode(fingerprint).decode(),
-                    resync,
+                    transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(), resync
                 )
                 return True
 

@@ -18,12 +18,7 @@ import anyio.lowlevel
 
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres.connection import addresses, server_errors
-from headrace.sources.postgres.connection.untrusted import (
-    SourceDatabase,
-    UntrustedDatabase,
-    check_address,
-    explicit,
-)
+from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase, check_address, explicit
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
 from headrace.store.connections.forks import give_up_in_children
 

@@ -5,6 +5,7 @@ can be identified.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -111,21 +112,10 @@ async def tables(
 
 
 async def _facts(connection: SourceConnection, table: Table, spec: PostgresSpec) -> _Facts:
-    (
-        (role, has_usage, has_select, row_security, partitions, children, unreplicated, virtual, has_primary, sorted_),
-    ) = await connection.query(_FACTS, str(table.oid), spec.sort)
-    return _Facts(
-        role or "",
-        has_usage == "t",
-        has_select == "t",
-        row_security == "t",
-        _names(partitions),
-        _names(children),
-        _names(unreplicated),
-        virtual == "t",
-        has_primary == "t",
-        sorted_ == "t",
-    )
+    ((role, *facts),) = await connection.query(_FACTS, str(table.oid), spec.sort)
+    flags, relations = [fact == "t" for fact in facts], map(_names, facts[3:6])
+    values: tuple[Any, ...] = (role or "", *flags[:3], *relations, *flags[6:])
+    return _Facts(*values)
 
 
 def _names(listed: str | None) -> list[str]:

@@ -162,12 +162,8 @@ class Shaper:
         else:
             missing = []
             record = shape.record(new)
-        data = b'{"record":{%b},"changes":null,"action":"insert"%b%d%b}}' % (
-            record,
-            shape.metadata(transaction),
-            idx,
-            _unchanged(missing),
-        )
+        metadata, unchanged = shape.metadata(transaction), _unchanged(missing)
+        data = b'{"record":{%b},"changes":null,"action":"insert"%b%d%b}}' % (record, metadata, idx, unchanged)
         return self._add(shape, new, data, into, missing)
 
     def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
@@ -185,22 +181,14 @@ class Shaper:
             changes = b"{%b}" % shape.changed_identity(new, old)
         else:
             changes = b"{%b}" % shape.changed(new, old)
-        data = b'{"record":{%b},"changes":%b,"action":"update"%b%d%b}}' % (
-            record,
-            changes,
-            shape.metadata(transaction),
-            idx,
-            _unchanged(missing) if missing else b"",
-        )
+        metadata, unchanged = shape.metadata(transaction), _unchanged(missing) if missing else b""
+        data = b'{"record":{%b},"changes":%b,"action":"update"%b%d%b}}' % (record, changes, metadata, idx, unchanged)
         return self._add(shape, new, data, into, missing)
 
     def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         old = old_row(shape, change.old, change.key_only)
-        data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
-            shape.known(old),
-            shape.metadata(transaction),
-            idx,
-        )
+        record, metadata = shape.known(old), shape.metadata(transaction)
+        data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (record, metadata, idx)
         return self._add(shape, old, data, into, shape.missing(old))
 
     def _add(self, shape: Shape, row: Sequence[Value], data: bytes, into: ShapedChanges, missing: Sequence[str]) -> int:

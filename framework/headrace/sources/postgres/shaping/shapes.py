@@ -171,11 +171,8 @@ class Shape:
 def commit_members(transaction: Transaction) -> bytes:
     """Return the members of a message's metadata that depend on the transaction, up to the change's number."""
     seconds, microseconds = divmod(transaction.at, 1_000_000)
-    return b'"commit_timestamp":"%b.%06dZ","commit_lsn":%d,"commit_idx":' % (
-        _second(seconds),
-        microseconds,
-        transaction.lsn,
-    )
+    second, lsn = _second(seconds), transaction.lsn
+    return b'"commit_timestamp":"%b.%06dZ","commit_lsn":%d,"commit_idx":' % (second, microseconds, lsn)
 
 
 @lru_cache(maxsize=4)
