@@ -51,7 +51,6 @@ class TableWatch:
     """Watches the tables of one source, under one capture lease.
 
     Args:
-        database: Headrace's database, open.
         todo: the source.
         spec: its settings.
         publication: the name of its publication.
