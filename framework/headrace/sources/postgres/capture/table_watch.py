@@ -51,6 +51,7 @@ class TableWatch:
     """Watches the tables of one source, under one capture lease.
 
     Args:
+        capture: the source's capture.
         todo: the source.
         spec: its settings.
         publication: the name of its publication.
