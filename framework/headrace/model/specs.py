@@ -44,8 +44,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         for value in (self.base, self.factor, self.limit, *self.delays):
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(
-                    f"{self!r} can't be: its durations and its factor are finite and not negative.",
-                    field="backoff",
+                    f"{self!r} can't be: its durations and its factor are finite and not negative.", field="backoff"
                 )
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(

@@ -221,13 +221,7 @@ from headrace.store.maintenance.schedule import next_scheduled, publish_schedule
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
 from headrace.store.messages.check_in import CheckIn, Owner, check_in, check_out
-from headrace.store.messages.dead_letters import (
-    DeadLetterSelection,
-    dead_letter_groups,
-    dead_letters,
-    discard,
-    redrive,
-)
+from headrace.store.messages.dead_letters import DeadLetterSelection, dead_letter_groups, dead_letters, discard, redrive
 from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
 from headrace.store.messages.jobs import (
     ClaimedJob,
@@ -241,14 +235,7 @@ from headrace.store.messages.jobs import (
     work_job,
 )
 from headrace.store.messages.journeys import ConsumerPlace, MessageBySeq, journey, message_by_seq
-from headrace.store.messages.lease import (
-    extend_leases,
-    lease,
-    mark_started,
-    reclaim,
-    wait,
-    without_subscription,
-)
+from headrace.store.messages.lease import extend_leases, lease, mark_started, reclaim, wait, without_subscription
 from headrace.store.messages.peek import current_history, history_and_stream, latest, messages, messages_at, peek
 from headrace.store.messages.publish import discard_staged, publish, publish_all, publish_many, publish_staged
 from headrace.store.messages.replay import Selection, replay, republish

@@ -13,20 +13,7 @@ _LOCK_TIMEOUT = "55P03"
 
 # Shutdown, restart, out of connections, memory or disk, idle timeout, a deadlock.
 _TRANSIENT = frozenset(
-    (
-        "25P03",
-        "25P04",
-        "40001",
-        "40P01",
-        "53000",
-        "53100",
-        "53200",
-        "53300",
-        "57P01",
-        "57P02",
-        "57P03",
-        "57P05",
-    )
+    ("25P03", "25P04", "40001", "40P01", "53000", "53100", "53200", "53300", "57P01", "57P02", "57P03", "57P05")
 )
 
 
