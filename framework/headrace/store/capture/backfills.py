@@ -13,7 +13,7 @@ from headrace.model.capture import BackfillInfo, BackfillKind, Differences
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,12 +107,7 @@ async def backfills(
         "select * from headrace_internal.list_backfills($1, $2, $3, $4, $5, $6, $7)", *arguments
     )
     return await page_of(
-        rows,
-        _backfill,
-        limit=limit,
-        max_bytes=max_bytes,
-        size=lambda row: text_size(row["condition"]) + text_size(row["reason"]),
-        backwards=before is not None,
+        rows, _backfill, limit=limit, max_bytes=max_bytes, sized=("condition", "reason"), backwards=before is not None
     )
 
 

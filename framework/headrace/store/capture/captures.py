@@ -18,7 +18,7 @@ from headrace.store.connections.statements import ending_when_idle
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import SEPARATOR
 from headrace.store.database.missing_objects import with_repeat
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 from headrace.store.messages.publish import chunks
 
 CHUNK_MESSAGES = 2_500
@@ -390,7 +390,7 @@ async def capture_failures(
         lambda row: _failure(row, raw),
         limit=limit,
         max_bytes=max_bytes,
-        size=lambda row: text_size(row["data"]) + text_size(row["error"]) + text_size(row["key"]),
+        sized=("data", "error", "key"),
         backwards=below is not None,
     )
 

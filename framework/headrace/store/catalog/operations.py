@@ -7,7 +7,7 @@ from datetime import datetime
 from headrace.model.pages import Page
 from headrace.model.records import BlockedKey
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 async def pause(executor: Executor, consumer: int, until: datetime | None = None) -> None:
@@ -42,12 +42,7 @@ async def blocked_keys(
     arguments = (consumer, limit, above, below, newest, max_bytes)
     rows = await executor.fetch("select * from headrace_internal.blocked_key_page($1, $2, $3, $4, $5, $6)", *arguments)
     return await page_of(
-        rows,
-        lambda row: BlockedKey(**row),
-        limit=limit,
-        max_bytes=max_bytes,
-        size=lambda row: text_size(row["key"]) + text_size(row["error"]),
-        backwards=newest,
+        rows, lambda row: BlockedKey(**row), limit=limit, max_bytes=max_bytes, sized=("key", "error"), backwards=newest
     )
 
 

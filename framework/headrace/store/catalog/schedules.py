@@ -13,7 +13,7 @@ from headrace.model.pages import Page
 from headrace.model.schedules import ScheduleInfo, ScheduleSpec
 from headrace.model.schedules.spec import RESTARTING
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 class PolledSchedule(NamedTuple):
@@ -118,12 +118,7 @@ async def schedules(
         "select * from headrace_internal.schedule_page(null, $1, $2, $3, $4)", after, before, limit, max_bytes
     )
     return await page_of(
-        rows,
-        _info,
-        limit=limit,
-        max_bytes=max_bytes,
-        size=lambda row: text_size(row["settings"]),
-        backwards=before is not None,
+        rows, _info, limit=limit, max_bytes=max_bytes, sized=("settings",), backwards=before is not None
     )
 
 

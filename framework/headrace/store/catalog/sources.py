@@ -13,7 +13,7 @@ from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import HIDDEN, masked
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ async def sources(
         lambda row: without_secrets(_source(row)),
         limit=limit,
         max_bytes=max_bytes,
-        size=lambda row: text_size(row["settings"]) + text_size(row["capture"]),
+        sized=("settings", "capture"),
         backwards=before is not None,
     )
 

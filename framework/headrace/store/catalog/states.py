@@ -13,7 +13,7 @@ from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.text.masking import HIDDEN
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 # How many messages above a consumer's position are examined at most, to count its pending messages.
 MAX_LOOK = 10_000
@@ -86,12 +86,7 @@ async def consumers(
         *arguments,
     )
     return await page_of(
-        rows,
-        _consumer,
-        limit=limit,
-        max_bytes=max_bytes,
-        size=lambda row: text_size(row["settings"]),
-        backwards=before is not None,
+        rows, _consumer, limit=limit, max_bytes=max_bytes, sized=("settings",), backwards=before is not None
     )
 
 

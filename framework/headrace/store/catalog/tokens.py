@@ -11,7 +11,7 @@ from headrace.model.errors import InvalidInput
 from headrace.model.pages import MAX_LIMIT, Page
 from headrace.model.tokens import Minted, StoredToken, TokenExists, TokenInfo, UnknownToken
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 _FIELDS = ("id", "name", "scopes", "created_at", "expires_at", "revoked_at")
 _INFO = ", ".join(_FIELDS)
@@ -78,7 +78,7 @@ async def tokens(
         lambda row: _info({name: row[name] for name in _FIELDS}),
         limit=limit,
         max_bytes=max_bytes,
-        size=lambda row: text_size(row["scope_list"]),
+        sized=("scope_list",),
         backwards=before is not None,
     )
 

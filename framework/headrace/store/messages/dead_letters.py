@@ -12,8 +12,8 @@ from headrace.model.conditions import Condition
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
-from headrace.store.messages.peek import content_size, encoded, read
+from headrace.store.database.pages import page_of
+from headrace.store.messages.peek import CONTENT, encoded, read
 
 
 class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ async def dead_letters(
         lambda row: DeadLetter(**read(row, raw)),
         limit=limit,
         max_bytes=max_bytes,
-        size=lambda row: content_size(row) + text_size(row["error"]) + text_size(row["traceback"]),
+        sized=(*CONTENT, "error", "traceback"),
         backwards=newest,
     )
 

@@ -47,7 +47,7 @@ async def peek(
         "select * from headrace_internal.peek_page($1, $2, p_after => $3, p_bytes => $4, p_before => $5, p_states => $6)",
         *arguments,
     )
-    page = await page_of(rows, lambda row: _peeked(row, raw), max_bytes=max_bytes, size=content_size)
+    page = await page_of(rows, lambda row: _peeked(row, raw), max_bytes=max_bytes, sized=CONTENT)
     page.sort(key=lambda message: (PEEK_STATES.index(message.state), message.seq))
     return page
 
@@ -87,7 +87,7 @@ async def messages(
         lambda row: StoredMessage(**stored(row, raw)),
         limit=limit,
         max_bytes=max_bytes,
-        size=content_size,
+        sized=CONTENT,
         backwards=newest,
     )
 
@@ -110,9 +110,13 @@ def read(row: Any, raw: bool) -> dict[str, Any]:
     return {**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}
 
 
+CONTENT = ("data", "headers")
+"""The columns with the data and headers of a message."""
+
+
 def content_size(row: Any) -> int:
     """The size of the data and headers of a message, as text in bytes."""
-    return text_size(row["data"]) + text_size(row["headers"])
+    return sum(text_size(row[column]) for column in CONTENT)
 
 
 def decoded(text: str) -> Any:
