@@ -151,14 +151,14 @@ class Ranges:
 
 def remove_ended(queries: Queries, marks: Iterable[Marks]) -> None:
     """Check which of the transactions that the marks wait for have ended, by one query for all of them."""
-    marks = [one for one in marks if one.open]
+    marks = [mark for mark in marks if mark.open]
     if marks:
-        waiting = frozenset().union(*(one.open for one in marks))
+        waiting = frozenset().union(*(mark.open for mark in marks))
         [(still_open,)] = queries.fetch(
             "select headrace_internal.still_open_xids($1::text::text[])", "{" + ",".join(sorted(waiting)) + "}"
         )
-        for one in marks:
-            one.ended(still_open or ())
+        for mark in marks:
+            mark.ended(still_open or ())
 
 
 def settle(queries: Queries, wanted: Sequence[tuple[Ranges, int]], patience: float) -> None:

@@ -172,13 +172,13 @@ def _lag(figures: LiveFigures, number: int) -> int:
 
 
 def _total(samples: Sequence[Sample], consumers: dict[int, _Consumer], figures: LiveFigures, *, first: bool) -> Sample:
-    ages = [one.lag_seconds for one in samples if one.lag_seconds is not None]
+    ages = [sample.lag_seconds for sample in samples if sample.lag_seconds is not None]
     held = {name: sum(getattr(consumer.counts, name) for consumer in consumers.values()) for name in COUNTS}
     return Sample(
         kind=0,
         number=0,
-        published=None if first else sum(one.published or 0 for one in samples),
-        finished=None if first else sum(one.finished or 0 for one in samples),
+        published=None if first else sum(sample.published or 0 for sample in samples),
+        finished=None if first else sum(sample.finished or 0 for sample in samples),
         lag=sum(consumer.lag for consumer in consumers.values()),
         lag_seconds=max(ages, default=0.0),
         in_flight=sum(leased for leased, _, _ in figures.leases.values()),

@@ -143,7 +143,9 @@ class Connection(DriverConnection):
         Args:
             settings: statements that follow the BEGIN. They return no rows.
         """
-        return await self._run_and_begin(_ASSIGN, [("begin", ()), *((one, ()) for one in settings)], settings, None)
+        return await self._run_and_begin(
+            _ASSIGN, [("begin", ()), *((setting, ()) for setting in settings)], settings, None
+        )
 
     async def run_commit_and_begin(
         self, query: str, arguments: Sequence[str | None], settings: tuple[str, ...], timeout: float
@@ -164,7 +166,7 @@ class Connection(DriverConnection):
             return None
         statements: list[tuple[str, Sequence[str | None]]] = [(self._ours(query), arguments), ("commit", ())]
         if self._kept != settings:
-            statements += [(for_session(one), ()) for one in settings]
+            statements += [(for_session(setting), ()) for setting in settings]
             self._kept = settings  # from here on, because they may have been made when something fails
         return await self._run_and_begin("commit", [*statements, ("begin", ())], settings, timeout)
 
@@ -198,7 +200,7 @@ class Connection(DriverConnection):
             await self._watched("commit", super().execute("; ".join((query, *ends)), timeout=timeout))
         else:
             # An empty query follows, since asyncpg has to send one. It is written last, and by itself.
-            statements = [(query, arguments), *((one, ()) for one in ends)]
+            statements = [(query, arguments), *((end, ()) for end in ends)]
             await self._watched("commit", self.fetch_after(statements, "", timeout))
         self._kept = ()
 

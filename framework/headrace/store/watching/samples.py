@@ -39,7 +39,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 async def record_samples(executor: Executor, at: datetime, samples: Sequence[Sample]) -> None:
     """Store samples of one moment."""
-    columns = [[getattr(one, name) for one in samples] for name in Sample.__struct_fields__]
+    columns = [[getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__]
     await executor.fetchval(
         "select headrace_internal.record_samples($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         at,

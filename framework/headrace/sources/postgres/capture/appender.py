@@ -211,6 +211,8 @@ def _mark_overtaken(shaped_changes: ShapedChanges) -> None:
     if shaped_changes.failures:
         last = {key: index for index, key in enumerate(shaped_changes.keys)}
         shaped_changes.failures = [
-            msgspec.structs.replace(one, overtaken=one.key is not None and last.get(one.key, -1) >= one.index)
-            for one in shaped_changes.failures
+            msgspec.structs.replace(
+                failure, overtaken=failure.key is not None and last.get(failure.key, -1) >= failure.index
+            )
+            for failure in shaped_changes.failures
         ]

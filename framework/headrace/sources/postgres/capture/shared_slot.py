@@ -176,7 +176,7 @@ class SharedSlot:
             self._joined = anyio.Event()
             await self._joined.wait()
         count = 0
-        while count != len(self._members) and not any(one.fed for one in self._members):
+        while count != len(self._members) and not any(member.fed for member in self._members):
             count = len(self._members)
             await anyio.sleep(self._limits.gather_interval)
 
@@ -242,7 +242,7 @@ class SharedSlot:
                 await reader.handle(received)
 
     def _can_join(self, reader: _SharedReader) -> bool:
-        return any(not one.fed and one.member.handled <= reader.position for one in self._members)
+        return any(not member.fed and member.member.handled <= reader.position for member in self._members)
 
     def _fail_all(self, error: Exception) -> None:
         """Let all capturers fail. They try again, and start where each of them was."""
@@ -260,13 +260,13 @@ class SharedSlot:
         """Leave out the source whose publication was missing. If it is needed from a later position on, the source waits
         for the others. Otherwise it has missed changes, and fails. It may also have been removed.
         """
-        for one in feedings:
-            if one.member.publication != error.publication:
+        for feeding in feedings:
+            if feeding.member.publication != error.publication:
                 continue
-            if one.needed_from > start:
-                self._left_out[error.publication] = one.needed_from
+            if feeding.needed_from > start:
+                self._left_out[error.publication] = feeding.needed_from
             else:
-                self.fail(one.member, error)
+                self.fail(feeding.member, error)
 
     async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
         """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""

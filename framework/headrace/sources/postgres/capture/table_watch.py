@@ -229,7 +229,11 @@ class TableWatch:
         if before is None:
             return
         fingerprint.altered.update(before.altered)
-        altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
+        altered = [
+            altered_type.oid
+            for altered_type in fingerprints.altered_types(before, fingerprint)
+            if altered_type.composite
+        ]
         if altered:
             await self._schema_cache.look_at_types(connection)
             fingerprint.altered.update(dict.fromkeys(altered, await next_xid(connection)))

@@ -77,14 +77,14 @@ _watchdogs: set[TransformWatchdog] = set()
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """Handle the signal, in the main thread: interrupt a call that takes too long, and nothing else."""
-    if any(one._is_late for one in _watchdogs):
+    if any(watchdog._is_late for watchdog in _watchdogs):
         raise _Interruption
 
 
 def _look(_number: int, _frame: FrameType | None) -> None:
     """Handle the signal of the timer, in the main thread."""
-    for one in _watchdogs:
-        one._look_at_cpu_time()
+    for watchdog in _watchdogs:
+        watchdog._look_at_cpu_time()
 
 
 class TransformWatchdog:
