@@ -21,6 +21,7 @@ from headrace.client.call import Call
 from headrace.client.errors import Busy, StaleAckIds
 from headrace.client.request import Request
 from headrace.client.transport import HttpTransport
+from headrace.model import selections
 from headrace.model.conditions import field
 from headrace.model.errors import (
     ConfigurationError,
@@ -49,9 +50,21 @@ def test_the_administration_of_a_server_has_the_methods_of_that_of_a_database() 
     assert _methods(Remote) == _methods(Admin)
 
 
+def _parameters(method: Any) -> list[inspect.Parameter]:
+    """The parameters of a method of `Admin` without `self`, and with the criteria that it takes."""
+    found = list(inspect.signature(method).parameters.values())[1:]
+    if found and str(found[-1].annotation).startswith("Unpack["):
+        criteria = getattr(selections, found.pop().annotation[len("Unpack[") : -1])
+        found += [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            for one in selections.described(criteria)
+        ]
+    return found
+
+
 def test_every_row_of_the_table_has_the_arguments_of_the_method_of_the_database() -> None:
     for name, call in _rows().items():
-        expected = list(inspect.signature(getattr(Admin, name)).parameters.values())[1:]
+        expected = _parameters(getattr(Admin, name))
         found = list(call.signature.parameters.values())
         positional = [one.name for one in expected if one.kind is not inspect.Parameter.KEYWORD_ONLY]
         assert [one.name for one in found][: len(positional)] == positional, name

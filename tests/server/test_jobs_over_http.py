@@ -8,6 +8,7 @@ import pytest
 
 from headrace import App, store
 from headrace.model.errors import FilterTooSlow, InvalidData, StoreError
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec
 from headrace.server.background import jobs as runner
 from headrace.server.background.jobs import JobRunner
@@ -122,7 +123,7 @@ async def test_a_job_of_a_killed_server_goes_on_elsewhere(
     monkeypatch.setattr(runner, "POLL", 0.01)
     await store.create_stream(database, "orders")
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
-    await store.create_job(database, "orders", "ship", "purge", store.DeadLetterSelection(), total=0, by=None)
+    await store.create_job(database, "orders", "ship", "purge", DeadLetterCriteria(), total=0, by=None)
     dead = await store.claim_job(database, 0.05)
     assert isinstance(dead, ClaimedJob)
     app = App(dsn)
@@ -171,7 +172,7 @@ async def test_a_job_that_fails_stops_neither_the_server_nor_other_jobs(
     await store.create_stream(database, "orders")
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
     for _ in range(2):
-        await store.create_job(database, "orders", "ship", "purge", store.DeadLetterSelection(), total=0, by=None)
+        await store.create_job(database, "orders", "ship", "purge", DeadLetterCriteria(), total=0, by=None)
     work = store.work_job
 
     async def fail(connection: Any, job: ClaimedJob, **settings: Any) -> str:

@@ -11,10 +11,10 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InUse
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import StreamSpec
 from headrace.runtime.leasing.timings import LEASE_TIMINGS
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
-from headrace.store import DeadLetterSelection
 from tests.conftest import Declare
 from tests.support.readers import Clock, publish
 from tests.support.retained import HOUR, Stream
@@ -237,7 +237,7 @@ async def test_a_job_is_claimed_again_and_takes_what_died_before(database: store
     await lead(database, reader.clock)
     await publish(database, *"abc")
     await reader.reject(await reader.lease())
-    job = DeadLetterSelection()
+    job = DeadLetterCriteria()
     await store.create_job(
         database, "orders", "ship", "redrive", job, total=None, by="ann", now=reader.clock.now - timedelta(seconds=BACK)
     )

@@ -10,7 +10,9 @@ import pytest
 
 from headrace import store
 from headrace.model import conditions
+from headrace.model.errors import InvalidInput
 from headrace.model.outcomes import Failure
+from headrace.model.selections import DeadLetterCriteria
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, publish
 
@@ -372,13 +374,13 @@ async def test_dead_letters_are_listed_by_filter_and_condition(database: store.D
     reader = await declare(max_deliver=1)
     await dead(reader, "eu.a", "us.a", "eu.b", "us.b")
 
-    async def listed(*selection: store.DeadLetterSelection, **page: Any) -> list[int]:
+    async def listed(*selection: DeadLetterCriteria, **page: Any) -> list[int]:
         return [one.seq for one in await store.dead_letters(database, reader.id, *selection, **page)]
 
     assert await listed() == [1, 2, 3, 4]
-    assert await listed(store.DeadLetterSelection(filters=("eu.>",))) == [1, 3]
-    assert await listed(store.DeadLetterSelection(where=conditions.parse("data.n >= 1")), limit=2) == [2, 3]
-    assert await listed(store.DeadLetterSelection(filters=("eu.>",)), above=1) == [3]
+    assert await listed(DeadLetterCriteria(filter=("eu.>",))) == [1, 3]
+    assert await listed(DeadLetterCriteria(where=conditions.parse("data.n >= 1")), limit=2) == [2, 3]
+    assert await listed(DeadLetterCriteria(filter=("eu.>",)), above=1) == [3]
 
 
 @pytest.mark.parametrize("verb", ["redrive", "discard"])
@@ -389,10 +391,10 @@ async def test_dead_letters_are_listed_by_filter_and_condition(database: store.D
         ({"seqs": [4, 2, 99]}, [2, 4]),
         ({"seqs": []}, []),
         ({"key": "eu.a"}, [1, 4]),
-        ({"filters": ("eu.>",)}, [1, 3, 4]),
+        ({"filter": ("eu.>",)}, [1, 3, 4]),
         ({"where": "data.n >= 2"}, [3, 4]),
         ({"key": "eu.a", "where": "data.n >= 2"}, [4]),
-        ({"filters": ("us.>",), "seqs": [1, 2]}, [2]),
+        ({"filter": ("us.>",), "seqs": [1, 2]}, [2]),
     ],
 )
 async def test_selection_takes_dead_letters_that_match_all_criteria(
@@ -402,7 +404,7 @@ async def test_selection_takes_dead_letters_that_match_all_criteria(
     await dead(reader, "eu.a", "us.a", "eu.b", "eu.a")
     if "where" in chosen:
         chosen = {**chosen, "where": conditions.parse(chosen["where"])}
-    take, selection = getattr(store, verb), store.DeadLetterSelection(**chosen)
+    take, selection = getattr(store, verb), DeadLetterCriteria(**chosen)
     assert await take(database, reader.id, selection=selection, dry_run=True) == len(seqs)
     assert [one.seq for one in await reader.dead_letters()] == [1, 2, 3, 4]
     assert await take(database, reader.id, selection=selection) == len(seqs)
@@ -488,3 +490,11 @@ async def test_a_key_at_work_ends_with_its_latest_message_after_a_redrive(
         assert await reader.drain(who) == []
     assert await reader.ack(ann, 2, 3) == []
     assert await reader.drain("bob") == [1, 2]
+
+
+async def test_an_unknown_criterion_selects_nothing_more(database: store.Database, declare: Declare) -> None:
+    reader = await declare(max_deliver=1)
+    await dead(reader, "eu.a", "us.a")
+    with pytest.raises(InvalidInput, match="There is no criterion 'filters'"):
+        await store.discard(database, reader.id, selection=DeadLetterCriteria(filters=["eu.>"]))  # type: ignore[typeddict-unknown-key]
+    assert [one.seq for one in await reader.dead_letters()] == [1, 2]

@@ -11,13 +11,14 @@ from headrace import store
 from headrace.admin import Admin
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import GroupedBy
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec
 from tests.conftest import Declare
 from tests.support.readers import Reader, publish
 
 pytestmark = pytest.mark.asyncio
 
-Chosen = store.DeadLetterSelection
+Chosen = DeadLetterCriteria
 BEGAN = datetime(2030, 5, 1, 10, 30, tzinfo=UTC)
 
 
@@ -92,7 +93,7 @@ async def test_an_error_that_a_client_gave_selects_its_dead_letters(database: st
     ],
 )
 async def test_dead_letters_are_chosen_by_error_and_time(
-    declare: Declare, verb: str, chosen: store.DeadLetterSelection, seqs: Sequence[int]
+    declare: Declare, verb: str, chosen: DeadLetterCriteria, seqs: Sequence[int]
 ) -> None:
     reader = await declare(max_deliver=1)
     await died(reader, *FAILURES)

@@ -12,6 +12,7 @@ import pytest
 from headrace import store
 from headrace.model import conditions
 from headrace.model.errors import InUse, UnknownConsumer
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store import ClaimedJob
 from tests.conftest import Connect, Declare
@@ -31,7 +32,7 @@ async def _dead(declare: Declare, messages: int = 10, **settings: Any) -> Reader
 
 async def _create(reader: Reader, kind: JobKind = "redrive", **selection: Any) -> UUID:
     reader.clock.advance(1)
-    chosen = store.DeadLetterSelection(**selection)
+    chosen = DeadLetterCriteria(**selection)
     return await store.create_job(
         reader.executor, "orders", reader.spec.name, kind, chosen, total=None, by="ann", now=reader.clock.now
     )
@@ -187,9 +188,7 @@ async def test_the_number_of_jobs_is_bounded(declare: Declare) -> None:
     with pytest.raises(InUse, match="100 jobs"):
         await _create(reader)
     with pytest.raises(UnknownConsumer):
-        await store.create_job(
-            reader.executor, "orders", "nope", "purge", store.DeadLetterSelection(), total=1, by=None
-        )
+        await store.create_job(reader.executor, "orders", "nope", "purge", DeadLetterCriteria(), total=1, by=None)
 
 
 async def test_jobs_are_listed_newest_first_and_removed_after_a_week(declare: Declare) -> None:

@@ -165,8 +165,10 @@ class Fuzz:
 
     def change(self, catalog: Catalog) -> str | None:
         """Return a schema change, or None if the one that was drawn can't be now."""
-        table = self.chance.choice(catalog.tables())
-        name = self.chance.choice(CHANGES)
+        tables = catalog.tables()
+        if not tables:  # the last one was moved away
+            return None
+        table, name = self.chance.choice(tables), self.chance.choice(CHANGES)
         change: Callable[[Relation, Catalog], str | None] = getattr(self, f"_{name}")
         return change(table, catalog)
 

@@ -9,12 +9,13 @@ from uuid import UUID, uuid4
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.source_settings import stored_spec, with_password
-from headrace.admin.validation import MAX_ANSWER_BYTES, Where, check_limit, condition_of
+from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, condition_of
 from headrace.admin.watching.recording import first_seqs
 from headrace.model.capture import BackfillInfo, BackfillKind, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
 from headrace.model.pages import Page, follow, listing
+from headrace.model.selections import Where
 from headrace.model.sources import SourceInfo
 from headrace.model.watching.audit import Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase

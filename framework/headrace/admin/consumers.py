@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Unpack
 
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.inspection import place_of
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
-    Filter,
-    Where,
     changed,
     check_above,
     check_grouping,
     check_limit,
     check_seq,
+    condition_of,
     dead_letters_of,
     pushed,
     refuse,
@@ -28,6 +27,7 @@ from headrace.admin.watching.recording import selected, settings_of_consumer
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.pages import Page, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
+from headrace.model.selections import DeadLetterCriteria, DeathCriteria, Filter, Where
 from headrace.model.specs import ConsumerSpec
 from headrace.model.watching.audit import Change
 from headrace.store.database.time_limit import within
@@ -277,33 +277,23 @@ class Consumers(Base):
 
     @listing
     async def dead_letters(
-        self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
-        above: int = 0, limit: int | None = 100, seqs: Sequence[int] | None = None, key: str | None = None, reason: str | None = None,
-        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    ) -> AsyncIterator[list[DeadLetter]]:  # fmt: skip
+        self, stream: str, name: str, *, above: int = 0, limit: int | None = 100, **criteria: Unpack[DeadLetterCriteria]
+    ) -> AsyncIterator[list[DeadLetter]]:
         """List the dead letters that match and have a seq above `above`, in seq order, at most `limit`. None for all.
 
         They are read in pages of `MAX_ANSWER_BYTES`. `dead_letters.pages` has the same arguments and returns an asynchronous
         iterator over these pages.
 
         Args:
-            seqs: only these.
-            reason: "exhausted", "rejected" or "invalid".
-            error_type: only those with exactly this type of error. "" for those without one.
-            error: only those with exactly this text of the error. "" for those without one.
-            since: only those that died at this time or later.
-            until: only those that died before this time.
+            criteria: see `DeadLetterCriteria`.
         """
-        selection = dead_letters_of(
-            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
-            since=since, until=until,
-        )  # fmt: skip
+        selection = dead_letters_of(**criteria)
         check_limit(limit)
         check_above(above)
         consumer = await self._consumer(stream, name)
 
         async def read(after: int | None, limit: int) -> Page[DeadLetter]:
-            async with self._bounded(selection.where, stream) as executor:
+            async with self._bounded(condition_of(selection.get("where")), stream) as executor:
                 return await store.dead_letters(
                     executor, consumer, selection, above=after or above, limit=limit, max_bytes=MAX_ANSWER_BYTES
                 )
@@ -312,25 +302,20 @@ class Consumers(Base):
             yield page
 
     async def dead_letter_groups(
-        self, stream: str, name: str, by: str = "type", *, limit: int = 100, key: str | None = None,
-        filter: Filter = None, where: Where = None, reason: str | None = None,  # noqa: A002
-        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    ) -> list[DeadLetterGroup]:  # fmt: skip
+        self, stream: str, name: str, by: str = "type", *, limit: int = 100, **criteria: Unpack[DeathCriteria]
+    ) -> list[DeadLetterGroup]:
         """Count the dead letters that match in groups, and return the `limit` largest groups, the largest first.
 
         Args:
             by: what those of a group have in common: the `type` of their error, its whole text (`error`), the `reason`, the
                 `key`, or the `hour` or `day` of their death in UTC. Values are compared as they are stored.
-
-        The other arguments select dead letters, see `dead_letters`.
+            criteria: see `DeathCriteria`.
         """
-        selection = dead_letters_of(
-            key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since, until=until
-        )  # fmt: skip
+        selection = dead_letters_of(**criteria)
         check_grouping(by)
         check_limit(limit)
         consumer = await self._consumer(stream, name)
-        async with self._bounded(selection.where, stream) as executor:
+        async with self._bounded(condition_of(selection.get("where")), stream) as executor:
             return await store.dead_letter_groups(executor, consumer, by, selection, limit=limit)  # type: ignore[arg-type]
 
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
@@ -342,53 +327,46 @@ class Consumers(Base):
         return found[0]
 
     async def redrive(
-        self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
-        filter: Filter = None, where: Where = None, dry_run: bool = False, reason: str | None = None,  # noqa: A002
-        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    ) -> int:  # fmt: skip
+        self, stream: str, name: str, *, dry_run: bool = False, **criteria: Unpack[DeadLetterCriteria]
+    ) -> int:
         """Deliver dead letters again, with their attempts reset to zero. Their keys are unblocked.
 
-        Dead letters of one key are delivered in order. A dead letter must match all arguments, which select as in
-        `Consumers.dead_letters`. Without arguments, all match. If retention has removed its message, a dead letter stays
-        and is not counted. You can publish its data again. `dry_run` only counts.
+        Dead letters of one key are delivered in order. Without criteria, all match. If retention has removed its message,
+        a dead letter stays and is not counted. You can publish its data again.
+
+        Args:
+            dry_run: only count.
+            criteria: see `DeadLetterCriteria`.
 
         Returns:
             The number of dead letters.
         """
-        selection = dead_letters_of(
-            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
-            since=since, until=until,
-        )  # fmt: skip
+        selection = dead_letters_of(**criteria)
         return await self._settle_dead_letters("redrive", store.redrive, stream, name, selection, dry_run)
 
     async def purge(
-        self, stream: str, name: str, *, seqs: Sequence[int] | None = None, key: str | None = None,
-        filter: Filter = None, where: Where = None, dry_run: bool = False, reason: str | None = None,  # noqa: A002
-        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    ) -> int:  # fmt: skip
+        self, stream: str, name: str, *, dry_run: bool = False, **criteria: Unpack[DeadLetterCriteria]
+    ) -> int:
         """Delete dead letters. They are selected as for redriving, see `redrive`. Their keys are unblocked.
 
         Returns:
             The number of dead letters.
         """
-        selection = dead_letters_of(
-            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
-            since=since, until=until,
-        )  # fmt: skip
+        selection = dead_letters_of(**criteria)
         return await self._settle_dead_letters("purge", store.discard, stream, name, selection, dry_run)
 
     async def _settle_dead_letters(
-        self, action: str, operation: Any, stream: str, name: str, selection: store.DeadLetterSelection, dry_run: bool
+        self, action: str, operation: Any, stream: str, name: str, selection: DeadLetterCriteria, dry_run: bool
     ) -> int:
         consumer = await self._consumer(stream, name)
-        async with self._bounded(selection.where, stream) as executor:
+        async with self._bounded(condition_of(selection.get("where")), stream) as executor:
             count: int = await operation(executor, consumer, selection=selection, dry_run=dry_run)
             await self._record_selected(executor, stream, name, action, selection, count, dry_run)
         return count
 
     async def _record_selected(
         self, executor: store.Executor, stream: str, name: str, action: str,
-        selection: store.Selection | store.DeadLetterSelection, count: int, dry_run: bool,
+        selection: store.Selection | DeadLetterCriteria, count: int, dry_run: bool,
     ) -> None:  # fmt: skip
         """Record what was done to selected messages, in its transaction, unless there was nothing to do."""
         if dry_run or not count:

@@ -10,8 +10,6 @@ from headrace.admin.base import Base
 from headrace.admin.journeys import MAX_STOPS, Journeys
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
-    Filter,
-    Where,
     check_above,
     check_limit,
     check_seq,
@@ -21,6 +19,7 @@ from headrace.admin.validation import (
 )
 from headrace.model.errors import InvalidInput
 from headrace.model.records import ConsumerAtWork
+from headrace.model.selections import Filter, Where
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
 from headrace.store.catalog.recent_events import KEPT

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import (
-    Filter,
-    Where,
     check_limit,
     check_one_of,
     dead_letters_of,
 )
 from headrace.admin.watching.recording import selected
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownJob
+from headrace.model.selections import MAX_CHOSEN, DeadLetterCriteria
 from headrace.model.watching.audit import Change
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.time_limit import within
-
-MAX_SEQS = 10_000
-"""The most dead letters that a job chooses one by one."""
 
 _COUNTING = 2.0
 """Seconds for counting the dead letters of a new job."""
 
 
 async def create_job(
-    base: Base, stream: str, name: str, kind: JobKind, selection: store.DeadLetterSelection, *, by: str | None
+    base: Base, stream: str, name: str, kind: JobKind, selection: DeadLetterCriteria, *, by: str | None
 ) -> Job:
     """Create a job in the name of a caller, or of the database role if `by` is None. See `Admin.create_job`."""
     check_one_of("kind", kind, ("redrive", "purge"))
-    if selection.seqs is not None and len(selection.seqs) > MAX_SEQS:
+    if len(selection.get("seqs") or ()) > MAX_CHOSEN:
         raise InvalidInput(
-            f"{len(selection.seqs):,} seqs are given. Give at most {MAX_SEQS:,}, or select dead letters in another way.",
+            f"{len(selection['seqs'] or ()):,} seqs are given. Give at most {MAX_CHOSEN:,}, or select dead letters in another way.",
             field="seqs",
         )
     database, consumer = base._database, await base._consumer(stream, name)
@@ -72,27 +66,17 @@ async def cancel_job(base: Base, job: Job) -> None:
 class Jobs(Base):
     """The calls about jobs."""
 
-    async def create_job(
-        self, stream: str, name: str, kind: JobKind, *, seqs: Sequence[int] | None = None, key: str | None = None,
-        filter: Filter = None, where: Where = None, reason: str | None = None,  # noqa: A002
-        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    ) -> Job:  # fmt: skip
+    async def create_job(self, stream: str, name: str, kind: JobKind, **criteria: Unpack[DeadLetterCriteria]) -> Job:
         """Redrive or purge dead letters in the background, in small steps. A running server works on it.
 
         Args:
             kind: "redrive" or "purge".
-            seqs: at most 10,000.
-
-        The other arguments select dead letters, see `dead_letters`. Those that die later are left alone.
+            criteria: see `DeadLetterCriteria`. At most 10,000 seqs. Those that die later are left alone.
 
         Raises:
             InUse: 100 jobs wait or run already.
         """
-        selection = dead_letters_of(
-            seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error,
-            since=since, until=until,
-        )  # fmt: skip
-        return await create_job(self, stream, name, kind, selection, by=None)
+        return await create_job(self, stream, name, kind, dead_letters_of(**criteria), by=None)
 
     async def jobs(self, stream: str | None = None, *, limit: int = 100) -> list[Job]:
         """Return the last jobs of a stream, or of all, the newest first, at most `limit`. Jobs that have ended are kept for a

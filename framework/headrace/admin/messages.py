@@ -10,8 +10,6 @@ from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
-    Filter,
-    Where,
     check_above,
     check_limit,
     check_seq,
@@ -28,6 +26,7 @@ from headrace.model.keys import check_key
 from headrace.model.pages import Page, follow, listing, listing_by
 from headrace.model.payloads import UniqueWhile, with_expiry
 from headrace.model.records import Erasure, Standing, StoredMessage
+from headrace.model.selections import Filter, Where
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.model.watching.audit import Change
 

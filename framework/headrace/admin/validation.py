@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, Unpack, get_args
 
 import msgspec
 
@@ -18,13 +18,12 @@ from headrace.model.keys import check_filters, check_key
 from headrace.model.pages import MAX_LIMIT, MAX_PAGE_BYTES
 from headrace.model.push import Push
 from headrace.model.records import Death, GroupedBy
+from headrace.model.selections import DeadLetterCriteria, Filter, Where, described
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
 from headrace.model.text.error_text import MAX_ERROR, storable
 from headrace.model.text.masking import HIDDEN, masked_push_url
 
-Where = str | Mapping[str, Any] | Condition | None
-Filter = str | Sequence[str] | None
 Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 
 MAX_ANSWER_BYTES = MAX_PAGE_BYTES
@@ -104,27 +103,23 @@ def selection_of(
     )  # fmt: skip
 
 
-def dead_letters_of(
-    *, seqs: Sequence[int] | None = None, key: str | None = None, filter: Filter = None, where: Where = None,  # noqa: A002
-    reason: str | None = None, error_type: str | None = None, error: str | None = None,
-    since: datetime | None = None, until: datetime | None = None,
-) -> store.DeadLetterSelection:  # fmt: skip
-    """Make a selection of dead letters. Raises `InvalidInput`."""
+def dead_letters_of(**criteria: Unpack[DeadLetterCriteria]) -> DeadLetterCriteria:
+    """Parse the criteria of dead letters. Raises `InvalidInput`."""
+    for one in described(DeadLetterCriteria):
+        if one.limits.get("maxLength") == MAX_ERROR:
+            _check_text(one.name, criteria.get(one.name))
+    key, reason, seqs = criteria.get("key"), criteria.get("reason"), criteria.get("seqs")
     for seq in seqs or ():
         check_seq("seqs", seq)
     if key is not None:
         check_key(key)
     if reason is not None:
         check_one_of("reason", reason, get_args(Death))
-    _check_text("error_type", error_type)
-    _check_text("error", error)
-    since, until = utc(since), utc(until)
+    since, until = utc(criteria.get("since")), utc(criteria.get("until"))
     if since is not None and until is not None and since >= until:
         raise InvalidInput(f"since={since} must be before until={until}.", field="until")
-    return store.DeadLetterSelection(
-        seqs=seqs, key=key, filters=filters_of(filter), where=condition_of(where),
-        reason=reason, error_type=error_type, error=error, since=since, until=until,
-    )  # fmt: skip
+    filters, where = filters_of(criteria.get("filter")), condition_of(criteria.get("where"))
+    return {**criteria, "filter": filters, "where": where, "since": since, "until": until}
 
 
 def check_grouping(by: str) -> None:
@@ -138,9 +133,9 @@ def check_one_of(name: str, value: str, values: Sequence[str]) -> None:
         raise InvalidInput(f"{name}={value!r} must be one of {', '.join(values)}.", field=name)
 
 
-def _check_text(name: str, text: str | None) -> None:
+def _check_text(name: str, text: Any) -> None:
     """Raise `InvalidInput` unless Postgres can store the text, so that it could be equal to a stored one."""
-    if text is not None and storable(text, MAX_ERROR) != text:
+    if text is not None and storable(str(text), MAX_ERROR) != text:
         raise InvalidInput(
             f"{name} is not a text that is stored: at most {MAX_ERROR:,} characters, without NUL.", field=name
         )

@@ -13,6 +13,9 @@ class Attached(Protocol):
 
     An error that it raises ends the service, as the failure of a consumer does. It should only
     raise errors that no retry can fix.
+
+    A drain is announced once. A part that starts others therefore checks after each `await` whether the drain has begun,
+    and starts nothing then. A part that was started later would wait for a stop that never comes.
     """
 
     async def run(self, shared: Shared) -> None:

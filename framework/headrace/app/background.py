@@ -1,8 +1,8 @@
 """Background work beside a block of foreign code: `async with in_background(work, …): …`.
 
-This is not a task group, since the cancel scope of a task group must be left by the task that
-entered it. The block may be the lifespan of a web framework, and some frameworks call start and
-stop from different tasks. The work is therefore one separate task, from connecting to disconnecting. Its
+This is not a task group, since the cancel scope of a task group must be left by the task that entered it, and while it
+is cancelled it cancels each await of the block, also in the block's own clean-up. The block may be the lifespan of a web
+framework, and some frameworks call start and stop from different tasks. The work is therefore one separate task, from connecting to disconnecting. Its
 failure is treated as `asyncio.TaskGroup` treats the failure of a child: the task that entered the
 block is cancelled once, and the block raises the cause.
 """

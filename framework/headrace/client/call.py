@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial, wraps
 from inspect import Parameter, Signature
@@ -59,6 +59,18 @@ class Body(msgspec.Struct, frozen=True):
     name: str
     value: Callable[[Any], dict[str, Any]]
     default: Any = REQUIRED
+
+
+def sent(values: Mapping[str, Any], arguments: Iterable[Argument | Body]) -> dict[str, Any]:
+    """Return what is sent of these values of arguments."""
+    found: dict[str, Any] = {}
+    for argument in arguments:
+        value = argument.value(values[argument.name])
+        if isinstance(argument, Body):
+            found |= value
+        elif value is not None and value is not False:
+            found[argument.sent_as or argument.name] = value
+    return found
 
 
 class Sends(Protocol):
@@ -126,13 +138,13 @@ class Call:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        sent = self._sent(values)
+        given = {**sent(values, self._arguments), **self._constants}
         in_query = self.method in ("GET", "DELETE")
         return Request(
             method=self.method,
             path=self._path(values),
-            query=query_of(sent) if in_query else (),
-            body=None if in_query else sent,
+            query=query_of(given) if in_query else (),
+            body=None if in_query else given,
             extra_time=values[self._extra_time] if isinstance(self._extra_time, str) else self._extra_time,
         )
 
@@ -140,16 +152,6 @@ class Call:
         if self.path_for_all is not None and values[self._in_path[0]] is None:
             return self.path_for_all
         return path_of(self.path, {name: values[name] for name in self._in_path})
-
-    def _sent(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        sent: dict[str, Any] = {}
-        for argument in self._arguments:
-            value = argument.value(values[argument.name])
-            if isinstance(argument, Body):
-                sent |= value
-            elif value is not None and value is not False:
-                sent[argument.sent_as or argument.name] = value
-        return sent | self._constants
 
     def _parameters(self) -> list[Parameter]:
         """The parameters of the method. They don't say which ones are keyword-only."""

@@ -1,14 +1,27 @@
 """The table of calls: for each method of `Admin` the request of the HTTP API that does the same.
 
-The signatures and docstrings are those of `Admin`. Calls that need more than one request have their
-code in `headrace.client.remote`. For a new call, write the method of `Admin`, its route in
-`headrace.server.routes`, and a row here. `tests/client/test_remote.py` compares all three.
+The signatures and docstrings are those of `Admin`. Those of `headrace.admin.operations` are made of its rows. Other calls
+have a row here, and their route in `headrace.server.routes`. Calls that need more than one request have their
+code in `headrace.client.remote`. `tests/client/test_remote.py` compares all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, get_args
+
 import msgspec
 
+from headrace.admin.operations import (
+    CAPTURE_TIME,
+    CONDITION_TIME,
+    CONSUMER,
+    DATABASE,
+    OPERATIONS,
+    SOURCE,
+    Count,
+    Operation,
+)
 from headrace.client import specs
 from headrace.client.answers import (
     Data,
@@ -30,11 +43,10 @@ from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.durations import Duration, seconds
-from headrace.model.errors import AlreadyExists, BackfillExists, InvalidInput
+from headrace.model.errors import AlreadyExists, BackfillExists, HeadraceError, InvalidInput
 from headrace.model.records import (
     BlockedKey,
     ConsumerInfo,
-    DatabaseCheck,
     DatabaseInfo,
     DeadLetterGroup,
     Erasure,
@@ -42,23 +54,14 @@ from headrace.model.records import (
     StreamInfo,
 )
 from headrace.model.schedules import ScheduleInfo
+from headrace.model.selections import DeadLetterCriteria, DeathCriteria, described
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 from headrace.model.watching.audit import AuditEntry
 from headrace.model.watching.operations import Job, PushStatus, SeekPreview, WebhookDelivery
 from headrace.model.watching.samples import Chart
 
-CONDITION_TIME = 30.0
-"""Seconds in which a server evaluates a condition on messages."""
-
-CAPTURE_TIME = 30.0
-"""Seconds in which a server queries a captured database."""
-
 STREAM = "/v1/streams/{stream}"
-CONSUMER = "/v1/streams/{stream}/consumers/{name}"
-SOURCE = "/v1/sources/{ref}"
-SCHEDULE = "/v1/schedules/{name}"
-DATABASE = "/v1/databases/{name}"
 
 # --- arguments that several calls have
 
@@ -75,11 +78,11 @@ RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
     Argument("end_time", None), DRY_RUN,
 )  # fmt: skip
-DEATH = (
-    Argument("reason", None), Argument("error_type", None), Argument("error", None), Argument("since", None),
-    Argument("until", None),
-)  # fmt: skip
-DEAD_LETTERS = (Argument("seqs", None), Argument("key", None), FILTER, WHERE, DRY_RUN, *DEATH)
+CRITERIA = {"filter": FILTER, "where": WHERE}
+DEATH, DEAD_LETTERS = (
+    tuple(CRITERIA.get(one.name, Argument(one.name, None)) for one in described(criteria))
+    for criteria in (DeathCriteria, DeadLetterCriteria)
+)
 
 
 def _limit(default: int | None) -> Argument:
@@ -208,7 +211,6 @@ class Calls:
         extra_time=CONDITION_TIME,
     )  # fmt: skip
     push_status = Call("GET", CONSUMER + "/push", answer=record(Data[PushStatus]))
-    replay = Call("POST", CONSUMER + "/replay", *RANGE, answer=count("replayed"), extra_time=CONDITION_TIME)
     blocked_keys = ListCall(
         CONSUMER + "/blocked_keys", _limit(100), AFTER,
         answer=pages(BlockedKey),
@@ -217,22 +219,14 @@ class Calls:
     # --- dead letters
 
     dead_letters = ListCall(
-        CONSUMER + "/dead_letters", _limit(100), ABOVE, FILTER, WHERE, Argument("seqs", None), Argument("key", None), *DEATH,
+        CONSUMER + "/dead_letters", ABOVE, _limit(100), *DEAD_LETTERS,
         answer=pages(DeadLetterAnswer), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter_groups = Call(
-        "GET", CONSUMER + "/dead_letters/groups", Argument("by", "type"), _limit(100), Argument("key", None), FILTER, WHERE, *DEATH,
+        "GET", CONSUMER + "/dead_letters/groups", Argument("by", "type"), _limit(100), *DEATH,
         answer=records(DeadLetterGroup), extra_time=CONDITION_TIME,
     )  # fmt: skip
     dead_letter = Call("GET", CONSUMER + "/dead_letters/{seq}", answer=record(DeadLetterAnswer))
-    redrive = Call(
-        "POST", CONSUMER + "/dead_letters/redrive", *DEAD_LETTERS,
-        answer=count("redriven"), extra_time=CONDITION_TIME,
-    )  # fmt: skip
-    purge = Call(
-        "POST", CONSUMER + "/dead_letters/purge", *DEAD_LETTERS,
-        answer=count("purged"), extra_time=CONDITION_TIME,
-    )  # fmt: skip
 
     # --- jobs
 
@@ -277,44 +271,23 @@ class Calls:
 
     # --- sources that capture tables
 
-    pause_source = Call("POST", SOURCE + "/pause", answer=record(Info[SourceInfo]))
-    resume_source = Call("POST", SOURCE + "/resume", Argument("anew", False), answer=record(Info[SourceInfo]))
-    check_source = Call("POST", SOURCE + "/check", answer=records(Finding), extra_time=CAPTURE_TIME)
     check_spec = Call(
         "POST", "/v1/source-check", Body("spec", specs.new_source), answer=records(Finding), extra_time=CAPTURE_TIME
     )
     backfills = ListCall(SOURCE + "/backfills", _limit(100), path_for_all="/v1/backfills", answer=pages(BackfillInfo))
-    start_backfill = Call(
-        "POST", SOURCE + "/backfills", Argument("tables", None), WHERE, Argument("rate", None),
-        answer=records(BackfillInfo), extra_time=CAPTURE_TIME, on_error=(AlreadyExists, _backfill_exists),
-    )  # fmt: skip
-    verify_source = Call(
-        "POST", SOURCE + "/verify", Argument("tables", None), Argument("repair", False), Argument("rate", None),
-        answer=records(BackfillInfo), extra_time=CAPTURE_TIME, on_error=(AlreadyExists, _backfill_exists),
-    )  # fmt: skip
-    cancel_backfills = Call("POST", SOURCE + "/backfills/cancel", Argument("id", None), answer=count("cancelled"))
     failures = ListCall(SOURCE + "/failures", ABOVE, _limit(100), answer=pages(FailedChange))
-    retry_failures = Call("POST", SOURCE + "/failures/retry", IDS, answer=count("retried"))
-    drop_failures = Call("POST", SOURCE + "/failures/drop", IDS, answer=count("dropped"))
 
     # --- schedules
 
     schedules = ListCall("/v1/schedules", _limit(None), answer=pages(ScheduleInfo))
-    schedule = Call("GET", SCHEDULE, answer=record(ScheduleInfo))
-    pause_schedule = Call("POST", SCHEDULE + "/pause", answer=record(ScheduleInfo))
-    resume_schedule = Call("POST", SCHEDULE + "/resume", answer=record(ScheduleInfo))
-    run_schedule = Call("POST", SCHEDULE + "/run", answer=record(ScheduleInfo))
-    delete_schedule = Call("DELETE", SCHEDULE)
 
     # --- further databases
 
     databases = Call("GET", "/v1/databases", answer=records(DatabaseInfo))
-    database = Call("GET", DATABASE, answer=record(DatabaseInfo))
     add_database = Call(
         "POST", "/v1/databases", Argument("name"), Argument("url_from"), Argument("unchecked", False),
         answer=record(DatabaseInfo),
     )  # fmt: skip
-    check_database = Call("POST", DATABASE + "/check", answer=record(DatabaseCheck))
     remove_database = Call("DELETE", DATABASE)
 
     # --- the audit log and samples
@@ -337,4 +310,41 @@ class Calls:
         "POST", "/v1/tokens", Argument("name"), Argument("scopes"),
         Argument("expires_in", None, sent_as="expires_in_ms", convert=_lifetime), answer=record(NewToken),
     )  # fmt: skip
-    revoke_token = Call("DELETE", "/v1/tokens/{ref}", answer=record(TokenInfo))
+
+
+# --- the calls of operations
+
+CONVERTED = {one.name: one for one in (FILTER, WHERE)}
+FORMS: dict[type, Any] = {SourceInfo: Info[SourceInfo]}
+"""The form in answers of records that have another one there."""
+
+ON_ERROR: dict[str, tuple[type[HeadraceError], Callable[[Any], Any]]] = {
+    "start_backfill": (AlreadyExists, _backfill_exists),
+    "verify_source": (AlreadyExists, _backfill_exists),
+}
+"""The errors of the server that mean something else for a call."""
+
+
+def _call(name: str, operation: Operation) -> Call:
+    fields = () if operation.body is None else msgspec.structs.fields(operation.body)
+    arguments = (CONVERTED.get(field.name) or Argument(field.name, field.default) for field in fields)
+    return Call(
+        operation.method, operation.path, *arguments, answer=_answer(operation.answer), extra_time=operation.extra_time,
+        on_error=ON_ERROR.get(name),
+    )  # fmt: skip
+
+
+def _answer(answer: Any) -> Callable[[Response], Any]:
+    if answer is None:
+        return lambda _: None
+    if isinstance(answer, Count):
+        return count(answer.field)
+    if types := get_args(answer):
+        return records(types[0])
+    return record(FORMS.get(answer, answer))
+
+
+for _name, _operation in OPERATIONS.items():
+    _made = _call(_name, _operation)
+    _made.__set_name__(Calls, _name)
+    setattr(Calls, _name, _made)

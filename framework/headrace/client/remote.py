@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from headrace.client.address import DEFAULT_URL, Server
-from headrace.client.calls import CREATE_CONSUMER, CREATE_JOB, CREATE_STREAM, PEEK, PUBLISH_MANY, STANDING
-from headrace.client.request import iso
-from headrace.client.specs import condition, consumer_settings, filters, refuse_changes, stream_spec
+from headrace.client.call import sent
+from headrace.client.calls import CREATE_CONSUMER, CREATE_JOB, CREATE_STREAM, DEAD_LETTERS, PEEK, PUBLISH_MANY, STANDING
+from headrace.client.specs import consumer_settings, refuse_changes, stream_spec
 from headrace.model.durations import Duration
 from headrace.model.errors import AlreadyExists
 from headrace.model.pages import Page, follow_states
 from headrace.model.payloads import with_expiry
 from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.watching.operations import Job, JobKind
 
 if TYPE_CHECKING:
     # The methods that `Calls` makes have the signatures of `Admin`. Importing `Admin` takes long.
     from headrace.admin import Admin as Calls
-    from headrace.admin.validation import Filter, Where
     from headrace.client.transport import HttpTransport, Transport
 else:
     from headrace.client.calls import Calls
@@ -112,19 +111,10 @@ class Remote(Calls):
         published: int = await PUBLISH_MANY.send(self.transport, stream, messages)
         return published
 
-    async def create_job(
-        self, stream: str, name: str, kind: JobKind, *, seqs: Sequence[int] | None = None, key: str | None = None,
-        filter: Filter = None, where: Where = None, reason: str | None = None,  # noqa: A002
-        error_type: str | None = None, error: str | None = None, since: datetime | None = None, until: datetime | None = None,
-    ) -> Job:  # fmt: skip
+    async def create_job(self, stream: str, name: str, kind: JobKind, **criteria: Unpack[DeadLetterCriteria]) -> Job:
         """Redrive or purge dead letters in the background, as `Admin.create_job` does."""
-        selection = {
-            "seqs": None if seqs is None else list(seqs), "key": key, "filter": filters(filter), "where": condition(where),
-            "reason": reason, "error_type": error_type, "error": error, "since": None if since is None else iso(since),
-            "until": None if until is None else iso(until),
-        }  # fmt: skip
-        given = {name: value for name, value in selection.items() if value is not None}
-        job: Job = await CREATE_JOB.send(self.transport, kind, stream, name, given)
+        selection = sent({one.name: None for one in DEAD_LETTERS} | criteria, DEAD_LETTERS)
+        job: Job = await CREATE_JOB.send(self.transport, kind, stream, name, selection)
         return job
 
     async def peek(self, stream: str, name: str, *, limit: int = 10, above: int = 0) -> list[PeekedMessage]:

@@ -13,12 +13,12 @@ from headrace.model.durations import seconds
 from headrace.model.errors import AlreadyExists
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.model.selections import Filter, Where
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
 from headrace.model.text.masking import HIDDEN
 
 if TYPE_CHECKING:
     from headrace.admin.source_settings import Spec
-    from headrace.admin.validation import Filter, Where
 
 
 def filters(filter_: Filter) -> str | list[str] | None:

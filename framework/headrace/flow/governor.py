@@ -22,6 +22,9 @@ seen. Both sides of a comparison are only seconds old, so that it follows a down
 A lost trial is repeated if the throughput of the window that it was compared with turns out to have
 dropped, too. Then something else was the cause.
 
+A window has a fixed length. One that lasts until the difference is certain picks the extremes, and did worse in
+simulations.
+
 When hardly any call ends any more, the downstream may hang, or the calls may only take longer. So the
 actors are halved, and each time it waits twice as long as before. When as many calls have ended as
 there were, it is known how long they take now. So it can wait for them, measure, and climb again.

@@ -11,4 +11,7 @@ database.
 
 The decisions are made in `headrace.flow`, in plain synchronous code. This package does the waiting
 and the I/O.
+
+No task, cancel scope or lock is made per message. An actor is one long-lived task, an outcome is an append to a list, and
+timeouts are watched from outside of the handlers.
 """

@@ -18,6 +18,7 @@ from headrace.server.routes import (
     dead_letters,
     http_consumers,
     messages,
+    operations,
     overview,
     positions,
     schedules,
@@ -34,7 +35,7 @@ from headrace.server.routes.watching import audit, live, samples
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, overview, tokens, sessions, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, operations, jobs, http_consumers, overview, tokens, sessions, sources, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 

@@ -221,7 +221,12 @@ from headrace.store.maintenance.schedule import next_scheduled, publish_schedule
 from headrace.store.maintenance.vacuum import dead_rows, is_in_statistics, tables_to_vacuum, vacuum_table
 from headrace.store.maintenance.watermark import open_inserts
 from headrace.store.messages.check_in import CheckIn, Owner, check_in, check_out
-from headrace.store.messages.dead_letters import DeadLetterSelection, dead_letter_groups, dead_letters, discard, redrive
+from headrace.store.messages.dead_letters import (
+    dead_letter_groups,
+    dead_letters,
+    discard,
+    redrive,
+)
 from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
 from headrace.store.messages.jobs import (
     ClaimedJob,

@@ -2,8 +2,8 @@
 
 A mark is the last seq that had been drawn, and the transactions that could still fill a hole up to
 it. Once these transactions have ended, every message up to that seq is visible or will never
-appear. Transactions that began later don't matter. A stream that always has a publisher is thus resolved too, a
-moment behind. `store/sql/functions/ranges.sql` explains why.
+appear. Transactions that began later, or that publish nothing to the stream, don't matter. A stream that always has a
+publisher is thus resolved too, a moment behind. `store/sql/functions/maintenance/ranges.sql` explains why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The readers' queries to the database, from the driver: range bounds, resolved position, and partition SQL."""
+"""The readers' queries to the database, from the driver: range bounds, resolved position, and partition SQL.
+
+The database makes the text of each task's query, with every literal quoted there. So an executor needs the database's URL
+and that text, and neither the schema nor any settings.
+"""
 
 from __future__ import annotations
 

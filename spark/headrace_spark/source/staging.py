@@ -1,6 +1,6 @@
 """Staging of writes: tasks write rows to a staging table beside the stream, and one commit publishes them.
 
-See `store/sql/functions/writes.sql`. This module does not know Spark. A task attempt passes its
+See `store/sql/functions/messages/writes.sql`. This module does not know Spark. A task attempt passes its
 Arrow batches to `stage`. The caller that knows which attempts count passes their results to
 `commit`.
 """

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.text.masking import HIDDEN, masked, masked_push
 
@@ -50,9 +51,10 @@ def shown(name: str, value: Any) -> Any:
     return conditions.describe(value) if isinstance(value, Condition) else value
 
 
-def selected(selection: msgspec.Struct) -> dict[str, Any]:
+def selected(selection: msgspec.Struct | DeadLetterCriteria) -> dict[str, Any]:
     """The criteria of a selection of messages or dead letters."""
-    found = {name: shown(name, value) for name, value in msgspec.structs.asdict(selection).items() if value is not None}
+    criteria = msgspec.structs.asdict(selection) if isinstance(selection, msgspec.Struct) else selection
+    found = {name: shown(name, value) for name, value in criteria.items() if value is not None}
     if "seqs" in found:
         found["seqs"] = first_seqs(found["seqs"])
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -10,7 +10,8 @@ from cyclopts import Parameter
 
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import flag
-from headrace.cli.options.times import parse_place
+from headrace.cli.options.times import parse_place, past
+from headrace.model.selections import Criterion, described
 
 DryRunOption = Annotated[bool, flag("Change nothing. Only count the messages.")]
 
@@ -88,3 +89,34 @@ def parse_bound(text: str | None, edge: Literal["start", "end"]) -> RangeBound:
     if isinstance(found, int):
         return {"start_seq": found} if edge == "start" else {"end_seq": found}
     return {"start_time": found} if edge == "start" else {"end_time": found}
+
+
+class CriteriaOptions:
+    """Options that select something, see `options_of`."""
+
+    def criteria(self) -> dict[str, Any]:
+        """Return the arguments for `Admin`. Raises `UsageError`."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        times = {name: past(found[name], f"--{name}") for name in ("since", "until") if found.get(name) is not None}
+        return found | times
+
+
+def options_of(criteria: type) -> type[CriteriaOptions]:
+    """Make the options for the criteria of a class, see `headrace.model.selections`."""
+    options = [(one.name, _option(one), field(default=None)) for one in described(criteria)]
+    namespace = {"__module__": __name__}  # one of the standard library's is taken for a type without fields
+    made = make_dataclass(
+        f"{criteria.__name__}Options", options, bases=(CriteriaOptions,), namespace=namespace, frozen=True, kw_only=True
+    )
+    return Parameter(name="*")(made)
+
+
+def _option(one: Criterion) -> Any:
+    """A list is an option that is repeated. A time is text, such as `1h`, an hour ago."""
+    several = one.name in ("filter", "seqs")
+    name = "--" + one.name.replace("_", "-").removesuffix("s" if several else "")
+    more = " Repeat for several." if several else " 1h is an hour ago." if one.type is datetime else ""
+    type_ = {"filter": list[str], "seqs": list[int], "where": str}.get(
+        one.name, str if one.type is datetime else one.type
+    )
+    return Annotated[type_ | None, Parameter(name=name, negative="", show_default=False, help=one.description + more)]

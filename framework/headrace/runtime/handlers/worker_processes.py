@@ -7,7 +7,9 @@ its process.
                            └─ died: only this errand has failed
 
 A process that has ended is replaced when the next one is needed. Processes are started fresh, not
-forked, with the standard library's `multiprocessing`, which also brings the main module along.
+forked, with the standard library's `multiprocessing`, which also brings the main module along. Its pools are not used:
+Ctrl-C must not reach a process before the drain, a busy process must be killed and replaced at a timeout, and all of
+them must end with their parent.
 """
 
 from __future__ import annotations

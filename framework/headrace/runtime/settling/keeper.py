@@ -1,4 +1,8 @@
-"""The keeper: extends leases every half of `ack_wait`."""
+"""The keeper: extends leases every half of `ack_wait`.
+
+It extends them by their ids, not by their owner. A lease that this process has forgotten by mistake must expire.
+Otherwise its messages would not be redelivered for as long as the process lives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Request and answer bodies of the data plane, with their checks."""
+"""Request and answer bodies of the data plane, with their checks.
+
+The data of a message is taken from the request and put into the answer as the JSON text that it is. It is not decoded in
+between.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Dispatch of the data plane: publish, receive, ack, nack, extend. Clients call these for every batch,
-and everything else rarely.
+and everything else rarely. A framework's routing, parsing and answering would take longer than the rest of such a request.
 
 An endpoint takes a `Request` and returns its `Response`. Routes are few, so they are found by
 splitting the path.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -17,16 +18,15 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
+from headrace.admin.operations import OPERATIONS
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
 from headrace.server.routes.callers.sessions import SignIn
 from headrace.server.routes.http_consumers import NewHttpConsumer
 from headrace.server.routes.tokens import TokenRequest
-from headrace.server.wire.captures import NewBackfill, Resume, WhichBackfills, WhichFailures
 from headrace.server.wire.common import Error
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
-from headrace.server.wire.dead_letters import DeadLetterChoice
 from headrace.server.wire.jobs import NewJob
-from headrace.server.wire.messages import Choice, Nack, NewMessages, Receive, Republish, Settle
+from headrace.server.wire.messages import Nack, NewMessages, Receive, Republish, Settle
 from headrace.server.wire.positions import Pause, Seek
 from headrace.server.wire.sources import NewSource, SourceSettings
 from headrace.server.wire.streams import NewStream, StreamSettings
@@ -64,9 +64,8 @@ _TAGS = {
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
-    Choice, ConsumerSettings, DeadLetterChoice, Nack, NewBackfill, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream,
-    Pause, Receive, Republish, Resume, Seek, Settle, SignIn, SourceSettings, StreamSettings, TokenRequest, WhichBackfills,
-    WhichFailures,
+    ConsumerSettings, Nack, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream, Pause, Receive, Republish, Seek, Settle,
+    SignIn, SourceSettings, StreamSettings, TokenRequest, *{one.body for one in OPERATIONS.values() if one.body is not None},
 )  # fmt: skip
 """Types of request bodies."""
 
@@ -93,7 +92,10 @@ def config() -> OpenAPIConfig:
 
     def operation_id(handler: HTTPRouteHandler, method: HttpMethod, path: list[Any]) -> str:
         name = handler.handler_name + ("_by_put" if method == HttpMethod.PUT else "")
-        if name in taken:  # a handler with several paths
+        # Of several paths, which are in no order, the first by name has the handler's name.
+        first = [part for part in min(handler.paths).split("/") if part and "{" not in part]
+        is_first = [part for part in path if isinstance(part, str)][-len(first) :] == first
+        if name in taken or (len(handler.paths) > 1 and not is_first):
             name = f"{name}_{path[-1]}"
         taken.add(name)
         return name
@@ -196,9 +198,19 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         if content["schema"].get("$ref") == _REF.format(name="Publish"):  # one message, or several
             content["schema"] = {"anyOf": [{"$ref": _REF.format(name=name)} for name in ("NewMessage", "NewMessages")]}
         body["required"] = not _optional(content["schema"])
-        example = EXAMPLES.get((method, path))
+        example = EXAMPLES.get((method, path)) or _examples().get((method, _nameless(path)))
         if example is not None:
             content["example"] = example
+
+
+@cache
+def _examples() -> dict[tuple[str, str], Any]:
+    """The examples of operations, by the method and the path without names."""
+    return {(one.method.lower(), _nameless(one.path)): one.example for one in OPERATIONS.values()}
+
+
+def _nameless(path: str) -> str:
+    return re.sub(r"{\w+}", "{}", path)
 
 
 def _may_answer(status: str, path: str, method: str, *, has_body: bool, has_parameters: bool) -> bool:

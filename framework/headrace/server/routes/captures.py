@@ -9,7 +9,7 @@ from uuid import UUID
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Body, JSONBody, QueryParameter
+from litestar.params import Body, QueryParameter
 
 from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES
@@ -33,18 +33,6 @@ from headrace.server.routes.paging import (
 from headrace.server.routes.parameters import Limit, SourceRef
 from headrace.server.wire.captures import (
     Backfill,
-    Cancelled,
-    CancelledAnswer,
-    Dropped,
-    DroppedAnswer,
-    NewBackfill,
-    NewVerification,
-    PostgresSource,
-    Resume,
-    Retried,
-    RetriedAnswer,
-    WhichBackfills,
-    WhichFailures,
 )
 from headrace.server.wire.common import Listed
 from headrace.server.wire.sources import NewSource
@@ -69,33 +57,6 @@ async def check_spec(request: AnyRequest, context: Context, data: Annotated[NewS
         )
     context.engine.transforms.check_settings(spec.settings())
     return Listed(await context.admin.check_spec(spec))
-
-
-@post(f"{_PATH}/check", effect="read", summary="Check a source", tags=_TAGS, status_code=200)
-async def check_source(request: AnyRequest, context: Context, source: SourceRef) -> Listed[Finding]:
-    """Checks whether the source's tables can be captured. The answer lists every check, and
-    the statements that fix what failed."""
-    return Listed(await context.admin.check_source((await context.source(request, source)).id))
-
-
-@post(f"{_PATH}/pause", effect="change", summary="Pause a source", tags=_TAGS, status_code=200)
-async def pause_source(request: AnyRequest, context: Context, source: SourceRef) -> PostgresSource:
-    """Stops the capture until it is resumed. Meanwhile the captured server keeps all WAL
-    that is not captured yet."""
-    paused = await context.admin.pause_source((await context.source(request, source)).id)
-    context.engine.clear_caches()
-    return PostgresSource.of(paused)
-
-
-@post(f"{_PATH}/resume", effect="change", summary="Resume a source", tags=_TAGS, status_code=200)
-async def resume_source(
-    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[Resume | None] = None
-) -> PostgresSource:
-    """Resumes the capture at the position of the pause."""
-    info = await context.source(request, source)
-    resumed = await context.admin.resume_source(info.id, anew=data is not None and data.anew)
-    context.engine.clear_caches()
-    return PostgresSource.of(resumed)
 
 
 def _newest_first(backfill: BackfillInfo) -> tuple[float, int]:
@@ -162,37 +123,6 @@ async def list_backfills(
     return await _backfills(context, info.id, limit, after, before)
 
 
-@post(f"{_PATH}/backfills", effect="change", summary="Start backfills", tags=_TAGS, status_code=201)
-async def start_backfill(
-    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[NewBackfill | None] = None
-) -> Listed[Backfill]:
-    """Reads tables from their first row while their changes are captured. 409 if one of them
-    is being read already."""
-    info, backfill = await context.source(request, source), data or NewBackfill()
-    started = await context.admin.start_backfill(info.id, backfill.tables, backfill.where, backfill.rate)
-    return Listed([Backfill.of(one) for one in started])
-
-
-@post(f"{_PATH}/verify", effect="change", summary="Compare tables with the stream", tags=_TAGS, status_code=201)
-async def verify_source(
-    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[NewVerification | None] = None
-) -> Listed[Backfill]:
-    """Compares the rows of tables with the messages of the stream, while changes are captured.
-    The backfills of the source show the progress and the differences."""
-    info, which = await context.source(request, source), data or NewVerification()
-    started = await context.admin.verify_source(info.id, which.tables, repair=which.repair, rate=which.rate)
-    return Listed([Backfill.of(one) for one in started])
-
-
-@post(f"{_PATH}/backfills/cancel", effect="change", summary="Cancel backfills", tags=_TAGS, status_code=200)
-async def cancel_backfills(
-    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichBackfills | None] = None
-) -> CancelledAnswer:
-    """Cancels backfills. Rows that were read stay in the stream."""
-    info, choice = await context.source(request, source), data or WhichBackfills()
-    return CancelledAnswer(Cancelled(await context.admin.cancel_backfills(info.id, choice.id)))
-
-
 @get(
     f"{_PATH}/failures",
     effect="read",
@@ -228,35 +158,9 @@ async def list_failures(
     return page(found, lambda failure: failure.id, after=after or above or None, before=before)
 
 
-@post(f"{_PATH}/failures/retry", effect="change", summary="Retry failed changes", tags=_TAGS, status_code=200)
-async def retry_failures(
-    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichFailures | None] = None
-) -> RetriedAnswer:
-    """Makes the process that captures the source try the changes again. Those that succeed are published."""
-    info, choice = await context.source(request, source), data or WhichFailures()
-    return RetriedAnswer(Retried(await context.admin.retry_failures(info.id, choice.ids)))
-
-
-@post(f"{_PATH}/failures/drop", effect="change", summary="Delete failed changes", tags=_TAGS, status_code=200)
-async def drop_failures(
-    request: AnyRequest, context: Context, source: SourceRef, data: JSONBody[WhichFailures | None] = None
-) -> DroppedAnswer:
-    """Deletes the records of failed changes. These changes are not in any stream."""
-    info, choice = await context.source(request, source), data or WhichFailures()
-    return DroppedAnswer(Dropped(await context.admin.drop_failures(info.id, choice.ids)))
-
-
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     check_spec,
-    check_source,
-    pause_source,
-    resume_source,
     list_all_backfills,
     list_backfills,
-    start_backfill,
-    verify_source,
-    cancel_backfills,
     list_failures,
-    retry_failures,
-    drop_failures,
 )

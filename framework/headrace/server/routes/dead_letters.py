@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from litestar import get, post
+from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import OpenAPIType, Schema
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_of
-from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, Death, GroupedBy
-from headrace.model.text.error_text import MAX_ERROR
+from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, GroupedBy
+from headrace.model.selections import DeadLetterCriteria, DeathCriteria
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.inspecting.exports import EXPORT_PAGE, NDJSON, exported
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
-from headrace.server.routes.parameters import ConsumerRef, Filter, Limit, SeqRef, StreamRef, Where
-from headrace.server.wire.common import MAX_CHOSEN, Listed
-from headrace.server.wire.dead_letters import DeadLetterChoice, Purged, PurgedAnswer, Redriven, RedrivenAnswer
+from headrace.server.routes.parameters import ConsumerRef, Limit, SeqRef, StreamRef, with_criteria
+from headrace.server.wire.common import Listed
 
 By = Annotated[
     GroupedBy,
@@ -31,38 +27,13 @@ By = Annotated[
         description="What the dead letters of a group have in common: the type of their error, its whole text, the reason, the key, or the hour or day (UTC) of their death."
     ),
 ]
-OneKey = Annotated[
-    str | None,
+AboveSeq = Annotated[
+    int,
     QueryParameter(
-        description="Return only dead letters of this key.", schema_extra={"min_length": 1, "max_length": MAX_KEY_BYTES}
-    ),
-]
-Reason = Annotated[Death | None, QueryParameter(description="Return only dead letters that died for this reason.")]
-ErrorType = Annotated[
-    str | None,
-    QueryParameter(
-        description="Return only dead letters with exactly this type of error. Empty for those without one.",
-        schema_extra={"max_length": MAX_ERROR},
-    ),
-]
-ErrorText = Annotated[
-    str | None,
-    QueryParameter(
-        description="Return only dead letters with exactly this text of the error. Empty for those without one.",
-        schema_extra={"max_length": MAX_ERROR},
-    ),
-]
-Since = Annotated[
-    datetime | None, QueryParameter(description="Return only dead letters that died at this time or later.")
-]
-Until = Annotated[datetime | None, QueryParameter(description="Return only dead letters that died before this time.")]
-
-Seqs = Annotated[
-    list[int] | None,
-    QueryParameter(
-        description="Return only dead letters with these seqs.",
-        max_items=MAX_CHOSEN,
-        schema_extra={"items": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=2**63 - 1)},
+        ge=0,
+        lt=HIGHEST,
+        schema_extra=NOT_NEGATIVE,
+        description="Return only dead letters with a larger seq. The same as `after`.",
     ),
 ]
 
@@ -73,19 +44,21 @@ _PATH = "/streams/{stream:str}/consumers/{consumer:str}"
     f"{_PATH}/dead_letters", effect="read", summary="List dead letters", tags=["Dead letters"],
     description=f"Returns dead letters in seq order, with the error of the last attempt. A page ends once its contents have {PAGE_SIZE}.",
 )  # fmt: skip
+@with_criteria(DeadLetterCriteria)
 async def list_dead_letters(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, filter: Filter = None,  # noqa: A002
-    where: Where = None, seqs: Seqs = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None,
-    error: ErrorText = None, since: Since = None, until: Until = None,
-    above: Annotated[int, QueryParameter(ge=0, lt=HIGHEST, schema_extra=NOT_NEGATIVE, description="Return only dead letters with a larger seq. The same as `after`.")] = 0,
-    after: AfterSeq = None, before: BeforeSeq = None,
-) -> Listed[DeadLetter]:  # fmt: skip
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    limit: Limit = 100,
+    above: AboveSeq = 0,
+    after: AfterSeq = None,
+    before: BeforeSeq = None,
+    **criteria: Any,
+) -> Listed[DeadLetter]:
     check_one_place(after, before)
     cached = await context.consumer(request, stream, consumer, "consume")
-    selection = dead_letters_of(
-        seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since,
-        until=until,
-    )  # fmt: skip
+    selection = dead_letters_of(**criteria)
     found = await context.raw_messages.dead_letters(
         cached, selection, limit=limit, above=max(above, after or 0), below=before
     )
@@ -96,18 +69,18 @@ async def list_dead_letters(
     f"{_PATH}/dead_letters/groups", effect="read", summary="Count dead letters in groups", tags=["Dead letters"],
     description="Returns the largest groups of dead letters that have something in common, the largest first. Values are compared as they are stored.",
 )  # fmt: skip
+@with_criteria(DeathCriteria)
 async def group_dead_letters(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, by: By = "type", limit: Limit = 100,
-    filter: Filter = None,  # noqa: A002
-    where: Where = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None, error: ErrorText = None,
-    since: Since = None, until: Until = None,
-) -> Listed[DeadLetterGroup]:  # fmt: skip
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    by: By = "type",
+    limit: Limit = 100,
+    **criteria: Any,
+) -> Listed[DeadLetterGroup]:
     cached = await context.consumer(request, stream, consumer, "consume")
-    found = await context.admin.dead_letter_groups(
-        cached.stream.name, cached.name, by, limit=limit, key=key, filter=filter, where=where, reason=reason,
-        error_type=error_type, error=error, since=since, until=until,
-    )  # fmt: skip
-    return Listed(found)
+    return Listed(await context.admin.dead_letter_groups(cached.stream.name, cached.name, by, limit=limit, **criteria))
 
 
 @get(
@@ -115,16 +88,12 @@ async def group_dead_letters(
     description="Returns all dead letters that match, in seq order, one line of JSON each. They are read in pages, so dead letters"
     " that appear or vanish meanwhile may be missing. A last line with `summary` and `code` says that the export could not go on.",
 )  # fmt: skip
+@with_criteria(DeadLetterCriteria)
 async def export_dead_letters(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, filter: Filter = None,  # noqa: A002
-    where: Where = None, seqs: Seqs = None, key: OneKey = None, reason: Reason = None, error_type: ErrorType = None,
-    error: ErrorText = None, since: Since = None, until: Until = None,
-) -> Stream:  # fmt: skip
+    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, **criteria: Any
+) -> Stream:
     cached = await context.consumer(request, stream, consumer, "consume")
-    selection = dead_letters_of(
-        seqs=seqs, key=key, filter=filter, where=where, reason=reason, error_type=error_type, error=error, since=since,
-        until=until,
-    )  # fmt: skip
+    selection = dead_letters_of(**criteria)
     first = await context.raw_messages.dead_letters(cached, selection, limit=EXPORT_PAGE)
     return Stream(exported(context.raw_messages, cached, selection, first), media_type=NDJSON)
 
@@ -140,46 +109,6 @@ async def read_dead_letter(
     if not found or found[0].seq != seq:
         raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
     return found[0]
-
-
-@post(
-    f"{_PATH}/dead_letters/redrive",
-    effect="change",
-    summary="Redrive dead letters",
-    tags=["Dead letters"],
-    status_code=200,
-)
-async def redrive(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    consumer: ConsumerRef,
-    data: JSONBody[DeadLetterChoice | None] = None,
-) -> RedrivenAnswer:
-    """Delivers dead letters again, with their attempts reset to zero. Keys that they block continue."""
-    cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-    count = await context.admin.redrive(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
-    return RedrivenAnswer(Redriven(count))
-
-
-@post(
-    f"{_PATH}/dead_letters/purge",
-    effect="change",
-    summary="Delete dead letters",
-    tags=["Dead letters"],
-    status_code=200,
-)
-async def purge(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    consumer: ConsumerRef,
-    data: JSONBody[DeadLetterChoice | None] = None,
-) -> PurgedAnswer:
-    """Deletes dead letters. Keys that they block continue with the next message."""
-    cached, choice = await context.consumer(request, stream, consumer, "admin"), data or DeadLetterChoice()
-    count = await context.admin.purge(cached.stream.name, cached.name, **choice.criteria(), dry_run=choice.dry_run)
-    return PurgedAnswer(Purged(count))
 
 
 @get(
@@ -207,7 +136,5 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     group_dead_letters,
     export_dead_letters,
     read_dead_letter,
-    redrive,
-    purge,
     list_blocked_keys,
 )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from litestar import Request
 from litestar.openapi.spec import OpenAPIType, Schema
-from litestar.params import Parameter, PathParameter, QueryParameter
+from litestar.params import Parameter as AnyParameter
+from litestar.params import PathParameter, QueryParameter
 
 from headrace.admin import MAX_LIMIT
 from headrace.model.conditions.tree import MAX_JSON_BYTES
 from headrace.model.keys import MAX_FILTERS, MAX_KEY_BYTES
+from headrace.model.selections import MAX_CHOSEN, Criterion, described
 from headrace.server.query_parameters import check_parameters
 
 # These limits are checked where filters and conditions are read, with better errors.
@@ -30,7 +36,16 @@ KeyRef = Annotated[
         description="Key of a message. Write a slash in it as %2F.", schema_extra={"max_length": MAX_KEY_BYTES}
     ),
 ]
-SourceRef = Annotated[str, Parameter(description="Id or name of a source.")]
+SourceRef = Annotated[str, AnyParameter(description="Id or name of a source.")]
+DatabaseRef = Annotated[str, PathParameter(description="Name of a further database.")]
+TokenRef = Annotated[str, PathParameter(description="Id or name of a token.")]
+ScheduleRef = Annotated[
+    str,
+    PathParameter(
+        description="Name of a schedule, or `stream:name` if schedules of several databases have the name.",
+        schema_extra={"max_length": 97},
+    ),
+]
 SeqRef = Annotated[
     int, PathParameter(description="Seq of a message.", schema_extra={"minimum": 1, "maximum": 2**63 - 1})
 ]
@@ -77,6 +92,14 @@ ExactKey = Annotated[
 KeyPattern = Annotated[
     list[str] | None, QueryParameter(description="An older name of `filter`.", schema_extra=_FILTERS)
 ]
+Seqs = Annotated[
+    list[int] | None,
+    QueryParameter(
+        description="Return only those with these seqs.",
+        max_items=MAX_CHOSEN,
+        schema_extra={"items": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=2**63 - 1)},
+    ),
+]
 Where = Annotated[
     str | None,
     QueryParameter(
@@ -84,3 +107,36 @@ Where = Annotated[
         schema_extra={"max_length": MAX_JSON_BYTES},
     ),
 ]
+
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def with_criteria(criteria: type) -> Callable[[Handler], Handler]:
+    """Give a handler with `**criteria` a query parameter for each of them, see `headrace.model.selections`."""
+    added = {one.name: _parameter(one) for one in described(criteria)}
+
+    def decorate(handler: Handler) -> Handler:
+        @wraps(handler)
+        async def decorated(**arguments: Any) -> Any:
+            return await handler(**arguments)
+
+        hints = get_type_hints(handler, include_extras=True)
+        own = [one for one in signature(handler).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in added]
+        decorated.__signature__ = Signature([*own, *more])  # type: ignore[attr-defined]
+        decorated.__annotations__ = {**{name: hint for name, hint in hints.items() if name != "criteria"}, **added}
+        return decorated  # type: ignore[return-value]
+
+    return decorate
+
+
+def _parameter(one: Criterion) -> Any:
+    if one.name == "filter":
+        return Filter
+    if one.name == "where":
+        return Where
+    if one.name == "seqs":
+        return Seqs
+    limits = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): value for name, value in one.limits.items()}
+    return Annotated[one.type | None, QueryParameter(description=one.description, schema_extra=limits or None)]

@@ -20,13 +20,11 @@ from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRe
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumer_answers import Consumer
 from headrace.server.wire.inspection import PushStatusAnswer
-from headrace.server.wire.messages import Choice, Peeked, peeked
+from headrace.server.wire.messages import Peeked, peeked
 from headrace.server.wire.positions import (
     Pause,
     Position,
     PositionAnswer,
-    Replayed,
-    ReplayedAnswer,
     Seek,
 )
 
@@ -99,25 +97,6 @@ async def seek(
     cached = await context.consumer(request, stream, consumer, "admin")
     position = await context.admin.seek(cached.stream.name, cached.name, data.place())
     return PositionAnswer(Position(position=position))
-
-
-@post(f"{_PATH}/replay", effect="change", summary="Replay messages", tags=["Consumers"], status_code=200)
-async def replay(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    consumer: ConsumerRef,
-    data: JSONBody[Choice | None] = None,
-) -> ReplayedAnswer:
-    """Delivers earlier messages again, before any new ones. They must match the request and
-    the consumer's own filters. Messages in flight are among them if an earlier message of their key is."""
-    cached = await context.consumer(request, stream, consumer, "admin")
-    choice = data or Choice()
-    count = await context.admin.replay(
-        cached.stream.name, cached.name, filter=choice.filter, where=choice.where, start_seq=choice.start_seq,
-        end_seq=choice.end_seq, start_time=choice.start_time, end_time=choice.end_time, dry_run=choice.dry_run,
-    )  # fmt: skip
-    return ReplayedAnswer(Replayed(count))
 
 
 @get(f"{_PATH}/push", effect="read", summary="Read what a push consumer does", tags=["Consumers"])
@@ -197,7 +176,6 @@ def _page(
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     peek,
     seek,
-    replay,
     read_push_status,
     pause,
     resume,

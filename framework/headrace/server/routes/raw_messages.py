@@ -11,8 +11,6 @@ from headrace.admin.inspection import Searches
 from headrace.admin.journeys import Journeys
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
-    Filter,
-    Where,
     check_limit,
     check_seq,
     condition_of,
@@ -21,6 +19,7 @@ from headrace.admin.validation import (
 from headrace.model.keys import check_key
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
+from headrace.model.selections import DeadLetterCriteria, Filter, Where
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import SearchStep
 from headrace.server.data_plane.registry import CachedConsumer
@@ -77,12 +76,12 @@ class RawMessages(Base):
             )  # fmt: skip
 
     async def dead_letters(
-        self, consumer: CachedConsumer, selection: store.DeadLetterSelection, *, limit: int, above: int = 0,
+        self, consumer: CachedConsumer, selection: DeadLetterCriteria, *, limit: int, above: int = 0,
         below: int | None = None,
     ) -> Page[DeadLetter]:  # fmt: skip
         """Return the dead letters that match, in seq order: the first ones, or the last if `below` is given."""
         check_limit(limit)
-        async with self._bounded(selection.where, consumer.stream.name) as executor:
+        async with self._bounded(condition_of(selection.get("where")), consumer.stream.name) as executor:
             return await store.dead_letters(
                 executor, consumer.number, selection, above=above, below=below, limit=limit, newest=below is not None,
                 max_bytes=MAX_ANSWER_BYTES, raw=True,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, TypeVar
 
-from litestar import delete, get, post
+from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from headrace import store
@@ -18,15 +18,12 @@ from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo,
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
-from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 
 T = TypeVar("T")
 Value = TypeVar("Value")
 
 _MAX_LIFETIME = 100 * 365 * 86_400_000
-
-TokenRef = Annotated[str, PathParameter(description="Id or name of a token.")]
 
 
 class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -97,16 +94,6 @@ async def list_tokens(
     return page(found, lambda token: token.name, after=after, before=before)
 
 
-@delete("/tokens/{token:str}", effect="change", summary="Revoke a token", tags=["Tokens"], status_code=200)
-async def revoke_token(request: AnyRequest, context: Context, token: TokenRef) -> TokenInfo:
-    """Revokes a token permanently. This server applies it at once, others within two
-    seconds. The token stays on the list, and its name stays taken."""
-    await context.check_all_streams(request, "admin")
-    revoked = await context.admin.revoke_token(unmarked(token))
-    context.access.changed(revoked.id)
-    return revoked
-
-
 def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
     try:
         return check(value)
@@ -118,5 +105,4 @@ def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     create_token,
     list_tokens,
-    revoke_token,
 )

@@ -9,15 +9,14 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.capture import BackfillInfo, CaptureInfo
+from headrace.model.selections import WhereJson as Where
 from headrace.model.sources import SourceInfo
-from headrace.server.wire.common import MAX_CHOSEN, Where
 from headrace.server.wire.settings import answer, request
-from headrace.sources.postgres.settings import MOST_COLUMNS, MOST_TABLES
+from headrace.sources.postgres.settings import MOST_COLUMNS
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import MAX_NAME
 
 _Table = Annotated[str, Meta(extra_json_schema={"minLength": 3, "maxLength": MAX_NAME})]
-_EXAMPLE = "data.record.total > 100"
 
 
 @request(PostgresSpec, omit=("name", "stream", "key"))
@@ -69,15 +68,6 @@ class PostgresSource(Struct, kw_only=True):
         )  # fmt: skip
 
 
-class Resume(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a source is resumed."""
-
-    anew: Annotated[
-        bool,
-        Meta(description="Not from where it was: with a new slot, and all tables read again. For a slot that is lost."),
-    ] = False
-
-
 class DeletedSource(Struct, kw_only=True):
     """The source that was deleted."""
 
@@ -86,31 +76,6 @@ class DeletedSource(Struct, kw_only=True):
     left: Annotated[
         str | UnsetType, Meta(description="By `force`: what was left behind at the database that was captured.")
     ] = UNSET
-
-
-class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to backfill."""
-
-    tables: Annotated[
-        Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
-        Meta(description="Which of the source's; null for all that aren't being read already."),
-    ] = None
-    where: Annotated[
-        Where | None,
-        Meta(description="Which rows, by their columns; null for all.", examples=[_EXAMPLE]),
-    ] = None
-    rate: Annotated[int, Meta(ge=1, lt=2**31, description="Rows a second, at most.")] | None = None
-
-
-class NewVerification(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to compare with the stream."""
-
-    tables: Annotated[
-        Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
-        Meta(description="Which of the source's tables. Null for all."),
-    ] = None
-    repair: Annotated[bool, Meta(description="Whether to correct the stream.")] = False
-    rate: Annotated[int, Meta(ge=1, lt=2**31, description="Maximum rows per second.")] | None = None
 
 
 class Backfill(BackfillInfo, frozen=True, kw_only=True):
@@ -123,54 +88,3 @@ class Backfill(BackfillInfo, frozen=True, kw_only=True):
     def of(cls, info: BackfillInfo) -> Backfill:
         """Convert a backfill of the store."""
         return cls(**msgspec.structs.asdict(info), done=info.share, time_left=info.seconds_left)
-
-
-class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A selection of a source's backfills."""
-
-    id: Annotated[str | None, Meta(description="One of them; null for all that have not ended.")] = None
-
-
-class Cancelled(Struct):
-    """The number of backfills that were cancelled."""
-
-    cancelled: int
-
-
-class CancelledAnswer(Struct):
-    """The number of backfills that were cancelled."""
-
-    data: Cancelled
-
-
-_Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-
-
-class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A selection of a source's failed changes."""
-
-    ids: Annotated[Annotated[list[_Id], Meta(max_length=MAX_CHOSEN)] | None, Meta(description="Null for all.")] = None
-
-
-class Retried(Struct):
-    """The number of changes that will be tried again."""
-
-    retried: int
-
-
-class RetriedAnswer(Struct):
-    """The number of failed changes that will be tried again."""
-
-    data: Retried
-
-
-class Dropped(Struct):
-    """The number of changes that were deleted."""
-
-    dropped: int
-
-
-class DroppedAnswer(Struct):
-    """The number of failed changes that were deleted."""
-
-    data: Dropped

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from headrace.model.conditions.tree import MAX_JSON_BYTES
 from headrace.model.errors import ERROR_CODES
-from headrace.model.keys import MAX_FILTERS, MAX_KEY_BYTES
 
 T = TypeVar("T")
 
@@ -18,24 +16,6 @@ ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 accounts, so it is the same everywhere."""
 
 AccountId = Annotated[str, Meta(description="For older clients. A server has no accounts, so it is always the same.")]
-
-
-Seq = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-"""The seq of a message in a request."""
-
-MAX_CHOSEN = 10_000
-"""Largest number of objects that a request may choose one by one."""
-
-# The next types describe limits that are checked where filters and conditions are read, with better errors.
-
-FilterText = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_KEY_BYTES})]
-"""One filter of keys."""
-
-Filters = FilterText | Annotated[list[FilterText], Meta(extra_json_schema={"maxItems": MAX_FILTERS})]
-"""One filter of keys, or several."""
-
-Where = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_JSON_BYTES})] | dict[str, Any]
-"""A condition, as text or as its JSON, which has the same limit as text."""
 
 
 class Listed(Struct, Generic[T], omit_defaults=True):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from headrace.admin.bodies import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
-from headrace.server.wire.dead_letters import DeadLetterCriteria
 
 
 class NewJob(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from headrace.admin.bodies import Choice
 from headrace.admin.messages import MAX_ERASED
 from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.payloads import (
@@ -19,7 +20,6 @@ from headrace.model.payloads import (
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
-from headrace.server.wire.common import Filters, Seq, Where
 
 _DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}
 EXPIRES_IN = {"minimum": 1, "maximum": MAX_EXPIRES_IN * 1000}
@@ -109,18 +109,6 @@ class ConsumerStanding(Struct, kw_only=True):
             not_visible_until=standing.until,
             owner=standing.owner,
         )
-
-
-class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A selection of messages. All conditions that are given must apply. Bounds are inclusive."""
-
-    filter: Annotated[Filters | None, Meta(description="Which keys.", examples=["orders.us.>"])] = None
-    where: Annotated[Where | None, Meta(description="A condition on the content.")] = None
-    start_seq: Annotated[Seq | None, Meta(description="The first seq.")] = None
-    end_seq: Annotated[Seq | None, Meta(description="The last seq.")] = None
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-    dry_run: Annotated[bool, Meta(description="Only count.")] = False
 
 
 class Republish(Choice, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """Database retry: waits and tries again while the database can't be reached.
 
-Connections drop, servers restart, and poolers move. None of this stops a loop. A loop that only serves maintenance goes on
-after any other failure, too.
+Connections drop, servers restart, and poolers move. None of this stops a loop. Nor does an error that Headrace doesn't
+know, such as that of a trigger or a policy that was added. Only errors that are known to be permanent end a loop, such as
+a missing schema or privilege. A loop that only serves maintenance continues after any other failure, too.
 """
 
 from __future__ import annotations

@@ -3,65 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from headrace.model.conditions import Condition
+from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
+from headrace.model.selections import DeadLetterCriteria, Filter, described
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of
 from headrace.store.messages.peek import CONTENT, encoded, read
 
-
-class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects the dead letters that match everything that is given. Without anything, all of them.
-
-    Attributes:
-        seqs: only these.
-        key: only those of this key.
-        filters, where: only messages with such keys, or such content.
-        reason: "exhausted", "rejected" or "invalid".
-        error_type: the type of the error, exactly. "" for those without one.
-        error: the text of the error, exactly. "" for those without one.
-        since, until: when they died, `until` excluded.
-    """
-
-    seqs: Sequence[int] | None = None
-    key: str | None = None
-    filters: Sequence[str] | None = None
-    where: Condition | None = None
-    reason: str | None = None
-    error_type: str | None = None
-    error: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def arguments(self) -> tuple[str | None, Sequence[str] | None, str | None]:
-        """Return the selection as the functions of the schema take it: p_choice, p_filters and p_where."""
-        choice: dict[str, Any] = {
-            "seqs": None if self.seqs is None else list(self.seqs),
-            "key": self.key,
-            "reason": self.reason,
-            "error_type": self.error_type,
-            "error": self.error,
-            "since": self.since,
-            "until": self.until,
-        }
-        given = {name: value for name, value in choice.items() if value is not None}
-        return msgspec.json.encode(given).decode() if given else None, self.filters, encoded(self.where)
-
-
-ALL = DeadLetterSelection()
+ALL: DeadLetterCriteria = {}
 """All dead letters of a consumer."""
+
+
+def chosen(criteria: DeadLetterCriteria) -> tuple[str | None, Filter, str | None]:
+    """Return criteria, as `headrace.admin.validation` has parsed them, as the functions of the schema take them: p_choice,
+    p_filters and p_where. Raises `InvalidInput`.
+    """
+    known = [one.name for one in described(DeadLetterCriteria)]
+    for name in criteria.keys() - known:  # it would be ignored, and more be selected
+        raise InvalidInput(
+            f"There is no criterion {name!r}. Dead letters are selected by {', '.join(known)}.", field=name
+        )
+    given: dict[str, Any] = {name: value for name, value in criteria.items() if value is not None}
+    filters, where = given.pop("filter", None), given.pop("where", None)
+    if "seqs" in given:
+        given["seqs"] = list(given["seqs"])
+    return msgspec.json.encode(given).decode() if given else None, filters, encoded(where)
 
 
 async def dead_letters(
     executor: Executor,
     consumer: int,
-    selection: DeadLetterSelection = ALL,
+    selection: DeadLetterCriteria = ALL,
     *,
     above: int = 0,
     below: int | None = None,
@@ -78,7 +55,7 @@ async def dead_letters(
         newest: the last `limit` of them instead of the first.
         max_bytes: as for `messages`. Errors and tracebacks count, too.
     """
-    arguments = (consumer, *selection.arguments(), above, limit, below, newest, max_bytes)
+    arguments = (consumer, *chosen(selection), above, limit, below, newest, max_bytes)
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, error_type, traceback, blocks, died_at
            from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
@@ -95,10 +72,10 @@ async def dead_letters(
 
 
 async def dead_letter_groups(
-    executor: Executor, consumer: int, by: GroupedBy, selection: DeadLetterSelection = ALL, *, limit: int = 100
+    executor: Executor, consumer: int, by: GroupedBy, selection: DeadLetterCriteria = ALL, *, limit: int = 100
 ) -> list[DeadLetterGroup]:
     """Count the dead letters that match, in groups. Returns the `limit` largest groups, the largest first."""
-    arguments = (consumer, by, limit, *selection.arguments())
+    arguments = (consumer, by, limit, *chosen(selection))
     rows = await executor.fetch(
         """select value, messages, first_died_at, last_died_at, lowest, highest
            from headrace_internal.dead_letter_groups($1, $2, $3, $4, $5, $6)""",
@@ -112,7 +89,7 @@ async def redrive(
     consumer: int,
     seqs: Sequence[int] | None = None,
     *,
-    selection: DeadLetterSelection = ALL,
+    selection: DeadLetterCriteria = ALL,
     dry_run: bool = False,
 ) -> int:
     """Deliver dead letters again. Attempts count from zero, and those of a key keep their order.
@@ -136,7 +113,7 @@ async def discard(
     consumer: int,
     seqs: Sequence[int] | None = None,
     *,
-    selection: DeadLetterSelection = ALL,
+    selection: DeadLetterCriteria = ALL,
     dry_run: bool = False,
 ) -> int:
     """Purge dead letters, selected as in `redrive`. Returns how many.
@@ -151,12 +128,12 @@ async def _call(
     executor: Executor,
     consumer: int,
     seqs: Sequence[int] | None,
-    selection: DeadLetterSelection,
+    selection: DeadLetterCriteria,
     dry_run: bool,
 ) -> int:
     if seqs is not None:
-        selection = msgspec.structs.replace(selection, seqs=seqs)
+        selection = {**selection, "seqs": seqs}
     count: int = await executor.fetchval(
-        f"select headrace_internal.{function}($1, $2, $3, $4, $5)", consumer, *selection.arguments(), dry_run
+        f"select headrace_internal.{function}($1, $2, $3, $4, $5)", consumer, *chosen(selection), dry_run
     )
     return count

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.model.selections import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.database import Executor
-from headrace.store.messages.dead_letters import DeadLetterSelection
+from headrace.store.messages.dead_letters import chosen
 
 
 class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ async def create_job(
     stream: str,
     consumer: str,
     kind: JobKind,
-    selection: DeadLetterSelection,
+    selection: DeadLetterCriteria,
     *,
     total: int | None,
     by: str | None,
@@ -49,7 +50,7 @@ async def create_job(
         UnknownConsumer.
         InUse: as many jobs as may be are waiting or running.
     """
-    arguments = (stream, consumer, kind, *selection.arguments(), total, by, now)
+    arguments = (stream, consumer, kind, *chosen(selection), total, by, now)
     found: UUID = await executor.fetchval(
         "select headrace_internal.create_job($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))",
         *arguments,

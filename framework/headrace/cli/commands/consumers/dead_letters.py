@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,12 +13,13 @@ from headrace.cli.connection.consumer_lookup import ConsumerArguments, administe
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above, flag
-from headrace.cli.options.selection import DryRunOption, MessageSelection
-from headrace.cli.options.times import in_utc, past
+from headrace.cli.options.selection import DryRunOption, options_of
+from headrace.cli.options.times import in_utc
 from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
-from headrace.model.records import DeadLetter, Death, GroupedBy
+from headrace.model.records import DeadLetter, GroupedBy
+from headrace.model.selections import DeadLetterCriteria, DeathCriteria
 from headrace.model.text.printing import printable_json
 from headrace.model.watching.operations import Job, JobKind
 
@@ -48,78 +48,16 @@ GroupOption = Annotated[
 ]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class DeathSelection(MessageSelection):
-    """Selects dead letters by key, content, error and time of death."""
-
-    key: Annotated[str | None, Parameter(name="--key", show_default=False, help="Only dead letters with this key.")] = (
-        None
-    )
-    error_type: Annotated[
-        str | None,
-        Parameter(
-            name="--error-type",
-            show_default=False,
-            help="Only with exactly this type of error, as `--by type` prints it. '' for none.",
-        ),
-    ] = None
-    error: Annotated[
-        str | None,
-        Parameter(
-            name="--error",
-            show_default=False,
-            help="Only with exactly this text of the error, as `--by error` prints it. '' for none.",
-        ),
-    ] = None
-    reason: Annotated[
-        Death | None,
-        Parameter(name="--reason", show_default=False, help="Only those that died for this reason."),
-    ] = None
-    since: Annotated[
-        str | None,
-        Parameter(name="--since", show_default=False, help="Only those that died since this time; 1h is an hour ago."),
-    ] = None
-    until: Annotated[
-        str | None, Parameter(name="--until", show_default=False, help="Only those that died before this time.")
-    ] = None
-
-    def criteria(self) -> dict[str, Any]:
-        """Return the arguments for `Admin`. Raises `UsageError`."""
-        return super().criteria() | {
-            "key": self.key, "error_type": self.error_type, "error": self.error, "reason": self.reason,
-            "since": None if self.since is None else past(self.since, "--since"),
-            "until": None if self.until is None else past(self.until, "--until"),
-        }  # fmt: skip
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class DeadLetterSelection(DeathSelection):
-    """Selects dead letters by seq, too. Without any option it selects all of them."""
-
-    seq: Annotated[
-        list[int] | None,
-        Parameter(
-            name="--seq",
-            negative="",
-            show_default=False,
-            help="Only the dead letter with this seq. Repeat for several.",
-        ),
-    ] = None
-
-    def criteria(self) -> dict[str, Any]:
-        """Return the arguments for `Admin`. Raises `UsageError`."""
-        return super().criteria() | {"seqs": self.seq}
-
-    def count_unknown(self, found: int) -> int:
-        """Return how many of the given seqs are not dead letters."""
-        return max(len(set(self.seq)) - found, 0) if self.seq else 0
+if TYPE_CHECKING:
+    from headrace.cli.options.selection import CriteriaOptions as DeadLetterSelection
+    from headrace.cli.options.selection import CriteriaOptions as DeathSelection
+else:
+    DeathSelection, DeadLetterSelection = options_of(DeathCriteria), options_of(DeadLetterCriteria)
 
 
 def ls(
     *consumer: ConsumerArguments,
-    selection: DeathSelection = DeathSelection(),
+    selection: DeathSelection = DeathSelection(),  # noqa: B008 - frozen
     by: GroupOption = None,
     above: Annotated[int, above("dead letters", "seq")] = 0,
     limit: LimitOption = 100,
@@ -182,7 +120,7 @@ def show(
 
 def export(
     *consumer: ConsumerArguments,
-    selection: DeadLetterSelection = DeadLetterSelection(),
+    selection: DeadLetterSelection = DeadLetterSelection(),  # noqa: B008 - frozen
     backend: Backend = Backend(),  # noqa: B008 - frozen
 ) -> None:
     """Print all dead letters that match, one line of JSON each.
@@ -200,7 +138,7 @@ async def _export(admin: Administration, stream: str, name: str, criteria: dict[
 
 def redrive(
     *consumer: ConsumerArguments,
-    selection: DeadLetterSelection = DeadLetterSelection(),
+    selection: DeadLetterSelection = DeadLetterSelection(),  # noqa: B008 - frozen
     dry_run: DryRunOption = False,
     background: BackgroundOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
@@ -224,7 +162,7 @@ def redrive(
 
 def purge(
     *consumer: ConsumerArguments,
-    selection: DeadLetterSelection = DeadLetterSelection(),
+    selection: DeadLetterSelection = DeadLetterSelection(),  # noqa: B008 - frozen
     dry_run: DryRunOption = False,
     background: BackgroundOption = False,
     yes: YesOption = False,
@@ -288,7 +226,8 @@ async def _create_job(
 
 def _report(result: str, field: str, found: int, selection: DeadLetterSelection, dry_run: bool, json: bool) -> int:
     print_result({field: found, "dry_run": dry_run}, json, f"{result}: {count(found, 'dead letter')}.")
-    missing = selection.count_unknown(found)
+    seqs = selection.criteria()["seqs"]
+    missing = max(len(set(seqs)) - found, 0) if seqs else 0
     if missing:
         print_notice(
             f"Not found: {count(missing, 'seq')} of --seq. It is not a dead letter, or retention has removed its message."

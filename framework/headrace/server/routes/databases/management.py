@@ -7,19 +7,18 @@ from typing import Annotated, Final
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from headrace.admin.databases import NAME
 from headrace.model.errors import Forbidden
-from headrace.model.records import DatabaseCheck, DatabaseInfo
+from headrace.model.records import DatabaseInfo
 from headrace.server.engine import Engine
 from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.parameters import DatabaseRef
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.store.database.references import MAX_REFERENCE, REFERENCE, check_reference, is_allowed
-
-DatabaseRef = Annotated[str, PathParameter(description="Name of a further database.")]
 
 
 class NewDatabase(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -70,20 +69,6 @@ async def add_database(request: AnyRequest, context: Context, data: JSONBody[New
     return found
 
 
-@get("/databases/{database:str}", effect="read", summary="Read a database", tags=["Databases"])
-async def read_database(request: AnyRequest, context: Context, database: DatabaseRef) -> DatabaseInfo:
-    """Returns where the server finds the database's URL."""
-    await context.check_all_streams(request, "admin")
-    return await context.admin.database(unmarked(database))
-
-
-@post("/databases/{database:str}/check", effect="read", summary="Check a database", tags=["Databases"], status_code=200)
-async def check_database(request: AnyRequest, context: Context, database: DatabaseRef) -> DatabaseCheck:
-    """Connects to the database, and checks its schema and the rights of its role."""
-    await context.check_all_streams(request, "admin")
-    return await context.admin.check_database(unmarked(database))
-
-
 @delete("/databases/{database:str}", effect="change", summary="Remove a database", tags=["Databases"], status_code=200)
 async def remove_database(request: AnyRequest, context: Context, database: DatabaseRef) -> RemovedDatabase:
     """Removes a database from the list. It keeps its streams, which the server reaches no more."""
@@ -103,7 +88,5 @@ def _changed(engine: Engine) -> None:
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     list_databases,
     add_database,
-    read_database,
-    check_database,
     remove_database,
 )

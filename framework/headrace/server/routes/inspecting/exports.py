@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from headrace import store
 from headrace.model.errors import HeadraceError
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter
+from headrace.model.selections import DeadLetterCriteria
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.errors import error_response
 from headrace.server.routes.raw_messages import RawMessages
@@ -21,7 +21,7 @@ EXPORT_PAGE = 500
 
 
 async def exported(
-    messages: RawMessages, consumer: CachedConsumer, selection: store.DeadLetterSelection, page: Page[DeadLetter]
+    messages: RawMessages, consumer: CachedConsumer, selection: DeadLetterCriteria, page: Page[DeadLetter]
 ) -> AsyncIterator[bytes]:
     """Yield all dead letters that match, beginning with a page that was read already, as lines of JSON.
 

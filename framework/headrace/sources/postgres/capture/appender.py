@@ -4,6 +4,10 @@ transaction.
 A captured transaction that is larger than one append is appended in parts, inside one transaction
 that stays open. It thus appears in the stream whole or not at all. The position is confirmed to the
 captured server only after the commit.
+
+A position that is kept apart from the messages, in the slot or in a file, makes a capture at-least-once, and consumers
+have to remove the duplicates. Here both are one commit, so it makes no difference what the server sends again. The
+slot's own position only says which WAL may be removed, and may lag behind.
 """
 
 from __future__ import annotations

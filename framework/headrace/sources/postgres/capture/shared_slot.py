@@ -17,6 +17,10 @@ shared slot are held by one process, see `take_capture` in `captures.sql`. The r
 5.  A source starts at a position from which its publication exists for all transactions, see
     `shared_slots.position_for_publication`. Before that position the server refuses to decode with its publication, so the
     source is left out until the others have reached it.
+
+A single publication for all sources is no alternative: the actions of one source would apply to the tables of another,
+and an update of a table without a key would be refused. Nor need the position of each publication be stored, since the
+server's error tells a publication that is too young.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Converts values of Postgres from the server's text form to JSON.
 
-A converter takes the text of a value that is not null and returns its JSON text. Captured changes
-and backfill reads use the same converters, since `SETTINGS` gives both the same text form.
+A converter takes the text of a value that is not null and returns its JSON text. No digit of the text is lost, so
+`numeric` never becomes a float. Captured changes and backfill reads use the same converters, since `SETTINGS` gives both
+the same text form.
 Converters of built-in types are in `scalars` and `datetimes`. Those of types that consist of others,
 such as arrays, are in `nested`. `types` reads what a type consists of from the server's catalog.
 """

@@ -1,0 +1,158 @@
+"""The routes of `headrace.admin.operations`, made of its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import Parameter, Signature, cleandoc
+from typing import Any, Final, Optional, get_args
+
+from litestar import delete, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
+from msgspec import Struct, defstruct, structs
+
+from headrace.admin import Admin
+from headrace.admin.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.model.capture import BackfillInfo
+from headrace.model.sources import SourceInfo
+from headrace.server.access.scopes import Need
+from headrace.server.routes.context import AnyRequest, Context, RouteContext
+from headrace.server.routes.parameters import ConsumerRef, DatabaseRef, ScheduleRef, SourceRef, StreamRef, TokenRef
+from headrace.server.slashes import unmarked
+from headrace.server.wire.captures import Backfill, PostgresSource
+from headrace.server.wire.common import Listed, Success
+
+SHOWN: dict[type, type[Any]] = {SourceInfo: PostgresSource, BackfillInfo: Backfill}
+"""The form in answers of records that have another one there. It has a method `of`."""
+
+
+class Subject(Struct, frozen=True):
+    """A kind of object.
+
+    Attributes:
+        path: the path of an object, as Litestar has it.
+        refs: the parameters in the path, with their types.
+        tag: the section of the description.
+        find: checks the caller's access, and returns the first arguments of the method.
+        changed: called after a change, with what the method has returned.
+    """
+
+    path: str
+    refs: dict[str, Any]
+    tag: str
+    find: Callable[..., Awaitable[tuple[str, ...]]]
+    changed: Callable[[RouteContext, Any], None] = lambda context, result: None
+
+
+async def _consumer(
+    context: RouteContext, request: AnyRequest, need: Need, stream: str, consumer: str
+) -> tuple[str, ...]:
+    cached = await context.consumer(request, stream, consumer, need)
+    return cached.stream.name, cached.name
+
+
+async def _source(context: RouteContext, request: AnyRequest, need: Need, source: str) -> tuple[str, ...]:
+    return ((await context.source(request, source)).id,)
+
+
+async def _schedule(context: RouteContext, request: AnyRequest, need: Need, schedule: str) -> tuple[str, ...]:
+    return ((await context.schedule(request, schedule, need)).name,)
+
+
+async def _of_all_streams(context: RouteContext, request: AnyRequest, need: Need, **ref: str) -> tuple[str, ...]:
+    await context.check_all_streams(request, "admin")
+    return tuple(map(unmarked, ref.values()))
+
+
+def _token_changed(context: RouteContext, token: Any) -> None:
+    context.access.changed(token.id)
+
+
+def _source_changed(context: RouteContext, _: Any) -> None:
+    context.engine.clear_caches()
+
+
+SUBJECTS = {
+    CONSUMER: Subject(
+        "/streams/{stream:str}/consumers/{consumer:str}",
+        {"stream": StreamRef, "consumer": ConsumerRef},
+        "Consumers",
+        _consumer,
+    ),
+    CONSUMER + "/dead_letters": Subject(
+        "/streams/{stream:str}/consumers/{consumer:str}/dead_letters",
+        {"stream": StreamRef, "consumer": ConsumerRef},
+        "Dead letters",
+        _consumer,
+    ),
+    SOURCE: Subject("/sources/{source:str}", {"source": SourceRef}, "Change capture", _source, _source_changed),
+    SCHEDULE: Subject("/schedules/{schedule:str}", {"schedule": ScheduleRef}, "Schedules", _schedule),
+    DATABASE: Subject("/databases/{database:str}", {"database": DatabaseRef}, "Databases", _of_all_streams),
+    TOKEN: Subject("/tokens/{token:str}", {"token": TokenRef}, "Tokens", _of_all_streams, _token_changed),
+}
+"""The kinds of objects by the beginning of their paths."""
+
+_METHODS = {"GET": get, "POST": post, "DELETE": delete}
+
+
+def _route(name: str, operation: Operation) -> HTTPRouteHandler:
+    """Make the route of an operation."""
+    beginning = max((path for path in SUBJECTS if operation.path.startswith(path)), key=len)
+    subject = SUBJECTS[beginning]
+    need: Need = "admin" if operation.changes else "consume"
+
+    async def handle(request: Any, context: RouteContext, data: Any = None, **refs: str) -> Any:
+        found = await subject.find(context, request, need, **refs)
+        body = data if data is not None or operation.body is None else operation.body()
+        result = await getattr(context.admin, name)(*found, **({} if body is None else structs.asdict(body)))
+        if operation.changes:
+            subject.changed(context, result)
+        return _answer(operation, result)
+
+    parameters: dict[str, Any] = {"request": AnyRequest, "context": Context, **subject.refs}
+    made = [Parameter(one, Parameter.KEYWORD_ONLY) for one in parameters]
+    if operation.body is not None:
+        parameters["data"] = JSONBody[Optional[operation.body]]  # type: ignore[misc,name-defined] # noqa: UP045 - of a value
+        made.append(Parameter("data", Parameter.KEYWORD_ONLY, default=None))
+    handle.__name__ = handle.__qualname__ = name if operation.method != "GET" else f"read_{name}"
+    handle.__signature__ = Signature(made)  # type: ignore[attr-defined]
+    handle.__annotations__ = {**parameters, "return": _answer_type(operation)}
+    decorate: Callable[[Any], HTTPRouteHandler] = _METHODS[operation.method](
+        subject.path + operation.path.removeprefix(beginning),
+        effect="change" if operation.changes else "read",
+        summary=operation.summary,
+        description=re.split(r"\n\n(?:Args|Returns|Raises):|\sRaises `", cleandoc(getattr(Admin, name).__doc__ or ""))[
+            0
+        ],
+        tags=[subject.tag],
+        status_code=operation.status,
+    )
+    return decorate(handle)
+
+
+def _answer_type(operation: Operation) -> Any:
+    answer = operation.answer
+    if answer is None:
+        return Success
+    if isinstance(answer, Count):
+        counted = defstruct(answer.field.title(), [(answer.field, int)])
+        return defstruct(f"{answer.field.title()}Answer", [("data", counted)])
+    if types := get_args(answer):
+        return Listed[SHOWN.get(types[0], types[0])]  # type: ignore[misc]
+    return SHOWN.get(answer, answer)
+
+
+def _answer(operation: Operation, result: Any) -> Any:
+    """Return what is sent for the result of the method."""
+    answer = operation.answer
+    if answer is None:
+        return Success(success=True)
+    if isinstance(answer, Count):
+        return {"data": {answer.field: result}}
+    if types := get_args(answer):
+        return Listed([SHOWN[types[0]].of(one) for one in result] if types[0] in SHOWN else result)
+    return SHOWN[answer].of(result) if answer in SHOWN else result
+
+
+ROUTES: Final[Sequence[HTTPRouteHandler]] = tuple(_route(name, operation) for name, operation in OPERATIONS.items())
